@@ -1,0 +1,40 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each sets itself up in .venv.
+PYTHON ?= python3
+ifeq ($(OS),Windows_NT)
+  BIN := .venv/Scripts
+else
+  BIN := .venv/bin
+endif
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test test-long lint clean
+
+.venv/made:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'onecard needs Python 3.11 or newer; try: make PYTHON=python3.12')"
+	$(PYTHON) -m venv .venv
+	touch .venv/made
+
+.venv/plan: .venv/made pyproject.toml constraints.txt
+	$(PIP) -e .
+	touch .venv/plan
+
+.venv/test: .venv/made pyproject.toml constraints.txt
+	$(PIP) -e '.[train,test]'
+	touch .venv/test .venv/plan
+
+demo: .venv/plan
+	$(BIN)/python -m onecard demo
+
+lint: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not long"
+
+test-long: .venv/test
+	$(BIN)/python -m pytest -m "not gpu"
+
+clean:
+	rm -rf .venv

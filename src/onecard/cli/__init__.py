@@ -1,0 +1,88 @@
+"""The command line: one file a verb, each parse → one library call → render.
+
+A verb's module has HELP (one line), EXAMPLE (a command to copy), `configure(parser)` and `run(args) -> int`. It is
+imported only when it is typed, so that `onecard plan` never pays for torch.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from onecard.errors import OnecardError, UserError, nearest
+
+VERBS: dict[str, str] = {
+    "plan": "what will this run need? tokens, hours, memory, money, loss",
+    "gpus": "the cards that are known, and a search in them",
+    "demo": "the main job, on this machine, in a few minutes",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message, hint=f"`{self.prog} --help` shows an example")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; every error a person can meet comes out as a sentence."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without × or ░ still shows the rest
+    try:
+        return _dispatch(words)
+    except OnecardError as error:
+        print(f"onecard: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  hint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("onecard: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if words[0] in ("-V", "--version"):
+        from onecard import __version__
+
+        print(f"onecard {__version__}")
+        return 0
+    verb = words[0]
+    if verb not in VERBS:
+        raise UserError(
+            f"unknown command {verb!r}", hint=nearest(verb, VERBS) or "`onecard --help` lists the commands"
+        )
+    parser = parser_of(verb)
+    args, rest = parser.parse_known_args(words[1:])
+    if hasattr(args, "overrides"):  # nanoGPT's own spelling: --n_layer=6
+        args.overrides = [*args.overrides, *rest]
+    elif rest:
+        parser.error(f"{rest[0]!r} is not an option of `onecard {verb}`")
+    return int(importlib.import_module(f"onecard.cli.{verb.replace('-', '_')}").run(args) or 0)
+
+
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    """The argument parser of one verb, with its example."""
+    module = importlib.import_module(f"onecard.cli.{verb.replace('-', '_')}")
+    parser = _Parser(prog=f"onecard {verb}", description=module.HELP, epilog=f"example:\n  {module.EXAMPLE}",
+                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
+    module.configure(parser)
+    return parser
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS)) + 2
+    lines = [f"  {verb:{width}}{what}" for verb, what in VERBS.items()]
+    return "\n".join([
+        "onecard: plan a GPT training run before you start it, run it on the card you have, and learn from it.", "",
+        "usage: onecard COMMAND … [--help]", "", *lines, "",
+        'example:\n  onecard plan gpt2 --gpu "RTX 4070"',
+    ])  # fmt: skip

@@ -1,0 +1,23 @@
+# The config that circulates as '160M-fineweb' for 24 GB cards, by its true name: it is 81.36M.
+out_dir = "out-fineweb-160M"
+eval_interval = 1000
+eval_iters = 200
+log_interval = 100
+always_save_checkpoint = True
+wandb_log = True
+wandb_project = "fineweb"
+wandb_run_name = "160M-fineweb"
+dataset = "fineweb"
+gradient_accumulation_steps = 16
+batch_size = 32
+block_size = 1024
+n_layer = 10
+n_head = 10
+n_embd = 640
+dropout = 0.0
+learning_rate = 6e-4
+max_iters = 50000
+warmup_iters = 2000
+lr_decay_iters = 50000
+min_lr = 6e-5
+beta2 = 0.99

@@ -1,0 +1,16 @@
+# gpt2 as released: 124.4M parameters (vocabulary 50257, biases), trained on 10 B tokens in batches of 0.5M.
+# Learning rates: GPT-3's table 2.1 for the size (Brown et al. 2020), as llm.c uses them.
+out_dir = "out-gpt2"
+dataset = "fineweb-edu"
+block_size = 1024
+max_iters = 19073  # one pass over 10 B tokens
+warmup_iters = 700
+batch_size = 8
+gradient_accumulation_steps = 64
+n_layer = 12
+n_head = 12
+n_embd = 768
+vocab_size = 50257
+bias = True
+learning_rate = 6e-4
+min_lr = 6e-4 / 10

@@ -1,0 +1,130 @@
+"""From what a user names (a preset, a .py or .toml file, overrides) to a RunConfig.
+
+>>> load("gpt2", ["--n_layer=6", "batch_size=4"]).n_layer
+6
+"""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from onecard.config.literal import evaluate, read_python
+from onecard.config.presets import PRESETS, RELEASED, preset
+from onecard.config.run import KEYS, RunConfig
+from onecard.errors import UserError, nearest
+
+_LARGEST_FILE = 1_000_000  # bytes; a config is a page of text
+
+
+def load(source: str | Path | None, overrides: Iterable[str] = ()) -> RunConfig:
+    """The config a user means by a preset's name or a file, with `key=value` overrides on top. None: nanoGPT's defaults."""
+    values: dict[str, Any] = {}
+    where = ""
+    if source is not None:
+        path = Path(source)
+        if str(source) in PRESETS and not path.is_file():
+            values = preset(str(source))
+        else:
+            values = read_file(path)
+            where = f" in {path.name}"
+    return RunConfig.from_values(_completed({**values, **parse_overrides(overrides)}), where)
+
+
+def _completed(values: dict[str, Any]) -> dict[str, Any]:
+    """What follows from the keys given: the released model's shape, and a schedule that ends with the run.
+
+    nanoGPT leaves lr_decay_iters at 600,000 and warmup_iters at 2,000 when only max_iters is set, so a short run never
+    decays or never leaves its warm-up; nobody means that.
+    """
+    released = RELEASED.get(str(values.get("init_from")), {})
+    values = {**released, **values}
+    steps = values.get("max_iters")
+    if isinstance(steps, int | float) and 1 <= steps <= 1e9:
+        values.setdefault("lr_decay_iters", steps)
+        values.setdefault("warmup_iters", min(RunConfig.warmup_iters, int(steps) // 10))
+    peak = values.get("learning_rate")
+    if isinstance(peak, int | float):
+        values.setdefault("min_lr", min(RunConfig.min_lr, abs(peak)))
+    return values
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The keys of a nanoGPT .py or a TOML file, unchecked against RunConfig."""
+    text = _text(path)
+    if path.suffix.lower() == ".toml":
+        try:
+            values = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise UserError(
+                f"{path.name} is not TOML: {str(error) or 'nested too deep'}",
+                hint="lines look like n_layer = 12",
+            ) from None
+        table = next((key for key, value in values.items() if isinstance(value, dict | list)), None)
+        if table is not None:
+            raise UserError(
+                f"{path.name}: {table!r} is a table or a list", hint="a config is flat: key = value"
+            )
+        return values
+    return read_python(text, path.name, KEYS)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder", hint="name a config file inside it, or a preset")
+        if path.stat().st_size > _LARGEST_FILE:
+            raise UserError(
+                f"{path.name} is too large for a config", hint="a config is a page of key = value lines"
+            )
+        content = path.read_bytes()
+    except FileNotFoundError:
+        hint = (
+            nearest(str(path), PRESETS)
+            or f"presets: {', '.join(list(PRESETS)[:4])}, …; `onecard plan --presets` lists them"
+        )
+        raise UserError(f"no config file or preset named {str(path)!r}", hint=hint) from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
+            hint="check the path and its rights",
+        ) from None
+    if b"\0" in content:
+        raise UserError(
+            f"{path.name} is a binary file, not a config", hint="a config is text: key = value lines"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path.name} is not UTF-8 (byte {error.start})", hint="save it as UTF-8") from None
+
+
+def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
+    """`key=value` and nanoGPT's `--key=value`; the value is a literal, else text, as in nanoGPT."""
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.removeprefix("--").partition("=")
+        key = key.strip()
+        if not equals:
+            raise UserError(
+                f"{word!r} is not an option here",
+                hint=f"a config key is set as --{key or 'key'}=value"
+                if key in KEYS
+                else (nearest(key, KEYS) or "write overrides as --key=value"),
+            )
+        if key not in KEYS:
+            raise UserError(
+                f"unknown config key {key!r}", hint=nearest(key, KEYS) or "docs/cli.md lists the keys"
+            )
+        values[key] = _literal(text)
+    return values
+
+
+def _literal(text: str) -> Any:
+    spelled = {"true": True, "false": False, "none": None}.get(text.strip().lower(), text)
+    if spelled is not text:
+        return spelled
+    try:
+        return evaluate(text)
+    except ValueError:
+        return text

@@ -1,0 +1,50 @@
+"""A RunConfig back as text: nanoGPT's .py or TOML, only the keys that differ from the defaults, with comments.
+
+>>> print(to_toml(RunConfig(n_layer=6), comments={"n_layer": "half of GPT-2's"}), end="")
+n_layer = 6  # half of GPT-2's
+"""
+
+import json
+from collections.abc import Mapping
+
+from onecard.config.run import RunConfig, Value
+
+
+def to_toml(config: RunConfig, comments: Mapping[str, str] | None = None, head: str = "") -> str:
+    """TOML that `onecard train` takes as it is. None has no TOML spelling and is every such key's default."""
+    return _lines(config, comments or {}, head, _toml_value)
+
+
+def to_nanogpt(config: RunConfig, comments: Mapping[str, str] | None = None, head: str = "") -> str:
+    """A nanoGPT config/*.py."""
+    return _lines(config, comments or {}, head, repr)
+
+
+def _lines(config: RunConfig, comments: Mapping[str, str], head: str, spell) -> str:  # type: ignore[no-untyped-def]
+    lines = [f"# {line}".rstrip() for line in head.splitlines()]
+    for key, value in _written(config).items():
+        comment = f"  # {comments[key]}" if key in comments else ""
+        lines.append(f"{key} = {spell(value)}{comment}")
+    return "\n".join(lines) + "\n"
+
+
+def _written(config: RunConfig) -> dict[str, Value]:
+    """What differs from the defaults, and the keys that `load` would otherwise derive from them."""
+    values = config.changed()
+    if "max_iters" in values:
+        for key in ("lr_decay_iters", "warmup_iters"):
+            values[key] = getattr(config, key)
+    if "learning_rate" in values:
+        values["min_lr"] = config.min_lr
+    return values
+
+
+def _toml_value(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace(
+            "\x7f", "\\u007f"
+        )  # JSON strings are TOML strings, but for DEL
+    text = repr(value)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text

@@ -1,0 +1,46 @@
+"""The one exception that reaches a user: what was wrong, and what to type next.
+
+    OnecardError
+    ├── UserError     a mistake the user can mend: exit code 2, one sentence, a hint
+    └── RunFailure    the run could not go on (disk, data, card): exit code 1, what was saved
+
+>>> raise UserError("unknown GPU '4071'", hint="did you mean RTX 4070? `onecard gpus` lists them all")
+Traceback (most recent call last):
+    ...
+onecard.errors.UserError: unknown GPU '4071' (did you mean RTX 4070? `onecard gpus` lists them all)
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class OnecardError(Exception):
+    """Base of all errors that are shown as a sentence, never as a traceback."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UserError(OnecardError):
+    """Something the user typed or gave cannot be used."""
+
+    exit_code = 2
+
+
+class RunFailure(OnecardError):
+    """The work itself could not go on; the message says what is safe."""
+
+
+def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
+    """The names closest to `word`, ready for a hint: "did you mean n_layer or n_head?"; "" when none is close."""
+    found = difflib.get_close_matches(word, list(known), n=most, cutoff=0.6)
+    if not found:
+        return ""
+    return f"did you mean {' or '.join(found)}?"

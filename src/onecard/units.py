@@ -1,0 +1,106 @@
+"""Quantities as people write them, parsed and printed at the edge; base units (bytes, seconds, tokens) inside.
+
+>>> parse_count("3.7B"), parse_bytes("24GiB"), parse_duration("3h12m")
+(3700000000, 25769803776, 11520.0)
+>>> show_count(10_485_760_000), show_bytes(7.47e9), show_duration(80_000)
+('10.49 B', '6.96 GiB', '22 h 13 min')
+"""
+
+import math
+import re
+
+from onecard.errors import UserError
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+TERA, PETA, EXA = 1e12, 1e15, 1e18
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+YEAR = 365 * DAY
+
+_COUNT_SUFFIX = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_BYTE_SUFFIX = {
+    "": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+    "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024**4, "k": KIB, "m": MIB, "g": GIB, "t": 1024**4,
+}  # fmt: skip
+_TIME_SUFFIX = {
+    "s": 1, "sec": 1, "m": MINUTE, "min": MINUTE, "h": HOUR, "hr": HOUR, "hour": HOUR, "hours": HOUR,
+    "d": DAY, "day": DAY, "days": DAY, "w": 7 * DAY, "y": YEAR, "year": YEAR, "years": YEAR,
+}  # fmt: skip
+
+_NUMBER = r"(\d+(?:[_,]\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?|\.\d+)"
+
+
+def _scaled(text: str, suffixes: dict[str, float], what: str, example: str) -> float:
+    found = re.fullmatch(_NUMBER + r"\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in suffixes:
+        raise UserError(f"{text!r} is not {what}", hint=f"write it like {example}")
+    return float(re.sub("[_,]", "", found[1])) * suffixes[found[2]]
+
+
+def parse_count(text: str) -> int:
+    """A number of tokens, parameters or steps: "3.7B", "350M", "20_000", "1e9".
+
+    >>> parse_count("0.5M tok")
+    500000
+    """
+    value = _scaled(re.sub(r"\s*(tokens|token|tok|params|parameters)$", "", text.strip().lower()), _COUNT_SUFFIX,
+                    "a count", "3.7B, 350M or 20000")  # fmt: skip
+    if not math.isfinite(value) or value > 1e18:
+        raise UserError(f"{text!r} is too large a count", hint="write it like 3.7B")
+    return round(value)
+
+
+def parse_bytes(text: str) -> int:
+    """A size in bytes: "24GiB", "12GB" (decimal), "900MiB"; a bare letter is binary, as in "12G"."""
+    value = _scaled(text, _BYTE_SUFFIX, "a size", "24GiB or 900MiB")
+    if not math.isfinite(value) or value > 1e18:
+        raise UserError(f"{text!r} is too large a size", hint="write it like 24GiB")
+    return round(value)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from "3h12m", "90s", "1y", "20 h"; a bare number is refused, for nobody knows its unit."""
+    cleaned = text.strip().lower().replace(" ", "")
+    pieces = re.findall(_NUMBER + r"([a-z]+)", cleaned)
+    if not pieces or "".join(number + unit for number, unit in pieces) != cleaned:
+        raise UserError(f"{text!r} is not a duration", hint="write it like 20h, 3h12m, 10d or 1y")
+    total = 0.0
+    for number, unit in pieces:
+        if unit not in _TIME_SUFFIX:
+            raise UserError(f"{unit!r} is not a unit of time", hint="use s, m, h, d, w or y, as in 3h12m")
+        total += float(re.sub("[_,]", "", number)) * _TIME_SUFFIX[unit]
+    if not math.isfinite(total) or total > 1e4 * YEAR:
+        raise UserError(f"{text!r} is too long a time", hint="write it like 20h or 1y")
+    return total
+
+
+def show_count(value: float) -> str:
+    """A count in at most four digits: 524,288 stays whole below a million, then 123.59 M, 10.49 B."""
+    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if abs(value) >= limit:
+            return f"{value / limit:.2f} {letter}"
+    return f"{value:,.0f}"
+
+
+def show_bytes(value: float) -> str:
+    """Binary units, as nvidia-smi and torch count: "6.96 GiB"."""
+    for limit, name in ((1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(value) >= limit:
+            return f"{value / limit:.2f} {name}" if limit >= GIB else f"{value / limit:.0f} {name}"
+    return f"{value:.0f} B"
+
+
+def show_duration(seconds: float) -> str:
+    """Two units at most: "0.12 s", "45 s", "16 min", "13 h 54 min", "3 d 4 h"."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * MINUTE:
+        return f"{seconds / MINUTE:.0f} min"
+    if seconds < 2 * DAY:
+        minutes = round(seconds / MINUTE)
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / HOUR)
+    if hours < 24 * 365:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{seconds / YEAR:.1f} y"
