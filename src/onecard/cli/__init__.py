@@ -57,9 +57,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     verb = words[0]
     if verb not in VERBS:
-        raise UserError(
-            f"unknown command {verb!r}", hint=nearest(verb, VERBS) or "`onecard --help` lists the commands"
-        )
+        raise UserError(f"unknown command {verb!r}", hint=nearest(verb, VERBS) or "`onecard --help` lists the commands")
     parser = parser_of(verb)
     args, rest = parser.parse_known_args(words[1:])
     if hasattr(args, "overrides"):  # nanoGPT's own spelling: --n_layer=6

@@ -49,12 +49,8 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
             raise UserError(f"{name}, line {error.line}: {error.why}",
                             hint="a config may hold only values and arithmetic; it is read, never run") from None  # fmt: skip
         except RecursionError:
-            raise UserError(
-                f"{name}, line {statement.lineno}: nested too deep", hint="write the value out"
-            ) from None
-    used = {
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
+            raise UserError(f"{name}, line {statement.lineno}: nested too deep", hint="write the value out") from None
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     return {key: value for key, value in names.items() if key in keys or key not in used}
 
 

@@ -62,9 +62,7 @@ def read_file(path: Path) -> dict[str, Any]:
             ) from None
         table = next((key for key, value in values.items() if isinstance(value, dict | list)), None)
         if table is not None:
-            raise UserError(
-                f"{path.name}: {table!r} is a table or a list", hint="a config is flat: key = value"
-            )
+            raise UserError(f"{path.name}: {table!r} is a table or a list", hint="a config is flat: key = value")
         return values
     return read_python(text, path.name, KEYS)
 
@@ -74,9 +72,7 @@ def _text(path: Path) -> str:
         if path.is_dir():
             raise UserError(f"{path} is a folder", hint="name a config file inside it, or a preset")
         if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(
-                f"{path.name} is too large for a config", hint="a config is a page of key = value lines"
-            )
+            raise UserError(f"{path.name} is too large for a config", hint="a config is a page of key = value lines")
         content = path.read_bytes()
     except FileNotFoundError:
         hint = (
@@ -90,9 +86,7 @@ def _text(path: Path) -> str:
             hint="check the path and its rights",
         ) from None
     if b"\0" in content:
-        raise UserError(
-            f"{path.name} is a binary file, not a config", hint="a config is text: key = value lines"
-        )
+        raise UserError(f"{path.name} is a binary file, not a config", hint="a config is text: key = value lines")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -113,9 +107,7 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
                 else (nearest(key, KEYS) or "write overrides as --key=value"),
             )
         if key not in KEYS:
-            raise UserError(
-                f"unknown config key {key!r}", hint=nearest(key, KEYS) or "docs/cli.md lists the keys"
-            )
+            raise UserError(f"unknown config key {key!r}", hint=nearest(key, KEYS) or "docs/cli.md lists the keys")
         values[key] = _literal(text)
     return values
 

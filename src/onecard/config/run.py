@@ -226,17 +226,11 @@ def _check(c: RunConfig) -> None:
         raise UserError(f"min_lr = {c.min_lr} must lie between 0 and learning_rate = {c.learning_rate}",
                         hint=f"a tenth of it is usual: min_lr = {c.learning_rate / 10:g}")  # fmt: skip
     if not 0 <= c.weight_decay <= 100:
-        raise UserError(
-            f"weight_decay must be from 0 to 100, not {c.weight_decay}", hint="its default is 0.1"
-        )
+        raise UserError(f"weight_decay must be from 0 to 100, not {c.weight_decay}", hint="its default is 0.1")
     if not 0 <= c.grad_clip <= 1e6:
-        raise UserError(
-            f"grad_clip must be 0 (off) or a positive norm, not {c.grad_clip}", hint="its default is 1.0"
-        )
+        raise UserError(f"grad_clip must be 0 (off) or a positive norm, not {c.grad_clip}", hint="its default is 1.0")
     if c.warmup_iters < 0:
-        raise UserError(
-            f"warmup_iters must be 0 or more, not {c.warmup_iters}", hint="for example warmup_iters = 100"
-        )
+        raise UserError(f"warmup_iters must be 0 or more, not {c.warmup_iters}", hint="for example warmup_iters = 100")
     if c.decay_lr and c.warmup_iters > c.max_iters:
         raise UserError(f"warmup_iters = {c.warmup_iters} is longer than the run of max_iters = {c.max_iters}",
                         hint=f"a warm-up of {max(1, c.max_iters // 50)} steps would suit it")  # fmt: skip
@@ -247,6 +241,4 @@ def _check(c: RunConfig) -> None:
     for key in ("out_dir", "dataset", "init_from", "device"):
         value = getattr(c, key)
         if not value or "\0" in value or len(value) > 4096:
-            raise UserError(
-                f"{key} must be a name or a path", hint=f"its default is {getattr(RunConfig, key)!r}"
-            )
+            raise UserError(f"{key} must be a name or a path", hint=f"its default is {getattr(RunConfig, key)!r}")

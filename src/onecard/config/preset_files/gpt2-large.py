@@ -13,4 +13,4 @@ n_embd = 1280
 vocab_size = 50257
 bias = True
 learning_rate = 2.5e-4
-min_lr = 2.5e-4 / 10
+min_lr = 2.5e-5

@@ -13,4 +13,4 @@ n_embd = 1024
 vocab_size = 50257
 bias = True
 learning_rate = 3e-4
-min_lr = 3e-4 / 10
+min_lr = 3e-5

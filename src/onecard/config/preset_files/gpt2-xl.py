@@ -13,4 +13,4 @@ n_embd = 1600
 vocab_size = 50257
 bias = True
 learning_rate = 2e-4
-min_lr = 2e-4 / 10
+min_lr = 2e-5

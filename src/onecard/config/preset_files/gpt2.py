@@ -13,4 +13,4 @@ n_embd = 768
 vocab_size = 50257
 bias = True
 learning_rate = 6e-4
-min_lr = 6e-4 / 10
+min_lr = 6e-5
