@@ -178,7 +178,11 @@ def _against_gpt2(counts: Params, corpus: Corpus, expected: Range) -> Note | Non
     theirs = model.losses[corpus.family]
     figures = {"model": model.name, "theirs": theirs, "mid": expected.mid, "dataset": corpus.family}
     if expected.high < theirs:
-        return Note("beats-gpt2", "expected to beat the released {model} on {dataset}: {mid:.2f} against its {theirs:.2f}", **figures)
+        return Note(
+            "beats-gpt2",
+            "expected to beat the released {model} on {dataset}: {mid:.2f} against its {theirs:.2f}",
+            **figures,
+        )
     if expected.low > theirs:
         return Note("behind-gpt2", "not expected to reach the released {model} on {dataset}: {mid:.2f} against its {theirs:.2f}",
                     **figures)  # fmt: skip
