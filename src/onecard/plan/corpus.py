@@ -26,17 +26,18 @@ class Corpus:
     vocab_size: int | None = None
 
 
-def corpus_of(data: str | int, asked: bool = True) -> Corpus:
+def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
     """Resolve --data, or a config's `dataset` (asked=False: an unknown name there is only unknown, not a mistake).
 
-    A bare number of tokens says nothing of the text; FineWeb is assumed, as the losses of GPT-2-class runs are on it.
+    A bare number of tokens is so many of the set it is `like`; of FineWeb where that is unknown too.
     """
     if isinstance(data, int):
         if data < 1:
             raise UserError(f"{data} tokens is no data set", hint="write it like --data 3.7B")
-        return Corpus(None, data, "fineweb")
-    if re.match(r"[\d.]", data) and not Path(data).is_dir():
-        return corpus_of(parse_count(data))
+        known = known_dataset(like)
+        return Corpus(None, data, _family(known) if known else "fineweb")
+    if re.match(r"[\d.]+ ?\w{0,3}$", data) and not Path(data).is_dir():
+        return corpus_of(parse_count(data), like=like)
     folder = next(
         (f for f in (Path("data") / data, Path(data)) if any((f / name).is_file() for name in _PREPARED)), None
     )
