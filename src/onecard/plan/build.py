@@ -6,8 +6,9 @@
 """
 
 from datetime import datetime, timedelta
+from math import exp
 
-from onecard import __version__
+from onecard.version import __version__
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
@@ -25,6 +26,7 @@ from onecard.plan.params import params
 from onecard.plan.result import SCHEMA, Energy, Flops, KnownRun, Loss, Mfu, Params, Range, RunPlan, Time, Tokens
 from onecard.plan.speed import StepTime, step_time
 from onecard.plan.warnings import warnings
+from onecard.plan.whatif import whatif
 
 A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
 CURVE_POINTS = 40
@@ -117,6 +119,7 @@ def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:
         total_seconds=total,
         compile_seconds=start,
         parts=step.parts,
+        what_if=whatif(config, step.seconds.mid),
         basis=step.basis,
         finish=_finish(now, total.mid),
     )
@@ -141,15 +144,18 @@ def _price(price: Price | str | None) -> Price:
     return electricity("WORLD") if price is None else parse_price(price)
 
 
+def energy_of(watts: float, seconds: float) -> float:
+    """kWh: 200 W for 20 h are 4 kWh."""
+    return watts * seconds / 3.6e6
+
+
 def _energy(device: Device, gpus: int, seconds: Range, price: Price) -> Energy:
     watts = device.watts * gpus  # the card at its limit, where training keeps it; the rest of the machine comes on top
-    kwh = seconds.scaled(watts / 3.6e6)
+    kwh = Range(*(energy_of(watts, each) for each in (seconds.low, seconds.mid, seconds.high)))
     return Energy(watts, kwh, kwh.scaled(price.per_kwh), price.currency, price.per_kwh, price.source)
 
 
 def _loss(config: RunConfig, counts: Params, corpus: Corpus, estimate: LossEstimate) -> Loss:
-    from math import exp
-
     final = estimate.final
     return Loss(
         expected=final,

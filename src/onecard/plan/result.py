@@ -9,6 +9,7 @@ from typing import Any, Literal
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.messages import Note
+from onecard.plan.whatif import WhatIf
 
 SCHEMA = "onecard.plan/1"
 
@@ -64,6 +65,7 @@ class Time:
     total_seconds: Range
     compile_seconds: float
     parts: dict[str, float]  # seconds of one step: matmul, memory, optimizer, launch, data, exchange
+    what_if: list[WhatIf]  # hours in all for other seconds per step
     basis: str  # "measured": a probe of this very card; "fitted": kin of its architecture; "class": a wider guess
     finish: str | None  # ISO time if started now; None beyond the calendar
 
