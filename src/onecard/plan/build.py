@@ -50,8 +50,7 @@ def plan(
         )
     dtype = device.training_dtype if config.dtype == "auto" else config.dtype
     corpus = corpus_of(config.dataset, asked=False) if data is None else corpus_of(data, like=config.dataset)
-    if config.vocab_size is None and corpus.vocab_size is not None:
-        config = config.replace(vocab_size=corpus.vocab_size)
+    config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
     tokens = _tokens(config, counts, corpus)
     flops = _flops(config, counts, tokens)
