@@ -51,7 +51,7 @@ def _dispatch(words: list[str]) -> int:
         print(_overview())
         return 0
     if words[0] in ("-V", "--version"):
-        from onecard import __version__
+        from onecard.version import __version__
 
         print(f"onecard {__version__}")
         return 0
