@@ -16,6 +16,7 @@ from onecard.errors import OnecardError, UserError, nearest
 VERBS: dict[str, str] = {
     "plan": "what will this run need? tokens, hours, memory, money, loss",
     "gpus": "the cards that are known, and a search in them",
+    "data": "download, tokenise, shuffle and shard text; look at the result",
     "demo": "the main job, on this machine, in a few minutes",
 }
 
