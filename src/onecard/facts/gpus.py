@@ -6,15 +6,14 @@
 40.1
 """
 
-import csv
 import difflib
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from onecard.errors import UserError
+from onecard.facts.table import table
 from onecard.facts.user_cards import read_user_cards, user_cards_file
 from onecard.units import GIB
 
@@ -59,7 +58,7 @@ class Device:
 
     @property
     def training_dtype(self) -> str:
-        """The dtype to train in: bf16 where the hardware has it, else fp16 with a loss scaler; fp32 on CPU and Apple."""
+        """What to train in: bf16 where the hardware has it, else fp16 with a loss scaler; fp32 on CPU and Apple."""
         if self.kind in ("cpu", "mps"):
             return "float32"
         return "bfloat16" if self.bf16_native else "float16"
@@ -87,8 +86,7 @@ class Device:
 @cache
 def all_gpus() -> tuple[Device, ...]:
     """Every card known: the shipped table, then the user's own file, whose names win."""
-    with (files("onecard.facts") / "gpus.csv").open(encoding="utf-8", newline="") as table:
-        shipped = [_from_row(row) for row in csv.DictReader(table)]
+    shipped = [_from_row(row) for row in table("gpus")]
     own = [card(entry, user_cards_file()) for entry in read_user_cards(user_cards_file())]
     taken = {_key(device.name) for device in own}
     return (*own, *(device for device in shipped if _key(device.name) not in taken))
@@ -166,7 +164,7 @@ _LEFT_OUT = (
 
 @cache
 def _key(name: str) -> tuple[str, float | None]:
-    """A name without what people leave out, and its memory if it says: "NVIDIA GeForce RTX 4090 24GB" is ("4090", 24)."""
+    """A name without what people leave out, and its memory: "NVIDIA GeForce RTX 4090 24GB" is ("4090", 24)."""
     bare = name.lower()
     memory = re.search(r"(?<![a-z0-9])(\d{1,3}) ?gi?b?(?![a-z0-9])", bare)
     if memory:
@@ -232,8 +230,7 @@ def card(entry: dict[str, object], path: Path) -> Device:
     like = own.pop("like", None)
     name = str(own.pop("name"))
     if like is not None:
-        with (files("onecard.facts") / "gpus.csv").open(encoding="utf-8", newline="") as table:
-            shipped = {_key(row["name"]): row for row in csv.DictReader(table)}
+        shipped = {_key(row["name"]): row for row in table("gpus")}
         if _key(str(like)) not in shipped:
             raise UserError(
                 f"{path.name}: {name!r} is like an unknown card {like!r}", hint="`onecard gpus` lists them all"
