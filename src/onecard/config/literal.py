@@ -38,8 +38,8 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 1
-        raise UserError(f"{name}, line {line}: not a Python file that can be read ({getattr(error, 'msg', None) or 'too deep'})",
+        line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", None) or "too deep"
+        raise UserError(f"{name}, line {line}: not readable as Python ({why})",
                         hint="a config holds lines like n_layer = 12") from None  # fmt: skip
     names: dict[str, Any] = {}
     for statement in tree.body:
@@ -47,7 +47,7 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
             _take(statement, names)
         except _NotLiteralError as error:
             raise UserError(f"{name}, line {error.line}: {error.why}",
-                            hint="a config may hold only values and arithmetic; it is read, never run") from None  # fmt: skip
+                            hint="a config holds only values and arithmetic; it is read, never run") from None  # fmt: skip
         except RecursionError:
             raise UserError(f"{name}, line {statement.lineno}: nested too deep", hint="write the value out") from None
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}

@@ -18,7 +18,7 @@ _LARGEST_FILE = 1_000_000  # bytes; a config is a page of text
 
 
 def load(source: str | Path | None, overrides: Iterable[str] = ()) -> RunConfig:
-    """The config a user means by a preset's name or a file, with `key=value` overrides on top. None: nanoGPT's defaults."""
+    """The config meant by a preset's name or a file, with `key=value` overrides on top. None: nanoGPT's defaults."""
     values: dict[str, Any] = {}
     where = ""
     if source is not None:

@@ -203,10 +203,10 @@ def _check(c: RunConfig) -> None:
             raise UserError(f"{key} = {value} is beyond anything that can be trained",
                             hint=f"the largest accepted is {limit:,}")  # fmt: skip
     if c.n_embd % c.n_head:
-        near = [h for h in range(1, c.n_embd + 1) if c.n_embd % h == 0]
-        best = min(near, key=lambda h: abs(h - c.n_head))
+        heads = min((h for h in range(1, c.n_embd + 1) if c.n_embd % h == 0), key=lambda h: abs(h - c.n_head))
+        width = max(round(c.n_embd / c.n_head), 1) * c.n_head
         raise UserError(f"n_embd = {c.n_embd} is not divisible by n_head = {c.n_head}",
-                        hint=f"n_head = {best} would do, or n_embd = {round(c.n_embd / c.n_head) * c.n_head or c.n_head}")  # fmt: skip
+                        hint=f"n_head = {heads} would do, or n_embd = {width}")  # fmt: skip
     for key in _FRACTIONS:
         value = getattr(c, key)
         if not 0 <= value < 1:

@@ -5,3 +5,260 @@
 >>> round(find_gpu("4070 Ti").peak_flops("float32") / 1e12, 1)
 40.1
 """
+
+import difflib
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from onecard.errors import UserError
+from onecard.facts.table import table
+from onecard.facts.user_cards import read_user_cards, user_cards_file
+from onecard.units import GIB
+
+# Emulated bf16 runs at 0.45 of fp32 on Pascal (P40: 5.26 of 11.8) and at half or less on Turing and Volta
+# (2080: 5.1 of 10.1; V100S: 9.85 of 16.4): measured matmuls, zzc0721/torch-performance-test-data.
+EMULATED_BF16 = 0.5
+METAL_SHARE = 0.75  # of unified memory: Metal's recommendedMaxWorkingSetSize on machines above 36 GB, 2/3 below
+
+
+@dataclass(frozen=True)
+class Device:
+    """One card (or a CPU) as the plan sees it. Rates in FLOP/s, dense, accumulating in fp32."""
+
+    name: str
+    vendor: str
+    architecture: str
+    rate_class: str  # cards with the same FLOP per clock and unit: the kin for fitted efficiencies
+    memory_bytes: int  # as sold
+    usable_bytes: int  # what torch reports as total
+    bandwidth: float  # bytes per second
+    bf16_flops: float | None
+    fp16_flops: float | None
+    tf32_flops: float | None
+    fp32_flops: float
+    tdp_watts: float
+    units: int  # SMs, CUs or cores
+    bf16_native: bool
+    confidence: str  # A: vendor's figure checked, B: computed from the specification, C: a guess
+    source: str
+    checked: str
+    note: str = ""
+    aliases: tuple[str, ...] = ()
+    taken_bytes: int | None = None  # by other programs, when the driver was asked
+    power_limit_watts: float | None = None  # when the driver was asked
+
+    @property
+    def kind(self) -> str:
+        """Which torch device it is: cuda (AMD's ROCm calls itself that too), mps, xpu or cpu."""
+        if self.rate_class in ("cpu", "apple"):
+            return {"cpu": "cpu", "apple": "mps"}[self.rate_class]
+        return "xpu" if self.vendor == "Intel" else "cuda"
+
+    @property
+    def training_dtype(self) -> str:
+        """What to train in: bf16 where the hardware has it, else fp16 with a loss scaler; fp32 on CPU and Apple."""
+        if self.kind in ("cpu", "mps"):
+            return "float32"
+        return "bfloat16" if self.bf16_native else "float16"
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense peak with fp32 accumulation: "bfloat16", "float16", "tf32" or "float32" (outside the tensor cores)."""
+        if dtype == "float32":
+            return self.fp32_flops
+        if dtype == "tf32":
+            return self.tf32_flops or self.fp32_flops
+        if dtype == "bfloat16":
+            return self.bf16_flops or self.fp32_flops * EMULATED_BF16
+        return self.fp16_flops or self.fp32_flops
+
+    def matmul_flops(self, dtype: str) -> float:
+        """The peak that a training run in `dtype` is held against: fp32 runs are allowed TF32, as in nanoGPT."""
+        return self.peak_flops("tf32" if dtype == "float32" else dtype)
+
+    @property
+    def watts(self) -> float:
+        """The draw under load: the power limit if the driver told it, else the TDP."""
+        return self.power_limit_watts or self.tdp_watts
+
+
+@cache
+def all_gpus() -> tuple[Device, ...]:
+    """Every card known: the shipped table, then the user's own file, whose names win."""
+    shipped = [_from_row(row) for row in table("gpus")]
+    own = [card(entry, user_cards_file()) for entry in read_user_cards(user_cards_file())]
+    taken = {_key(device.name) for device in own}
+    return (*own, *(device for device in shipped if _key(device.name) not in taken))
+
+
+def find_gpu(name: str, memory_gib: float | None = None) -> Device:
+    """The card a person means, by name or alias; case, spacing and vendor are ignored, substrings never match.
+
+    A name that means several memory sizes asks which, unless `memory_gib` tells. A path to a .toml file describes one.
+    """
+    if name.lower().endswith(".toml"):
+        return card(read_user_cards(Path(name), must_exist=True)[0], Path(name))
+    found = _matches(name, memory_gib)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = [device.name for device in found]
+        raise UserError(
+            f"{name!r} can mean {', '.join(names[:-1])} or {names[-1]}", hint=f'say which: --gpu "{names[0]}"'
+        )
+    known = {key: device.name for device in all_gpus() for key, _ in _keys(device)}
+    close = dict.fromkeys(known[key] for key in difflib.get_close_matches(_key(name)[0], known, n=6))
+    hint = f"did you mean {' or '.join(list(close)[:3])}? " if close else ""
+    raise UserError(f"unknown GPU {name!r}", hint=f"{hint}`onecard gpus` lists them all")
+
+
+def search_gpus(words: list[str]) -> list[Device]:
+    """Cards whose name, maker or architecture holds every word; for `onecard gpus`, where substrings are welcome."""
+    wanted = [word.lower() for word in words]
+    return [
+        device
+        for device in all_gpus()
+        if all(
+            any(word in text.lower() for text in (device.name, device.vendor, device.architecture, *device.aliases))
+            or (
+                word.removesuffix("gb").isdigit()
+                and f"{device.memory_bytes / GIB:g}gb" == word.removesuffix("gb") + "gb"
+            )
+            for word in wanted
+        )
+    ]
+
+
+def _matches(name: str, memory_gib: float | None) -> list[Device]:
+    key, said_gib = _key(name)
+    gib = memory_gib or said_gib
+    devices = all_gpus()
+    for candidates in (
+        [d for d in devices if _key(d.name) == (key, said_gib)],
+        [d for d in devices if (key, said_gib) in _keys(d)],
+        [d for d in devices if key in {k for k, _ in _keys(d)}],
+    ):
+        if gib is not None:
+            candidates = [_with_memory(d, gib) for d in candidates if _sold_with(d, gib)]
+        if candidates:
+            return candidates
+    return []
+
+
+def _sold_with(device: Device, gib: float) -> bool:
+    """A B200 is sold as 180 or as 192 GB: allow a tenth. An Apple chip shares whatever its machine has."""
+    return device.kind == "mps" or abs(device.memory_bytes / GIB / gib - 1) < 0.1
+
+
+def _with_memory(device: Device, gib: float) -> Device:
+    if device.kind != "mps":
+        return device
+    return replace(device, memory_bytes=round(gib * GIB), usable_bytes=round(gib * GIB * METAL_SHARE))
+
+
+_LEFT_OUT = (
+    r"nvidia|geforce|amd|radeon|intel|apple|tesla|instinct|graphics|gpu|generation|corporation|edition|\(r\)|\(tm\)"
+)
+
+
+@cache
+def _key(name: str) -> tuple[str, float | None]:
+    """A name without what people leave out, and its memory: "NVIDIA GeForce RTX 4090 24GB" is ("4090", 24)."""
+    bare = name.lower()
+    memory = re.search(r"(?<![a-z0-9])(\d{1,3}) ?gi?b?(?![a-z0-9])", bare)
+    if memory:
+        bare = bare.replace(memory[0], " ")
+    words = re.sub(r"[^a-z0-9]", "", re.sub(_LEFT_OUT, " ", bare)) or re.sub(r"[^a-z0-9]", "", bare)
+    return re.sub(r"^(rtx|gtx|rx)(?=\d)", "", words), float(memory[1]) if memory else None
+
+
+def _keys(device: Device) -> set[tuple[str, float | None]]:
+    return {_key(device.name), *map(_key, device.aliases)}
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _tera(text: str) -> float | None:
+    value = _number(text)
+    return None if value is None else value * 1e12
+
+
+def _from_row(row: dict[str, str]) -> Device:
+    memory = float(row["vram_gib"]) * GIB
+    return Device(
+        name=row["name"],
+        vendor=row["vendor"],
+        architecture=row["architecture"],
+        rate_class=row["rate_class"],
+        memory_bytes=round(memory),
+        usable_bytes=_usable(row, memory),
+        bandwidth=float(row["mem_bw_gbs"]) * 1e9,
+        bf16_flops=_tera(row["bf16_fp32acc_tflops"]),
+        fp16_flops=_tera(row["fp16_fp32acc_tflops"]),
+        tf32_flops=_tera(row["tf32_tflops"]),
+        fp32_flops=float(row["fp32_nontensor_tflops"]) * 1e12,
+        tdp_watts=float(row["tdp_w"]),
+        units=int(row["sm_count"] or 1),
+        bf16_native=row["bf16_native"] == "1",
+        confidence=row["confidence"],
+        source=row["source"],
+        checked=row["checked"],
+        note=row["note"],
+        aliases=tuple(filter(None, row["aliases"].split(";"))),
+    )
+
+
+def _usable(row: dict[str, str], memory: float) -> int:
+    if row["torch_total_gib_est"]:
+        return round(float(row["torch_total_gib_est"]) * GIB)
+    if row["rate_class"] in ("apple", "cpu"):
+        return round(memory * (METAL_SHARE if row["rate_class"] == "apple" else 1))
+    return usable(memory)
+
+
+def usable(memory_bytes: float) -> int:
+    """What torch reports of a card's memory: 1.5–2.5 % less than sold (median of the table's own readings)."""
+    return round(memory_bytes * 0.98)
+
+
+def card(entry: dict[str, object], path: Path) -> Device:
+    """A Device from a user's TOML table; what it leaves out is taken from the card it says it is `like`."""
+    own = dict(entry)
+    like = own.pop("like", None)
+    name = str(own.pop("name"))
+    if like is not None:
+        shipped = {_key(row["name"]): row for row in table("gpus")}
+        if _key(str(like)) not in shipped:
+            raise UserError(
+                f"{path.name}: {name!r} is like an unknown card {like!r}", hint="`onecard gpus` lists them all"
+            )
+        device = _from_row(shipped[_key(str(like))])
+    else:
+        missing = [key for key in ("memory_gib", "bandwidth_gbs", "fp32_tflops", "watts") if key not in own]
+        if missing:
+            raise UserError(f"{path.name}: {name!r} lacks {', '.join(missing)}", hint='give them, or like = "RTX 4070"')
+        device = Device(name, "user", "user", "user", 0, 0, 0, None, None, None, 0, 0, 1, False, "C", "", "")
+    numbers = {key: float(value) for key, value in own.items() if isinstance(value, int | float)}
+    changes: dict[str, object] = {
+        "name": name,
+        "aliases": (),
+        "source": f"your own {path.name}",
+        "confidence": "C",
+        "note": "",
+    }
+    if "memory_gib" in numbers:
+        memory = numbers["memory_gib"] * GIB
+        changes |= {"memory_bytes": round(memory), "usable_bytes": usable(memory)}
+    if "bandwidth_gbs" in numbers:
+        changes["bandwidth"] = numbers["bandwidth_gbs"] * 1e9
+    for dtype in ("bf16", "fp16", "tf32", "fp32"):
+        if f"{dtype}_tflops" in numbers:
+            changes[f"{dtype}_flops"] = numbers[f"{dtype}_tflops"] * 1e12
+    if "bf16_tflops" in numbers:
+        changes["bf16_native"] = True
+    if "watts" in numbers:
+        changes["tdp_watts"] = numbers["watts"]
+    return replace(device, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,225 @@
+"""The card in this machine, as its driver tells it (NVML or nvidia-smi, ROCm, Apple); never through torch.
+
+`here()` is what `--gpu here` means: the first card with the memory that other programs already hold, or the CPU.
+"""
+
+import ctypes
+import ctypes.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onecard.errors import UserError
+from onecard.facts.gpus import METAL_SHARE, Device, find_gpu
+from onecard.units import GIB, MIB
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a driver said of one card."""
+
+    name: str
+    total_bytes: int
+    taken_bytes: int
+    power_limit_watts: float | None = None
+
+
+def here(index: int = 0) -> Device:
+    """This machine's card with its real memory and power limit; the CPU where there is no card."""
+    cards = seen_cards()
+    if cards:
+        return known_device(cards[min(index, len(cards) - 1)])
+    return apple_gpu() or cpu()
+
+
+def seen_cards() -> list[Seen]:
+    """Every card a driver reports, the fastest way first."""
+    for ask in (_nvml, _nvidia_smi, _rocm_smi):
+        if cards := ask():
+            return cards
+    return []
+
+
+def known_device(seen: Seen) -> Device:
+    """The table's row for the card the driver named, with what the driver measured of it."""
+    sold_gib = round(seen.total_bytes / GIB * 1.02)
+    try:
+        device = find_gpu(seen.name, memory_gib=sold_gib)
+    except UserError as error:
+        raise UserError(
+            f"this machine's card {seen.name!r} with {seen.total_bytes / GIB:.1f} GiB is not in the table",
+            hint="add it in gpus.toml (`onecard gpus --help`), or plan for a near one with --gpu",
+        ) from error
+    return replace(
+        device,
+        usable_bytes=seen.total_bytes,
+        taken_bytes=seen.taken_bytes,
+        power_limit_watts=seen.power_limit_watts,
+    )
+
+
+class _NvmlMemory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def _nvml() -> list[Seen]:
+    """NVIDIA's management library, in milliseconds; nvidia-smi is the same with a process around it."""
+    try:
+        nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() != 0:
+            return []
+    except OSError:
+        return []
+    cards = []
+    count = ctypes.c_uint()
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for index in range(count.value):
+        handle, memory = ctypes.c_void_p(), _NvmlMemory()
+        name, milliwatts = ctypes.create_string_buffer(96), ctypes.c_uint()
+        if (
+            nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0
+            and nvml.nvmlDeviceGetName(handle, name, 96) == 0
+            and nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+        ):
+            limited = nvml.nvmlDeviceGetPowerManagementLimit(handle, ctypes.byref(milliwatts)) == 0
+            watts = milliwatts.value / 1000 if limited else None
+            cards.append(Seen(name.value.decode(errors="replace"), memory.total, memory.used, watts))
+    nvml.nvmlShutdown()
+    return cards
+
+
+def _nvidia_smi() -> list[Seen]:
+    answer = _output(
+        "nvidia-smi", "--query-gpu=name,memory.total,memory.used,power.limit", "--format=csv,noheader,nounits"
+    )
+    cards = []
+    for line in answer.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 4 and fields[1].isdigit() and fields[2].isdigit():
+            watts = float(fields[3]) if re.fullmatch(r"\d+(\.\d+)?", fields[3]) else None
+            cards.append(Seen(fields[0], int(fields[1]) * MIB, int(fields[2]) * MIB, watts))
+    return cards
+
+
+def _rocm_smi() -> list[Seen]:
+    answer = _output("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showmaxpower", "--json")
+    try:
+        told = json.loads(answer or "{}")
+    except json.JSONDecodeError:
+        return []
+    cards = []
+    for fields in told.values() if isinstance(told, dict) else ():
+        if not isinstance(fields, dict):
+            continue
+        lower = {str(key).lower(): str(value) for key, value in fields.items()}
+        name = lower.get("card series") or lower.get("card model") or ""
+        total, used = lower.get("vram total memory (b)", ""), lower.get("vram total used memory (b)", "")
+        power = lower.get("max graphics package power (w)", "")
+        if name and total.isdigit():
+            watts = float(power) if re.fullmatch(r"\d+(\.\d+)?", power) else None
+            cards.append(Seen(name, int(total), int(used) if used.isdigit() else 0, watts))
+    return cards
+
+
+def apple_gpu() -> Device | None:
+    """The GPU of an Apple chip; it shares the machine's memory, of which Metal lets it take about three quarters."""
+    if sys.platform != "darwin" or platform.machine() != "arm64":
+        return None
+    chip = _output("sysctl", "-n", "machdep.cpu.brand_string").strip()
+    memory = _output("sysctl", "-n", "hw.memsize").strip()
+    if not chip.startswith("Apple M") or not memory.isdigit():
+        return None
+    device = find_gpu(chip)
+    return replace(device, memory_bytes=int(memory), usable_bytes=round(int(memory) * METAL_SHARE))
+
+
+def cpu() -> Device:
+    """This machine's processor: cores × clock × FLOP per clock, and its memory."""
+    cores, info = available_cores(), _cpu_info()
+    per_clock = _flops_per_clock(info)
+    gigahertz = _gigahertz(info)
+    total, free = _memory()
+    return replace(
+        find_gpu("cpu"),
+        name=f"CPU, {cores} cores",
+        memory_bytes=total,
+        usable_bytes=total,
+        taken_bytes=total - free,
+        fp32_flops=cores * gigahertz * 1e9 * per_clock,
+        units=cores,
+        source=f"this machine: {cores} cores × {gigahertz:.2f} GHz × {per_clock} FLOP per clock",
+        note="",
+    )
+
+
+def available_cores() -> int:
+    """Cores this process may use: its affinity, and the container's quota if there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return cores
+
+
+def _cpu_info() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return _output("sysctl", "-a") if sys.platform == "darwin" else platform.processor()
+
+
+def _flops_per_clock(info: str) -> int:
+    """fp32 FLOP per core and clock with fused multiply-add: two 512-bit, two 256-bit or four 128-bit units."""
+    flags = info.lower()
+    if "avx512f" in flags:
+        return 64
+    if "avx2" in flags or platform.machine() == "arm64":
+        return 32
+    return 16
+
+
+def _gigahertz(info: str) -> float:
+    found = [float(value) for value in re.findall(r"cpu MHz\s*:\s*([\d.]+)", info)]
+    return max(found) / 1000 if found else 3.0  # a common sustained clock where the system does not tell
+
+
+def _memory() -> tuple[int, int]:
+    """Total and available bytes."""
+    try:
+        told = dict(re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text()))
+        return int(told["MemTotal"]) * 1024, int(told["MemAvailable"]) * 1024
+    except (OSError, KeyError):
+        pass
+    if sys.platform == "win32":
+        return _windows_memory()
+    total = _output("sysctl", "-n", "hw.memsize").strip()
+    return (int(total), int(total)) if total.isdigit() else (8 * GIB, 8 * GIB)
+
+
+def _windows_memory() -> tuple[int, int]:
+    class Status(ctypes.Structure):
+        _fields_ = (
+            ("length", ctypes.c_ulong), ("load", ctypes.c_ulong),
+            *((name, ctypes.c_ulonglong) for name in ("total", "free", "page", "page_free", "virtual", "virtual_free", "more")),
+        )  # fmt: skip
+
+    status = Status(length=ctypes.sizeof(Status))
+    ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined]
+    return int(status.total), int(status.free)
+
+
+def _output(*command: str) -> str:
+    """What a system tool prints; "" where it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -1,0 +1,46 @@
+"""What electricity costs, by region, with period, source and confidence.
+
+>>> electricity("US").per_kwh
+0.187
+"""
+
+import re
+from dataclasses import dataclass
+
+from onecard.errors import UserError, nearest
+from onecard.facts.table import table
+
+
+@dataclass(frozen=True)
+class Price:
+    per_kwh: float
+    currency: str
+    source: str
+    confidence: str
+
+
+def electricity(region: str) -> Price:
+    """The household price of a region: a country's two letters, a continent, or WORLD."""
+    rows = {row["region"]: row for row in table("electricity")}
+    key = re.sub(r"[ -]", "_", region.strip().upper())
+    if key not in rows:
+        hint = nearest(key, rows) or "give a number, as in --price 0.25, or a region such as US, ES, IN or WORLD"
+        raise UserError(f"no electricity price for {region!r}", hint=hint)
+    row = rows[key]
+    guess = "; a guess" if row["confidence"] == "C" else ""
+    source = f"{row['region']}, {row['kind']}, {row['period']} ({row['source']}{guess})"
+    return Price(float(row["price"]), row["currency"], source, row["confidence"])
+
+
+def parse_price(text: str) -> Price:
+    """--price: "0.25", "0.25 EUR", "€0.25", or a region's name."""
+    symbols = {"€": "EUR", "$": "USD", "£": "GBP", "₹": "INR"}
+    found = re.fullmatch(r"([€$£₹]?)\s*(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?(?:\s*/\s*kWh)?", text.strip())
+    if found is None:
+        if re.search(r"\d", text):
+            raise UserError(f"{text!r} is not a price", hint="write it like 0.25, 0.25EUR or ES")
+        return electricity(text)
+    value = float(found[2].replace(",", "."))
+    if not value < 1e6:
+        raise UserError(f"{text!r} is not a price of one kWh", hint="write it like 0.25")
+    return Price(value, (found[3] or symbols.get(found[1], "USD")).upper(), "your own price", "A")
