@@ -169,9 +169,9 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return {"sha256": digest.hexdigest(), "bytes": size}
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
+def _bytes_of(tensor: Tensor) -> Any:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())  # numpy knows no bf16; bytes are bytes
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type] # numpy knows no bf16; bytes are bytes
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

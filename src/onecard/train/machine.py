@@ -37,7 +37,7 @@ def choose_device(asked: str, local_rank: int = 0) -> torch.device:
                         hint="device = 'cpu', or install a CUDA build of torch and the driver")  # fmt: skip
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device = 'mps', but this is not a Mac with a GPU that torch can use", hint="device = 'cpu'")
-    if device.type == "cuda" and device.index is None:
+    if asked == "cuda":
         return torch.device("cuda", local_rank)
     return device
 

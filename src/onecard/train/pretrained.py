@@ -62,7 +62,7 @@ def read_weights(source: str) -> dict[str, Tensor]:
     if source in RELEASED or source.startswith("gpt2"):
         return _from_hub(source)
     raise UserError(f"init_from = {source!r} is neither a file, a folder nor a released GPT-2",
-                    hint="scratch, resume, gpt2, gpt2-medium, gpt2-large, gpt2-xl, a run's folder or a ckpt.pt")  # fmt: skip
+                    hint="scratch, resume, gpt2 (-medium, -large, -xl), a run's folder or a ckpt.pt")  # fmt: skip
 
 
 def _safetensors(file: Path) -> dict[str, Tensor]:
@@ -114,4 +114,4 @@ def _from_hub(name: str) -> dict[str, Tensor]:
         raise
     except Exception as error:  # a network has many ways to fail
         raise UserError(f"{name} could not be fetched from the Hugging Face hub ({type(error).__name__})",
-                        hint="check the network, or name a local folder with its model.safetensors") from None  # fmt: skip
+                        hint="check the network, or name a local folder that holds it") from None  # fmt: skip

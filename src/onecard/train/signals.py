@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the run to save and end after the present step, a second Ctrl-C ends it at once."""
+"""Ctrl-C and SIGTERM: the first asks the run to save and end after this step, a second Ctrl-C ends it at once."""
 
 import os
 import signal

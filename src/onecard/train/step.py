@@ -27,7 +27,7 @@ class Stepper:
 
     config: RunConfig
     model: nn.Module  # its parameters
-    forward: Callable[..., tuple[Tensor | None, Tensor]]  # the model, compiled or not
+    forward: nn.Module  # the model, compiled or not
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     precision: Precision
