@@ -65,7 +65,7 @@ class Time:
     compile_seconds: float
     parts: dict[str, float]  # seconds of one step: matmul, memory, optimizer, launch, data, exchange
     basis: str  # "measured": a probe of this very card; "fitted": kin of its architecture; "class": a wider guess
-    finish: str  # ISO time if started now
+    finish: str | None  # ISO time if started now; None beyond the calendar
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,10 @@ class KnownRun:
     name: str
     params: int
     tokens: float
-    flops: float
-    ratio: float  # this plan's FLOPs over that run's
-    loss: float | None
+    tokens_published: bool  # False: the middle of a range of estimates
+    flops: float  # 6·N·D
+    ratio: float  # this plan's 6·N·D over that run's
+    losses: dict[str, float]  # data set → nats
     source: str
 
 

@@ -1,0 +1,118 @@
+"""Workload: one training step as a card meets it. What the FLOP counts and the step time are computed from.
+
+A RunConfig says what a person chose; other people's runs (fit/, bench/) also have grouped heads, gated MLPs, weights
+kept in bf16, sharded optimizers. Both become a Workload, so one model predicts both.
+
+>>> w = Workload.of(RunConfig(n_embd=384, batch_size=16, gradient_accumulation_steps=32), "bfloat16")
+>>> w.tokens, w.accumulation, w.head_width
+(16384, 32.0, 32)
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from onecard.config import ModelShape, RunConfig
+
+Recompute = Literal["none", "cheap", "block"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    n_layer: int
+    n_head: int
+    n_embd: int
+    vocab_size: int
+    block_size: int
+    batch_size: int  # sequences in a micro-batch on one card
+    accumulation: float  # micro-batches a card does in one step
+    dtype: str = "bfloat16"  # of the matmuls: bfloat16, float16, tf32, float32, float8
+    gpus: int = 1
+    n_kv_head: int | None = None  # None: as many as n_head
+    d_ff: int | None = None  # None: 4 × n_embd
+    gated: bool = False  # SwiGLU: three MLP matrices
+    tied: bool = True
+    modern: bool = False
+    bias: bool = False
+    dropout: float = 0.0
+    compiled: bool = True
+    flash: bool = True
+    window: float = 1.0  # attention FLOPs against full causal attention: sliding windows
+    chunked_loss: bool = False
+    recompute: Recompute = "none"
+    optimizer: str = "adamw"
+    fused_optimizer: bool = True
+    pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
+    sharded: bool = False  # FSDP: weights gathered from the other cards for every micro-batch
+    nvlink: bool = True  # between the cards, where there are several
+
+    @classmethod
+    def of(cls, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
+        """A RunConfig's step; its accumulation is the total over all cards, as in nanoGPT."""
+        shape = config.shape
+        return cls(
+            n_layer=shape.n_layer,
+            n_head=shape.n_head,
+            n_embd=shape.n_embd,
+            vocab_size=shape.vocab_size,
+            block_size=shape.block_size,
+            batch_size=config.batch_size,
+            accumulation=config.gradient_accumulation_steps / gpus,
+            dtype="tf32" if dtype == "float32" else dtype,  # the trainer allows TF32, as nanoGPT does
+            gpus=gpus,
+            tied=shape.tied,
+            modern=shape.modern,
+            bias=shape.bias,
+            dropout=config.dropout,
+            compiled=config.compile,
+            flash=config.attention == "flash",
+            chunked_loss=config.chunked_loss,
+            recompute=config.recompute,
+            optimizer=config.optimizer,
+        )
+
+    @classmethod
+    def of_shape(cls, shape: ModelShape) -> "Workload":
+        """One sequence through a model: for counts per token."""
+        return cls(
+            shape.n_layer, shape.n_head, shape.n_embd, shape.vocab_size, shape.block_size, 1, 1,
+            tied=shape.tied, modern=shape.modern, bias=shape.bias,
+        )  # fmt: skip
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on one card."""
+        return self.batch_size * self.block_size
+
+    @property
+    def head_width(self) -> int:
+        return self.n_embd // self.n_head
+
+    @property
+    def kv_width(self) -> int:
+        return self.head_width * (self.n_kv_head or self.n_head)
+
+    @property
+    def ff_width(self) -> int:
+        return self.d_ff or 4 * self.n_embd
+
+    @property
+    def layer_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(inputs, outputs) of each weight matrix that a token is multiplied with in one layer."""
+        width, ff = self.n_embd, self.ff_width
+        up = ((width, ff),) * (2 if self.gated else 1)
+        return ((width, width + 2 * self.kv_width), (width, width), *up, (ff, width))
+
+    @property
+    def layer_params(self) -> int:
+        return sum(inputs * outputs for inputs, outputs in self.layer_matrices)
+
+    @property
+    def matmul_params(self) -> int:
+        """Parameters that every token is multiplied with: the layers' matrices and the head."""
+        return self.n_layer * self.layer_params + self.vocab_size * self.n_embd
+
+    @property
+    def params(self) -> int:
+        """All parameters that the optimizer updates, near enough for its time (norms and biases left out)."""
+        positions = 0 if self.modern else self.block_size * self.n_embd
+        return self.matmul_params + positions + (0 if self.tied else self.vocab_size * self.n_embd)
