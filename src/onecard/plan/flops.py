@@ -3,7 +3,7 @@
 >>> from onecard.config import ModelShape
 >>> gpt2 = ModelShape(12, 12, 768, 50304, 1024)
 >>> f"{nanogpt_per_token(gpt2):.4g} {six_n_per_token(gpt2):.4g} {exact_per_token(gpt2):.4g}"
-'8.548e+08 7.415e+08 7.979e+08'
+'8.548e+08 7.415e+08 7.98e+08'
 """
 
 from onecard.config import ModelShape

@@ -1,0 +1,147 @@
+"""Expected validation loss, in nats per GPT-2 token: a scaling law in size and data, and the curve that leads there.
+
+    L = floor + A·(N/1e8)^-α + B·(m·D/1e9)^-β + the data set's offset
+
+N counts the matrices a token passes (blocks and head), D the tokens seen, less what repetition wastes, and m is how much
+further the recipe makes a token go than GPT-2's with AdamW. Constants: facts/loss_fit.json, from fit/loss.py.
+
+>>> run = RunConfig(batch_size=16, gradient_accumulation_steps=32, max_iters=20_000, lr_decay_iters=20_000)
+>>> estimate = expected_loss(run, run.total_tokens, "fineweb", None)
+>>> estimate.final.low < 3.27 < estimate.final.high  # llm.c's run of that size and length
+True
+>>> expected_loss(run.replace(vocab_size=65), 1e9, "shakespeare_char", None) is None
+True
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from onecard.config import RunConfig
+from onecard.plan.result import Range
+from onecard.plan.workload import Workload
+
+Fit = dict[str, Any]
+GPT2_VOCABULARY = range(50257, 50689)  # GPT-2's tokens, padded as people do: 50257, 50304, 50432, 50688
+
+
+@dataclass(frozen=True)
+class LossEstimate:
+    final: Range  # nats at the end of the schedule, 80 %
+    repetition: float  # nats that seeing the data again costs
+    in_support: bool  # inside the sizes and tokens per parameter of the public losses
+    config: RunConfig
+    size: float  # parameters a token is multiplied with
+    tokens: float
+    unique_tokens: float | None
+    recipe: str
+    dataset: str
+
+    def expected_at(self, step: int) -> float:
+        """The loss a normal run of this config shows after `step` steps, on held-out text."""
+        fit, config = loss_fit(), self.config
+        steps = max(1, config.max_iters)
+        done = min(max(step, 1), steps)
+        tokens = effective_tokens(self.tokens * done / steps, self.unique_tokens, fit)
+        settled = law(self.size, tokens, self.recipe, self.dataset, fit)
+        gap = fit["gap"] * learning_rate_share(config, done)
+        early = fit["early"]["scale"] * math.exp(-done / fit["early"]["steps"])
+        ending = fit["gap"] * learning_rate_share(config, steps) + fit["early"]["scale"] * math.exp(
+            -steps / fit["early"]["steps"]
+        )
+        guess = settled + gap + early - ending
+        untrained = math.log(config.shape.vocab_size)
+        return min(guess, untrained) if step > 0 else untrained
+
+    def curve(self, steps: int) -> list[tuple[int, float]]:
+        """(step, expected loss) at about `steps` points, closer together at the start where it falls fastest."""
+        last = max(1, self.config.max_iters)
+        points = sorted({round(last * (i / steps) ** 2) for i in range(1, steps + 1)} | {0, last})
+        return [(step, self.expected_at(step)) for step in points]
+
+
+def expected_loss(config: RunConfig, tokens: float, dataset: str, unique_tokens: float | None) -> LossEstimate | None:
+    """What the run should end at, or None where nothing public says: other vocabularies, unknown data."""
+    known = known_dataset(dataset)
+    if known is None or config.shape.vocab_size not in GPT2_VOCABULARY or tokens <= 0:
+        return None
+    return estimate(config, tokens, known, unique_tokens, recipe_of(config))
+
+
+def estimate(
+    config: RunConfig, tokens: float, dataset: str, unique_tokens: float | None, recipe: str, fit: Fit | None = None
+) -> LossEstimate:
+    fit = fit or loss_fit()
+    size = float(Workload.of_shape(config.shape).matmul_params)
+    effective = effective_tokens(tokens, unique_tokens, fit)
+    final = law(size, effective, recipe, dataset, fit)
+    inside = supported(size, tokens, fit)
+    half = fit["spread"]["inside" if inside else "outside"]
+    return LossEstimate(
+        final=Range(final - half, final, final + half),
+        repetition=final - law(size, tokens, recipe, dataset, fit),
+        in_support=inside,
+        config=config,
+        size=size,
+        tokens=tokens,
+        unique_tokens=unique_tokens,
+        recipe=recipe,
+        dataset=dataset,
+    )
+
+
+def law(size: float, tokens: float, recipe: str, dataset: str, fit: Fit) -> float:
+    """The settled loss of a model of `size` after `tokens` fresh tokens."""
+    from_size = fit["size"]["scale"] * (size / 1e8) ** -fit["size"]["power"]
+    from_data = fit["data"]["scale"] * (fit["recipes"][recipe] * tokens / 1e9) ** -fit["data"]["power"]
+    return float(fit["floor"] + from_size + from_data + fit["datasets"][dataset])
+
+
+def effective_tokens(tokens: float, unique: float | None, fit: Fit) -> float:
+    """Fresh tokens that would be worth the same: U + U·R·(1 - exp(-repeats/R)), Muennighoff et al. 2023, R ≈ 15."""
+    if unique is None or unique <= 0 or tokens <= unique:
+        return tokens
+    reuse = fit["reuse_epochs"]
+    return float(unique + unique * reuse * (1 - math.exp(-(tokens / unique - 1) / reuse)))
+
+
+def supported(size: float, tokens: float, fit: Fit) -> bool:
+    params, ratio = fit["support"]["params"], fit["support"]["tokens_per_param"]
+    return bool(params[0] <= size <= params[1] and ratio[0] <= tokens / size <= ratio[1])
+
+
+def recipe_of(config: RunConfig) -> str:
+    return f"{config.recipe}-{'muon' if config.optimizer == 'muon' else 'adamw'}"
+
+
+def known_dataset(name: str) -> str | None:
+    """Which of the fitted data sets a name means: "edu_fineweb10B" is fineweb-edu, "owt" is openwebtext."""
+    bare = re.sub(r"[^a-z]", "", name.lower())
+    if "fineweb" in bare:
+        return "fineweb-edu" if "edu" in bare else "fineweb"
+    return "openwebtext" if bare in ("openwebtext", "owt") else None
+
+
+def learning_rate_share(config: RunConfig, step: int) -> float:
+    """The learning rate at `step` as a share of its peak, along the config's schedule (warm-up left out)."""
+    if not config.decay_lr:
+        return 1.0
+    floor = config.min_lr / config.learning_rate
+    if config.schedule == "wsd":
+        decay = max(1.0, config.decay_fraction * config.max_iters)
+        return floor + (1 - floor) * min(1.0, (config.max_iters - step) / decay)
+    span = max(1, config.lr_decay_iters - config.warmup_iters)
+    done = min(1.0, max(0.0, (step - config.warmup_iters) / span))
+    share = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return floor + (1 - floor) * share
+
+
+@cache
+def loss_fit() -> Fit:
+    """The fitted constants that ship with onecard."""
+    fit: Fit = json.loads((files("onecard.facts") / "loss_fit.json").read_text(encoding="utf-8"))
+    return fit
