@@ -15,7 +15,6 @@ from onecard.facts.here import cpu, here
 from onecard.facts.models import KnownModel, known_models
 from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note
-from onecard.plan.calibration import load_calibration
 from onecard.plan.corpus import Corpus, corpus_of
 from onecard.plan.flops import exact_per_token, nanogpt_per_token, six_n_per_token
 from onecard.plan.formulas import FORMULAS
@@ -48,13 +47,13 @@ def plan(
             hint="it is the total over all cards and must be divisible by their number",
         )
     dtype = device.training_dtype if config.dtype == "auto" else config.dtype
-    corpus = corpus_of(data if data is not None else config.dataset, asked=data is not None)
+    corpus = corpus_of(config.dataset, asked=False) if data is None else corpus_of(data, like=config.dataset)
     if config.vocab_size is None and corpus.vocab_size is not None:
         config = config.replace(vocab_size=corpus.vocab_size)
     counts = params(config.shape)
     tokens = _tokens(config, counts, corpus)
     flops = _flops(config, counts, tokens)
-    step = step_time(config, device, dtype, gpus, load_calibration(device))
+    step = step_time(config, device, dtype, gpus)
     time = _time(config, step, now or datetime.now().astimezone())
     loss = expected_loss(config, tokens.total, corpus.family, tokens.unique) if corpus.family else None
     return RunPlan(
@@ -178,7 +177,11 @@ def _against_gpt2(counts: Params, corpus: Corpus, expected: Range) -> Note | Non
     theirs = model.losses[corpus.family]
     figures = {"model": model.name, "theirs": theirs, "mid": expected.mid, "dataset": corpus.family}
     if expected.high < theirs:
-        return Note("beats-gpt2", "expected to beat the released {model} on {dataset}: {mid:.2f} against its {theirs:.2f}", **figures)
+        return Note(
+            "beats-gpt2",
+            "expected to beat the released {model} on {dataset}: {mid:.2f} against its {theirs:.2f}",
+            **figures,
+        )
     if expected.low > theirs:
         return Note("behind-gpt2", "not expected to reach the released {model} on {dataset}: {mid:.2f} against its {theirs:.2f}",
                     **figures)  # fmt: skip

@@ -13,7 +13,9 @@ from onecard.messages import Note
 from onecard.plan.params import params
 
 
-def warnings(config: RunConfig, device: Device | None = None, dtype: str = "", epochs: float | None = None) -> list[Note]:
+def warnings(
+    config: RunConfig, device: Device | None = None, dtype: str = "", epochs: float | None = None
+) -> list[Note]:
     """Every warning that applies, in the order of what it costs."""
     return [
         *_precision(device, dtype),
@@ -44,7 +46,9 @@ def _precision(device: Device | None, dtype: str) -> Iterator[Note]:
 
 def _data(config: RunConfig, epochs: float | None) -> Iterator[Note]:
     if epochs is not None and epochs > 4:
-        yield Note("epochs", "the data is seen {epochs:.1f} times; past about 4 times it teaches little more", epochs=epochs)
+        yield Note(
+            "epochs", "the data is seen {epochs:.1f} times; past about 4 times it teaches little more", epochs=epochs
+        )
     if config.dropout > 0 and config.init_from == "scratch" and epochs is not None and epochs <= 1:
         yield Note("dropout", "dropout = {dropout} slows learning when no text is seen twice", dropout=config.dropout)
 
@@ -98,4 +102,6 @@ def _facts(device: Device) -> Iterator[Note]:
     if "Laptop" in device.name:
         yield Note("laptop", "laptop cards differ by their power limit: expect the low end of the speed range")
     elif device.confidence == "C" and device.kind != "cpu":
-        yield Note("card-unsure", "the figures of the {card} are uncertain ({source})", card=device.name, source=device.source)
+        yield Note(
+            "card-unsure", "the figures of the {card} are uncertain ({source})", card=device.name, source=device.source
+        )
