@@ -16,6 +16,9 @@ from onecard.errors import OnecardError, UserError, nearest
 VERBS: dict[str, str] = {
     "plan": "what will this run need? tokens, hours, memory, money, loss",
     "gpus": "the cards that are known, and a search in them",
+    "train": "the run: exact, resumable, nothing lost",
+    "verify-resume": "proof, on this machine, that a stop loses nothing",
+    "sample": "text from a trained model",
     "demo": "the main job, on this machine, in a few minutes",
 }
 

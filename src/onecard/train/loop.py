@@ -146,6 +146,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
                 fields["skipped"] = True
             session.write(**fields)
             session.view.step(fields)
+            session.loggers.log(fields)
             interval_seconds, interval_wait, interval_steps = 0.0, 0.0, 0
 
         (stopping,) = workers.any(stop.by is not None) if workers.processes > 1 else (stop.by is not None,)

@@ -84,7 +84,7 @@ def compiled_forward(
     if why is None:
         try:
             compiled: nn.Module = torch.compile(model)  # type: ignore[assignment]
-            trial(compiled, model, config, device, precision)
+            trial(compiled, model, config, device, precision, config.batch_size)
             return compiled
         except Exception as error:  # a compiler fails in as many ways as there are machines
             if is_out_of_memory(error):
@@ -94,6 +94,32 @@ def compiled_forward(
             why = first.strip()[:160]
     flight.say(f"compile: off, the run is eager ({why})")
     return model
+
+
+def fitting_micro_batch(
+    forward: nn.Module,
+    model: nn.Module,
+    config: RunConfig,
+    device: torch.device,
+    precision: Precision,
+    flight: Preflight,
+) -> int:
+    """batch_size, or the half, quarter, … of it that fits on the card; the step's total batch stays what it is."""
+    rows = config.batch_size
+    while device.type == "cuda" and rows > 1:
+        try:
+            trial(forward, model, config, device, precision, rows)
+            break
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        model.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        rows //= 2
+    if rows < config.batch_size:
+        flight.say(f"memory: batch_size {config.batch_size} does not fit, micro-batches of {rows} do; "
+                   "accumulation is raised to match, so the run is the same")  # fmt: skip
+    return rows
 
 
 def _cannot_compile(device: torch.device) -> str | None:
@@ -109,9 +135,16 @@ def _cannot_compile(device: torch.device) -> str | None:
     return None
 
 
-def trial(forward: nn.Module, model: nn.Module, config: RunConfig, device: torch.device, precision: Precision) -> None:
+def trial(
+    forward: nn.Module,
+    model: nn.Module,
+    config: RunConfig,
+    device: torch.device,
+    precision: Precision,
+    micro_batch: int,
+) -> None:
     """One micro-batch of zeros forward and backward; the gradients are thrown away."""
-    rows = torch.zeros(config.batch_size, config.block_size + 1, dtype=torch.long, device=device)
+    rows = torch.zeros(micro_batch, config.block_size + 1, dtype=torch.long, device=device)
     documents = rows[:, :-1] if config.mask_documents else None
     with autocast(device, precision):
         _, loss = forward(rows[:, :-1], rows[:, 1:], documents)

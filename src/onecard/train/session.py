@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 import torch
 
+from onecard import __version__
 from onecard.config import RunConfig, to_toml
 from onecard.data import Dataset, open_dataset
 from onecard.errors import UserError
+from onecard.plan.flops import nanogpt_per_token
 from onecard.plan.params import params
 from onecard.plan.result import RunPlan
 from onecard.runs.log import LogWriter
@@ -24,6 +26,7 @@ from onecard.train import checkpoint, machine, preflight
 from onecard.train.evals import Evaluation, evaluate
 from onecard.train.faults import Faults
 from onecard.train.loader import Loader
+from onecard.train.loggers import Loggers, open_loggers
 from onecard.train.model import GPT
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
 from onecard.train.pretrained import load_weights
@@ -59,6 +62,7 @@ class Session:
     view: Viewer
     record: RunRecord | None  # the first process's alone, as is the log
     log: LogWriter | None
+    loggers: Loggers
     flops_per_token: float
     peak_flops: float
     save_seconds: float = 0.0  # the last checkpoint's
@@ -98,6 +102,7 @@ class Session:
         self.write(**fields)
         if self.workers.first:
             self.view.eval(fields)
+            self.loggers.log(fields)
         return found
 
     def save(self) -> bool:
@@ -180,6 +185,7 @@ def open_session(
     if workers.first and not config.eval_only:
         preflight.check_disk(config, shape.total, folder, flight)
     forward = preflight.compiled_forward(model, config, device, precision, flight)
+    micro_batch = preflight.fitting_micro_batch(forward, model, config, device, precision, flight)
 
     def shrunk(before: int, now: int) -> None:
         session.event(f"out of memory: micro-batch {before} → {now}, accumulation raised to match; the same step again",
@@ -188,12 +194,12 @@ def open_session(
     stepper = Stepper(
         config, model, forward, make_optimizer(config, model),
         torch.amp.GradScaler(device.type, enabled=precision.scaled),
-        precision, workers, config.batch_size, data.eot if config.mask_documents else None, faults or Faults(), shrunk,
+        precision, workers, micro_batch, data.eot if config.mask_documents else None, faults or Faults(), shrunk,
     )  # fmt: skip
     session = Session(
         config=config, data=data, model=model, stepper=stepper, loader=None, progress=Progress(), workers=workers,  # type: ignore[arg-type]
-        precision=precision, view=view, record=None, log=None,
-        flops_per_token=6 * shape.nanogpt + 12 * config.n_layer * config.n_embd * config.block_size,
+        precision=precision, view=view, record=None, log=None, loggers=Loggers([], view.message),
+        flops_per_token=nanogpt_per_token(config.shape),
         peak_flops=peak_flops(device, precision.dtype) * workers.processes,
     )  # fmt: skip
     if saved is not None:
@@ -214,6 +220,7 @@ def open_session(
         yield session
     finally:
         session.loader.close()
+        session.loggers.close()
         if session.log is not None:
             session.log.close()
 
@@ -234,13 +241,14 @@ def _open_folder(session: Session, saved: tuple | None, resume: bool, plan: RunP
         record = RunRecord.create(folder, config, plan, where)
         record.begin()
     session.record = record
+    session.loggers = open_loggers(config, folder, session.view.message)
     offset = saved[0]["log_offset"] if saved is not None else 0
     session.log = LogWriter(record.log_path, truncate_at=offset, warn=session.view.message)
     session.write(
-        kind="start", step=session.progress.step, resumed=saved is not None, config=dataclasses.asdict(config),
+        kind="start", step=session.progress.step, resumed=saved is not None, config=to_toml(config),
         parameters=params(config.shape).total, device=gpu or str(device), dtype=session.precision.dtype,
         processes=session.workers.processes, peak_flops=session.peak_flops, flops_per_token=session.flops_per_token,
-        dataset_tokens=session.data.splits["train"].tokens, environment=where,
+        dataset_tokens=session.data.splits["train"].tokens, torch=torch.__version__, onecard=__version__,
     )  # fmt: skip
 
 
