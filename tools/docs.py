@@ -1,7 +1,7 @@
 """Write the parts of the documentation that follow from the code: README's file map and docs/cli.md.
 
-    python tools/docs.py            write them
-    python tools/docs.py --check    say whether they are true (the tests do the same)
+python tools/docs.py            write them
+python tools/docs.py --check    say whether they are true (the tests do the same)
 """
 
 import argparse
@@ -41,8 +41,24 @@ def cli_page() -> str:
 
     pages = ["# The command line", "", "Made by `python tools/docs.py` from the commands themselves.", ""]
     for verb, what in VERBS.items():
-        pages += [f"## onecard {verb}", "", f"{what[0].upper()}{what[1:]}.", "", "```", parser_of(verb).format_help().strip(), "```", ""]
-    pages += ["## Config keys", "", "nanoGPT's, then onecard's own from `vocab_size` on.", "", "| key | default |", "|---|---|"]
+        pages += [
+            f"## onecard {verb}",
+            "",
+            f"{what[0].upper()}{what[1:]}.",
+            "",
+            "```",
+            parser_of(verb).format_help().strip(),
+            "```",
+            "",
+        ]
+    pages += [
+        "## Config keys",
+        "",
+        "nanoGPT's, then onecard's own from `vocab_size` on.",
+        "",
+        "| key | default |",
+        "|---|---|",
+    ]
     pages += [f"| `{key}` | `{value!r}` |" for key, value in vars(RunConfig()).items()]
     return "\n".join(pages) + "\n"
 

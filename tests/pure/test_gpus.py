@@ -39,7 +39,9 @@ def test_every_row_has_source_date_and_confidence():
         assert row["confidence"] in "ABC"
 
 
-@pytest.mark.parametrize("name", ["4070", "rtx4070", "RTX-4070", "NVIDIA GeForce RTX 4070", "geforce rtx 4070", "RTX 4070 12GB"])
+@pytest.mark.parametrize(
+    "name", ["4070", "rtx4070", "RTX-4070", "NVIDIA GeForce RTX 4070", "geforce rtx 4070", "RTX 4070 12GB"]
+)
 def test_names_people_write(name):
     assert find_gpu(name).name == "RTX 4070"
 
@@ -82,7 +84,9 @@ def test_every_name_and_alias_of_the_table_resolves_to_its_row():
             assert find_gpu(alias, memory_gib=gib).name == device.name or alias.startswith(("CPU", "cpu"))
 
 
-@pytest.mark.parametrize(("name", "column", "memory"), [("public_runs", "gpu", "gpu_vram_gb"), ("measured_matmul", "device", None)])
+@pytest.mark.parametrize(
+    ("name", "column", "memory"), [("public_runs", "gpu", "gpu_vram_gb"), ("measured_matmul", "device", None)]
+)
 def test_every_card_of_the_public_tables_resolves(name, column, memory):
     path = ROOT / "fit" / "data" / f"{name}.csv"
     for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
@@ -130,7 +134,9 @@ def test_a_card_of_ones_own(own_cards):
 
 def test_a_card_from_a_file_given_to_gpu(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text('[[gpu]]\nname = "Mine"\nmemory_gib = 10\nbandwidth_gbs = 400\nfp32_tflops = 10\nbf16_tflops = 40\nwatts = 100\n')
+    path.write_text(
+        '[[gpu]]\nname = "Mine"\nmemory_gib = 10\nbandwidth_gbs = 400\nfp32_tflops = 10\nbf16_tflops = 40\nwatts = 100\n'
+    )
     card = find_gpu(str(path))
     assert (card.name, card.training_dtype, card.peak_flops("bfloat16")) == ("Mine", "bfloat16", 40e12)
 

@@ -46,7 +46,11 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if room_of(p) not in ("__init__", "__main__") and "preset_files" not in p.parts]
+MODULES = [
+    p
+    for p in sorted(SOURCE.rglob("*.py"))
+    if room_of(p) not in ("__init__", "__main__") and "preset_files" not in p.parts
+]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(SOURCE).as_posix())
@@ -55,7 +59,9 @@ def test_imports_point_down(path):
     for name in imports(path):
         if name.startswith("onecard."):
             other = name.split(".")[1]
-            assert other == room or FLOOR[other] < FLOOR[room] or (FLOOR[other] == FLOOR[room] and room == "config"), name
+            assert other == room or FLOOR[other] < FLOOR[room] or (FLOOR[other] == FLOOR[room] and room == "config"), (
+                name
+            )
         assert name != "onecard" or room == "cli"
 
 
@@ -107,7 +113,10 @@ def test_every_dependency_has_its_reason():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(name for group in project["optional-dependencies"].values() for name in group)]
+    wanted = [
+        *project["dependencies"],
+        *(name for group in project["optional-dependencies"].values() for name in group),
+    ]
     reasons = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8").lower()
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-")
     for requirement in wanted:

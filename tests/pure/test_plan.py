@@ -82,7 +82,12 @@ TEN_THOUSAND = settings(max_examples=10_000, deadline=None, suppress_health_chec
 
 
 @TEN_THOUSAND
-@given(values=ANY_CONFIG, card=st.sampled_from(CARDS), data=st.sampled_from([None, 10**6, 10**10]), gpus=st.sampled_from([1, 1, 1, 2, 8]))
+@given(
+    values=ANY_CONFIG,
+    card=st.sampled_from(CARDS),
+    data=st.sampled_from([None, 10**6, 10**10]),
+    gpus=st.sampled_from([1, 1, 1, 2, 8]),
+)
 def test_a_plan_or_one_sentence(values, card, data, gpus):
     try:
         planned = plan(RunConfig.from_values(values), card, data=data, gpus=gpus)
@@ -98,7 +103,13 @@ def test_a_plan_or_one_sentence(values, card, data, gpus):
 
 GROWS = {
     "batch_size": ("memory.allocated_bytes.mid", "memory.process_bytes.mid", "time.step_seconds.mid", "tokens.total"),
-    "n_layer": ("memory.allocated_bytes.mid", "memory.process_bytes.mid", "time.step_seconds.mid", "params.total", "energy.kwh.mid"),
+    "n_layer": (
+        "memory.allocated_bytes.mid",
+        "memory.process_bytes.mid",
+        "time.step_seconds.mid",
+        "params.total",
+        "energy.kwh.mid",
+    ),
     "n_embd": ("memory.allocated_bytes.mid", "memory.process_bytes.mid", "time.step_seconds.mid", "params.total"),
     "gradient_accumulation_steps": ("time.step_seconds.mid", "tokens.per_step"),
     "max_iters": ("time.total_seconds.mid", "energy.cost.mid", "flops.total_exact"),
