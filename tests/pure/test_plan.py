@@ -125,8 +125,6 @@ def test_more_is_more(values, card, key, factor):
     large = small.replace(**{key: getattr(small, key) * factor})
     before, after = plan(small, card).to_json(), plan(large, card).to_json()
     for path in GROWS[key]:
-        if key == "batch_size" and path.startswith("memory") and small.gradient_accumulation_steps == 0:
-            continue
         assert at(after, path) >= at(before, path), path
     assert at(after, GROWS[key][-1]) > at(before, GROWS[key][-1])
 
@@ -223,4 +221,4 @@ def test_every_formula_names_a_figure():
     answer = planned.to_json()
     for path, formula in planned.formulas.items():
         assert at(answer, path) is not None
-        assert len(formula) > 5
+        assert formula

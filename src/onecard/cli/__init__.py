@@ -41,9 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("onecard: stopped", file=sys.stderr)
         return 130
+    except MemoryError:
+        print("onecard: out of memory", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if os.environ.get("ONECARD_DEBUG"):
+            raise
+        print(f"onecard: a fault of onecard's own: {type(error).__name__}: {error}", file=sys.stderr)
+        print("  hint: please report it with what ONECARD_DEBUG=1 shows", file=sys.stderr)
+        return 70  # EX_SOFTWARE
 
 
 def _dispatch(words: list[str]) -> int:

@@ -50,8 +50,7 @@ def plan(
         )
     dtype = device.training_dtype if config.dtype == "auto" else config.dtype
     corpus = corpus_of(config.dataset, asked=False) if data is None else corpus_of(data, like=config.dataset)
-    if config.vocab_size is None and corpus.vocab_size is not None:
-        config = config.replace(vocab_size=corpus.vocab_size)
+    config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
     tokens = _tokens(config, counts, corpus)
     flops = _flops(config, counts, tokens)
@@ -73,7 +72,7 @@ def plan(
         memory=peak_memory(config, device, dtype, gpus),
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=_loss(config, counts, corpus, loss) if loss else None,
-        known_runs=_known_runs(counts, flops),
+        known_runs=_known_runs(counts, flops, corpus),
         warnings=warnings(config, device, dtype, tokens.epochs),
         formulas=FORMULAS,
     )
@@ -198,17 +197,18 @@ def _against_gpt2(counts: Params, corpus: Corpus, expected: Range) -> Note | Non
 _LANDMARKS = ("llm.c 124M on FineWeb 10B", "build-nanogpt 124M on FineWeb-Edu 10B", "modded-nanogpt speedrun 124M")
 
 
-def _known_runs(counts: Params, flops: Flops) -> list[KnownRun]:
+def _known_runs(counts: Params, flops: Flops, corpus: Corpus) -> list[KnownRun]:
     models = [_released(counts), *(model for model in known_models() if model.name in _LANDMARKS)]
     return [
         KnownRun(
             name=model.name,
             params=model.params,
             tokens=model.tokens,
-            tokens_published=model.tokens_low == model.tokens_high,
+            tokens_low=model.tokens_low,
+            tokens_high=model.tokens_high,
             flops=model.flops,
             ratio=flops.total_6nd / model.flops,
-            losses=model.losses,
+            loss=model.losses.get(corpus.family or ""),
             source=model.source,
         )
         for model in models

@@ -115,11 +115,12 @@ class Loss:
 class KnownRun:
     name: str
     params: int
-    tokens: float
-    tokens_published: bool  # False: the middle of a range of estimates
+    tokens: float  # the middle of the range
+    tokens_low: float
+    tokens_high: float  # above tokens_low where the count was never published
     flops: float  # 6·N·D
     ratio: float  # this plan's 6·N·D over that run's
-    losses: dict[str, float]  # data set → nats
+    loss: float | None  # nats on the text this plan reads, where it is known
     source: str
 
 
