@@ -1,6 +1,6 @@
 """One worker process: reads jobs as JSON lines, writes answers as JSON lines, and dies with its parent.
 
-It is started as `python -m onecard.data.worker`; a closed standard input means that the parent is gone, however it died.
+Started as `python -m onecard.data.worker`; a closed standard input means that the parent is gone, however it died.
 """
 
 import errno
