@@ -280,6 +280,8 @@ def _make(
     for name in ("train", "val"):
         if order["splits"][name]["tokens"]:
             totals = {key: value for key, value in order["splits"][name].items() if key != "buckets"}
+            if plan.running is not None:
+                totals["documents"] = 1  # its pieces are one text
             splits[name] = {**totals, "shards": entries[name]}
     if "train" not in splits:
         raise UserError(

@@ -75,7 +75,7 @@ class _Worker:
         self.reading = Reading(**setup["reading"])
         self.part_bytes = int(setup.get("part_bytes") or PART_BYTES)
         tokenizer = load_tokenizer(setup["tokenizer"], self.work)
-        tokenizer.encode_batch(["warm"])
+        tokenizer.encode_batch([""])  # loads the engine now, not in the first job
         self.builder = PartBuilder(tokenizer, Cutting(**setup["cutting"]))
         self.order: Any = None
 
