@@ -71,7 +71,7 @@ def prepare(
         return adopt(adopted, out, tell)
     folder = Path(out) if out is not None else DATA_HOME / (asked.name or default_name(words))
     done = _finished(folder, request, words, asked)
-    if done is not None:
+    if done is not None and not (folder / WORK).exists():
         return done
     try:
         (folder / WORK).mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def prepare(
         raise UserError(f"{folder} cannot be made: {error.strerror}", hint="choose another --out") from None
     with FolderLock(folder / WORK):
         done = _finished(folder, request, words, asked)
-        if done is not None:  # the run that held the lock has just finished it
+        if done is not None:  # a run was killed while it cleared away, or has finished since we looked
             shutil.rmtree(folder / WORK, ignore_errors=True)
             return done
         try:
