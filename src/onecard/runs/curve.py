@@ -119,19 +119,27 @@ def _line_at(xs: list[float], ys: list[float], x: float) -> Estimate | None:
     right = min(left, right)
     around = range(middle - left, middle + right + 1)
     px, py = [xs[i] for i in around], [ys[i] for i in around]
+    noise = _noise(ys)
     if len(px) < 5:
-        return Estimate(exact, SEED_NOISE)
+        return Estimate(exact, max(SEED_NOISE, noise))
     slope, level = _fit(px, py, x)
     away = [abs(y - level - slope * (p - x)) for p, y in zip(px, py, strict=True)]
     usual = statistics.median(away)
     kept = [(p, y) for p, y, a in zip(px, py, away, strict=True) if a <= 6 * usual + 1e-12]
     px, py = [p for p, _ in kept], [y for _, y in kept]
     if len(px) < 3:
-        return Estimate(exact, SEED_NOISE)
+        return Estimate(exact, max(SEED_NOISE, noise))
     slope, level = _fit(px, py, x)
     rest = [y - level - slope * (p - x) for p, y in zip(px, py, strict=True)]
-    spread = math.sqrt(sum(r * r for r in rest) / max(1, len(rest) - 2))
+    spread = max(noise, math.sqrt(sum(r * r for r in rest) / max(1, len(rest) - 2)))
     return Estimate(level, max(SEED_NOISE, spread / math.sqrt(len(rest))))
+
+
+def _noise(ys: list[float]) -> float:
+    """The scatter of one point, from second differences, which a smooth curve hardly has. At most 2,000 are asked."""
+    every = max(1, len(ys) // 2000)
+    bends = [abs(ys[i] - 2 * ys[i + 1] + ys[i + 2]) for i in range(0, len(ys) - 2, every)]
+    return statistics.median(bends) / (0.6745 * math.sqrt(6)) if bends else 0.0
 
 
 def _fit(px: list[float], py: list[float], x: float) -> tuple[float, float]:
