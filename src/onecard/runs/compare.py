@@ -24,7 +24,26 @@ GPT2_VOCABULARIES = range(50257, 50689)  # GPT-2's tokens, padded as people do
 _ROWS = 6
 # Keys that say where a run writes, not what it computes.
 _SILENT = frozenset(
-    ["out_dir", "eval_interval", "log_interval", "eval_iters", "eval_only", "always_save_checkpoint", "wandb_log", "wandb_project", "wandb_run_name", "keep_checkpoints", "checkpoint_interval", "sample_interval", "tensorboard", "trackio", "backend", "device", "max_hours", "on_bad_step"]
+    [
+        "out_dir",
+        "eval_interval",
+        "log_interval",
+        "eval_iters",
+        "eval_only",
+        "always_save_checkpoint",
+        "wandb_log",
+        "wandb_project",
+        "wandb_run_name",
+        "keep_checkpoints",
+        "checkpoint_interval",
+        "sample_interval",
+        "tensorboard",
+        "trackio",
+        "backend",
+        "device",
+        "max_hours",
+        "on_bad_step",
+    ]
 )
 
 

@@ -21,8 +21,16 @@ def not_finite(f: RunFigures) -> Iterator[Finding]:
 
 
 def normal(f: RunFigures) -> Iterator[Finding]:
-    """Against the plan's curve. Does not apply without one (unknown data set, other tokens), nor before step 100."""
-    if f.plan is None or f.plan.loss is None or f.final_loss is None or f.run.last_step < 100 or _lost(f):
+    """Against the plan's curve. Does not apply without one (unknown data set, other tokens), nor to a run that is lost."""
+    if f.plan is None or f.plan.loss is None or f.final_loss is None or f.config is None or _lost(f):
+        return
+    warm = max(100, f.config.warmup_iters if f.config.decay_lr else 0)
+    if f.run.last_step <= warm:
+        yield Finding(
+            Note("loss-early", "{name}: at step {step:int} it is still in its warm-up of {warm:int} steps, where curves differ "
+                 "widely: I can't tell yet whether the loss of {loss:.3f} is normal", name=f.name, step=f.run.last_step,
+                 warm=warm, loss=f.final_loss), {"loss": f.final_loss, "warmup_iters": warm}, (f.name,),
+        )  # fmt: skip
         return
     expected = expected_at(f.plan, f.run.last_step)
     if expected is None:
@@ -114,7 +122,7 @@ def spikes(f: RunFigures) -> Iterator[Finding]:
             found.append(steps[i])
     if found and not any(True for _ in diverging(f)):
         yield Finding(
-            Note("spikes", "{name}: the loss jumps up and comes back {n:int} times, first near step {step:int}: a few do no "
+            Note("spikes", "{name}: the loss jumps up and comes back ({n:int}×), first near step {step:int}: a few do no "
                  "harm; many ask for a lower learning rate or beta2 = 0.95", name=f.name, n=len(found), step=found[0]),
             {"steps": found[:20], "count": len(found)}, (f.name,),
         )  # fmt: skip

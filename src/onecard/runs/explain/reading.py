@@ -16,7 +16,7 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
     run = f.run
     if run.unreadable:
         yield Finding(
-            Note("unreadable", "{name}: {n:int} lines could not be read and are left out, such as {line}",
+            Note("unreadable", "{name}: lines that could not be read and are left out: {n:int}, such as {line}",
                  name=f.name, n=run.unreadable, line=repr(run.unreadable_lines[0]) if run.unreadable_lines else "?"),
             {"lines": run.unreadable, "examples": run.unreadable_lines}, (f.name,),
         )  # fmt: skip
@@ -38,7 +38,7 @@ def too_short(f: RunFigures) -> Iterator[Finding]:
         )  # fmt: skip
     elif 0 < f.run.times.count < 6:
         yield Finding(
-            Note("few-iterations", "{name}: only {n:int} steps are timed; its speed may still change", name=f.name,
+            Note("few-iterations", "{name}: few steps are timed ({n:int}); its speed may still change", name=f.name,
                  n=f.run.times.count),
             {"steps": f.run.times.count}, (f.name,),
         )  # fmt: skip
@@ -68,8 +68,9 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
     elif times.leaks and f.step_seconds:
         each = times.leaked_seconds / times.leaks
         yield Finding(
-            Note("evaluation-in-steps", "{name}: {n:int} logged step times carry an evaluation of about {each:duration}; they "
-                 "are left out of the speed (the printed MFU still sags after each)", name=f.name, n=times.leaks, each=each),
+            Note("evaluation-in-steps", "{name}: logged step times that carry an evaluation: {n:int}, of about {each:duration} "
+                 "each; they are left out of the speed, but the printed MFU sags after each", name=f.name, n=times.leaks,
+                 each=each),
             {"steps": times.leaks, "seconds": times.leaked_seconds}, (f.name,),
         )  # fmt: skip
 
@@ -78,7 +79,7 @@ def clock(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs without clock readings."""
     if f.run.clock_jumps:
         yield Finding(
-            Note("clock-back", "{name}: the clock goes backwards {n:int} times; those stretches count as if they took the "
+            Note("clock-back", "{name}: the clock goes backwards ({n:int}×); those stretches count as if they took the "
                  "usual time", name=f.name, n=f.run.clock_jumps),
             {"jumps": f.run.clock_jumps}, (f.name,),
         )  # fmt: skip
@@ -88,8 +89,8 @@ def resumed(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to a run in one sitting."""
     if f.run.superseded:
         yield Finding(
-            Note("resumed", "{name}: {n:int} logged steps were done again after a resume, or logged twice; the last count",
-                 name=f.name, n=f.run.superseded),
+            Note("resumed", "{name}: logged steps that were done again after a resume, or logged twice: {n:int}; the last ones "
+                 "count", name=f.name, n=f.run.superseded),
             {"lines": f.run.superseded}, (f.name,),
         )  # fmt: skip
 
