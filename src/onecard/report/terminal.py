@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from rich import box
 from rich.cells import cell_len
+from rich.color import ColorSystem
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.segment import Segment
@@ -101,10 +102,12 @@ class _Page:
         return self.console.render_lines(what, self.console.options.update(width=width), pad=True)
 
     def _string(self, line: list[Segment]) -> str:
-        with self.console.capture() as capture:
-            for segment in line:
-                self.console.print(segment.text, style=segment.style, end="")
-        return capture.get().rstrip() if not self.color else capture.get().rstrip(" ")
+        if not self.color:
+            return "".join(segment.text for segment in line).rstrip()
+        return "".join(
+            segment.style.render(segment.text, color_system=ColorSystem.EIGHT_BIT) if segment.style else segment.text
+            for segment in line
+        ).rstrip(" ")
 
     def _columns(self, panels: list[RenderableType]) -> list[list[Segment]]:
         """One column, or two of about equal height, each read downward in the order given."""
@@ -120,7 +123,8 @@ class _Page:
         rows = max(len(left), len(right))
         left += [empty] * (rows - len(left))
         right += [empty] * (rows - len(right))
-        return [[*a, Segment(" "), *b] for a, b in zip(left, right, strict=True)]
+        gap = Segment(" " * (self.width - 2 * half))
+        return [[*a, gap, *b] for a, b in zip(left, right, strict=True)]
 
     def _headline(self, figures: Iterable[Figure]) -> RenderableType:
         grid = Grid(
