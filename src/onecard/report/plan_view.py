@@ -44,7 +44,7 @@ PARTS: dict[str, T] = {
     "weights": T("weights"),
     "gradients": T("gradients"),
     "optimizer": T("optimizer"),
-    "cast_weights": T("weights in half precision"),
+    "cast_weights": T("half-precision weights"),
     "activations": T("activations"),
     "logits_and_loss": T("logits and loss"),
     "context": T("CUDA context"),
