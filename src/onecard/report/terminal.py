@@ -1,0 +1,240 @@
+"""A document for the terminal: panels in one column at 80, two from 120 on; in colour, without, or in plain ASCII.
+
+    print(render(document, language("en"), width=80, color=True))
+
+Rich draws boxes and measures cells; the layout of rows is ours, so that a formula can follow its figure.
+"""
+
+import io
+from collections.abc import Iterable
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.segment import Segment
+from rich.table import Table as Grid
+from rich.text import Text as Line
+
+from onecard.report import terminal_charts as charts
+from onecard.report.document import (
+    SUMMARY,
+    Bars,
+    Block,
+    Document,
+    Figure,
+    Figures,
+    LineChart,
+    Notes,
+    Paragraph,
+    Section,
+    StackedBar,
+    Table,
+    Text,
+    Tone,
+)
+from onecard.report.language import Language
+from onecard.report.plain import plain
+
+TWO_COLUMNS = 120  # from this width on
+WIDEST = 160  # a line longer than this is hard to follow
+NARROWEST = 40
+KEPT = "\ue000"  # stands for a no-break space until the lines are laid out
+LABEL, NOTE, FORMULA = "default", "dim", "italic dim"
+TONES: dict[Tone | None, str] = {"good": "bold green", "fair": "bold yellow", "bad": "bold red", None: "bold"}
+MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "! ", "bad": "✗ ", None: ""}
+
+
+def render(document: Document, language: Language, width: int, color: bool, encoding: str = "utf-8") -> str:
+    """The whole document as text, lines no wider than `width`."""
+    width = max(NARROWEST, min(width, WIDEST))
+    page = _Page(language, color, encoding, width)
+    return page.draw(document)
+
+
+class _Page:
+    def __init__(self, language: Language, color: bool, encoding: str, width: int):
+        self.language = language
+        self.color = color
+        self.encoding = encoding
+        self.width = width
+        self.ascii = plain("╭█✓", encoding) != "╭█✓"
+        self.box = box.ASCII if self.ascii else box.ROUNDED
+        self.console = Console(
+            file=io.StringIO(), width=width, force_terminal=color, color_system="256" if color else None,
+            legacy_windows=False, safe_box=False, highlight=False, markup=False, emoji=False, _environ={},
+        )  # fmt: skip
+
+    def draw(self, document: Document) -> str:
+        lines: list[list[Segment]] = []
+        title = Line(self.say(document.title), "bold")
+        if document.subtitle is not None:
+            title.append("\n").append(self.say(document.subtitle), NOTE)
+        lines += self._lines(title, self.width)
+        if document.headline:
+            lines += self._lines(self._headline(document.headline), self.width)
+        lines += self._columns([self._panel(section) for section in document.sections])
+        if document.summary:
+            words = Line(" ".join(_sentence(self.say(item)) for item in document.summary))
+            lines += self._lines(self._framed(words, SUMMARY, "cyan"), self.width)
+        if document.footer is not None:
+            lines += self._lines(Line(self.say(document.footer), NOTE), self.width)
+        return "\n".join(self._string(line) for line in lines).replace(KEPT, " ") + "\n"
+
+    def say(self, value: object) -> str:
+        return self._kept(self.language.value(value))  # type: ignore[arg-type]
+
+    def _kept(self, words: str) -> str:
+        """Words ready to be laid out. Rich breaks lines at no-break spaces too, so they travel as another character."""
+        return plain(words, self.encoding).replace("\u00a0", KEPT)
+
+    # layout
+
+    def _lines(self, what: RenderableType, width: int) -> list[list[Segment]]:
+        return self.console.render_lines(what, self.console.options.update(width=width), pad=True)
+
+    def _string(self, line: list[Segment]) -> str:
+        with self.console.capture() as capture:
+            for segment in line:
+                self.console.print(segment.text, style=segment.style, end="")
+        return capture.get().rstrip() if not self.color else capture.get().rstrip(" ")
+
+    def _columns(self, panels: list[RenderableType]) -> list[list[Segment]]:
+        """One column, or two of about equal height, each read downward in the order given."""
+        if self.width < TWO_COLUMNS or len(panels) < 2:
+            return [line for panel in panels for line in self._lines(panel, self.width)]
+        half = (self.width - 1) // 2
+        drawn = [self._lines(panel, half) for panel in panels]
+        heights = [len(lines) for lines in drawn]
+        split = min(range(1, len(drawn)), key=lambda i: max(sum(heights[:i]), sum(heights[i:])))
+        left = [line for lines in drawn[:split] for line in lines]
+        right = [line for lines in drawn[split:] for line in lines]
+        empty = [Segment(" " * half)]
+        rows = max(len(left), len(right))
+        left += [empty] * (rows - len(left))
+        right += [empty] * (rows - len(right))
+        return [[*a, Segment(" "), *b] for a, b in zip(left, right, strict=True)]
+
+    def _headline(self, figures: Iterable[Figure]) -> RenderableType:
+        grid = Grid(
+            box=self.box, expand=True, show_header=False, border_style="cyan" if self.color else "", padding=(0, 1)
+        )
+        cells = []
+        for figure in figures:
+            grid.add_column(justify="center", ratio=1)
+            cell = Line(self.say(figure.label) + "\n", NOTE)
+            cell.append(self._marked(figure), TONES[figure.tone])
+            below = self._beside(figure)
+            cell.append("\n" + below, NOTE)
+            cells.append(cell)
+        grid.add_row(*cells)
+        return grid
+
+    def _panel(self, section: Section) -> RenderableType:
+        inner = (self.width if self.width < TWO_COLUMNS else (self.width - 1) // 2) - 4
+        blocks: list[RenderableType] = []
+        for number, block in enumerate(section.blocks):
+            if number:
+                blocks.append(Line(""))
+            blocks.append(self._block(block, inner))
+        return self._framed(Group(*blocks), section.title, NOTE)
+
+    def _framed(self, inside: RenderableType, title: Text, border: str) -> RenderableType:
+        heading = Line(self.say(title), "bold cyan" if self.color else "bold")
+        return Panel(inside, title=heading, title_align="left", box=self.box,
+                     border_style=border if self.color else "", padding=(0, 1))  # fmt: skip
+
+    # blocks
+
+    def _block(self, block: Block, width: int) -> RenderableType:
+        if isinstance(block, Figures):
+            return self._figures(block.rows, width)
+        if isinstance(block, Table):
+            return self._table(block, width)
+        if isinstance(block, StackedBar):
+            return charts.stacked_bar(block, width, self.say, self.color, self.ascii)
+        if isinstance(block, Bars):
+            return charts.bars(block, width, self.say, self.color, self.ascii)
+        if isinstance(block, LineChart):
+            return charts.line_chart(block, width, self.say, self.color, self.ascii)
+        if isinstance(block, Notes):
+            return self._notes(block, width)
+        assert isinstance(block, Paragraph)
+        return Line(self.say(block.text))
+
+    def _marked(self, figure: Figure) -> str:
+        return plain(MARKS[figure.tone], self.encoding) + self.say(figure.value)
+
+    def _beside(self, figure: Figure) -> str:
+        """What stands beside a value: its range, then its remark."""
+        pieces = [self._kept(self.language.span(*figure.span))] if figure.span else []
+        if figure.note is not None:
+            pieces.append(self.say(figure.note))
+        return " · ".join(pieces) if not self.ascii else "; ".join(pieces)
+
+    def _figures(self, rows: tuple[Figure, ...], width: int) -> RenderableType:
+        labels = [Line(self.say(row.label), LABEL) for row in rows]
+        values = [Line(self._marked(row), TONES[row.tone]) for row in rows]
+        first = min(max(label.cell_len for label in labels), width * 2 // 5)
+        second = max(value.cell_len for value in values)
+        room = width - first - second - 4
+        out: list[RenderableType] = []
+        for row, label, value in zip(rows, labels, values, strict=True):
+            beside = Line(self._beside(row), NOTE)
+            below = room < 16 and beside.cell_len > room  # no room at the side: on lines of its own
+            grid = Grid.grid(padding=(0, 2, 0, 0))
+            grid.add_column(width=first)
+            grid.add_column(width=min(second, width - first - 2), justify="right")
+            grid.add_column(width=max(room, 1))
+            grid.add_row(label, value, Line("") if below else beside)
+            out.append(grid)
+            if below and beside.plain:
+                out.append(_indented(beside, width))
+            if row.formula:
+                out.append(_indented(Line("= " + plain(row.formula, self.encoding), FORMULA), width))
+        return Group(*out)
+
+    def _table(self, table: Table, width: int) -> RenderableType:
+        grid = Grid(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1),
+                    header_style=NOTE, border_style=NOTE if self.color else "")  # fmt: skip
+        said = [[self.say(value) for value in row] for row in table.rows]
+        titles = [self.say(column.title) for column in table.columns]
+        if table.marked:  # a narrow column of its own, so that long names wrap under themselves
+            grid.add_column("", width=1)
+        for title, column in zip(titles, table.columns, strict=True):
+            grid.add_column(title, justify=column.align, overflow="fold")
+        taken = sum(max(map(cell_len, cells)) + 3 for cells in zip(titles, *said, strict=True))
+        room = width - taken - (4 if table.marked else 0) if table.bar is not None else 0
+        bars = charts.column(table, min(room, 30), self.color, self.ascii) if room >= 6 else None
+        if bars:
+            grid.add_column()
+        for number, row in enumerate(said):
+            mark = [Line(plain("▸", self.encoding) if number in table.marked else "")] if table.marked else []
+            cells = mark + [Line(cell) for cell in row] + ([bars[number]] if bars else [])
+            grid.add_row(*cells, style="bold" if number in table.marked else "")
+        return grid
+
+    def _notes(self, notes: Notes, width: int) -> RenderableType:
+        mark = plain("• " if notes.tone is None else MARKS[notes.tone], self.encoding)
+        out = []
+        for item in notes.items:
+            grid = Grid.grid()
+            grid.add_column(width=len(mark))
+            grid.add_column(width=width - len(mark))
+            grid.add_row(Line(mark, TONES[notes.tone]), Line(self.say(item)))
+            out.append(grid)
+        return Group(*out)
+
+
+def _indented(line: Line, width: int) -> RenderableType:
+    grid = Grid.grid()
+    grid.add_column(width=4)
+    grid.add_column(width=width - 4)
+    grid.add_row("", line)
+    return grid
+
+
+def _sentence(words: str) -> str:
+    """Notes are clauses; in a paragraph they are sentences."""
+    words = words[:1].upper() + words[1:]
+    return words if words.endswith((".", "!", "?", "।")) else words + "."
