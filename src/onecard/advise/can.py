@@ -155,7 +155,7 @@ def can(
         instead=instead(wanted, chosen, device, gpus, seconds, compute.readings[0], memory.offload, because)
         if verdict != "yes"
         else [],
-        notes=_notes(wanted, compute, utilization),
+        notes=_notes(chosen, device, dtype, compute, utilization),
     )
 
 
@@ -261,20 +261,20 @@ def _said(
         "time": seconds,
     }
     if verdict == "yes":
-        return Note("can-yes", "yes: {model} on {tokens:count} tokens takes a {card} about {need:duration}", **figures)
+        return Note("can-yes", "yes: {model} on {tokens:count} tokens takes the {card} about {need:duration}", **figures)
     if verdict == "with_savers":
         assert tuned is not None
-        return Note("can-savers", "yes, with {savers}: {model} on {tokens:count} tokens then takes a {card} about {need:duration}",
+        return Note("can-savers", "yes, with {savers}: {model} on {tokens:count} tokens then takes the {card} about {need:duration}",
                     savers=", ".join(tuned.savers.names), **figures)  # fmt: skip
     if because == "memory":
         least = min([memory.plain_process_bytes, *(row.process_bytes for row in memory.with_savers)])
         return Note("can-no-memory", "not on this card: with every saver {model} still wants {least:bytes}, and the {card} has {room:bytes}",
                     least=least, room=memory.card_bytes, **figures)  # fmt: skip
-    return Note("can-no-time", "not in that time: {model} on {tokens:count} tokens takes a {card} about {need:duration}, not {time:duration}",
+    return Note("can-no-time", "not in that time: {model} on {tokens:count} tokens takes the {card} about {need:duration}, not {time:duration}",
                 **figures)  # fmt: skip
 
 
-def _notes(model: NamedModel, compute: Compute, utilization: float | None) -> list[Note]:
+def _notes(run: RunConfig, device: Device, dtype: str, compute: Compute, utilization: float | None) -> list[Note]:
     said = []
     if any(not needed.reading.published for needed in compute.readings):
         said.append(Note("unpublished", "how many tokens OpenAI's GPT-2 saw was never published; estimates differ by more than ten "
@@ -289,6 +289,12 @@ def _notes(model: NamedModel, compute: Compute, utilization: float | None) -> li
             said.append(Note("fp32-peak", "the fp32 peak is often quoted, but training in {dtype} runs on the tensor cores, whose peak is "
                              "{times:.1f} times that", dtype=peak.dtype,
                              times=peak.flops_per_second / compute.deliveries[1].flops_per_second))  # fmt: skip
+    padded = -(-run.shape.vocab_size // 64) * 64
+    if padded != run.shape.vocab_size:
+        was, now = (step_time(variant(run, vocab_size=v), device, dtype).seconds.mid for v in (run.vocab_size, padded))
+        if now < 0.99 * was:
+            said.append(Note("padding", "vocab_size = {padded} instead of {vocab} changes nothing in what is learnt and saves "
+                             "{share:percent} of the time", padded=padded, vocab=run.shape.vocab_size, share=1 - now / was))  # fmt: skip
     if compute.hypothetical:
         said.append(Note("hypothetical", "the predicted rate is that of the same card with enough memory"))
     return said

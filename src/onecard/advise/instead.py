@@ -81,7 +81,7 @@ def _rent(config: RunConfig, first: "Needed") -> Instead | None:
     best = offers[0]
     return Instead(
         "rent",
-        Note("instead-rent", "rent a {card}: {time:duration} and about {cost:money} at {price:money} an hour ({period})",
+        Note("instead-rent", "rent: {card}, {time:duration} and about {cost:money} at {price:money} an hour ({period})",
              card=best.gpu, time=best.seconds.mid, cost=(best.cost, best.currency), price=(best.price, best.currency),
              period=best.period),
         {"gpu": best.gpu, "seconds": best.seconds.mid, "cost": best.cost, "currency": best.currency},

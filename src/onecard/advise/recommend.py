@@ -107,8 +107,7 @@ def recommend(
 ) -> Recommendation:
     """The run of lowest expected loss in the budget on that card. `changes`: config keys that are not up for choice."""
     device = resolve_device(gpu)
-    search = Search(device, _base(device, data, recipe, changes or {}), _corpus(data), budget)
-    best = search.best()
+    search, best = chosen_run(device, budget, data=data, recipe=recipe, changes=changes)
     config = _named(best, data)
     answer = plan(config, device, data=data, price=price)
     runs = _runs(search, best)
@@ -130,6 +129,14 @@ def recommend(
         notes=_notes(search, best),
         rentals=rented(answer.config) if rent else None,
     )
+
+
+def chosen_run(
+    device: Device, budget: Budget, *, data: str | int | None = None, recipe: str = "gpt2", changes: dict[str, Any] | None = None
+) -> tuple[Search, Candidate]:  # fmt: skip
+    """Only the search and its best run, without what surrounds a recommendation."""
+    search = Search(device, _base(device, data, recipe, changes or {}), _corpus(data), budget)
+    return search, search.best()
 
 
 def _corpus(data: str | int | None) -> Corpus:
