@@ -91,11 +91,11 @@ def show_bytes(value: float) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Two units at most: "0.12 s", "45 s", "16 min", "13 h 54 min", "3 d 4 h"."""
+    """Two units at most: "0.12 s", "45.1 s", "16 min", "13 h 54 min", "3 d 4 h"."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 100:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s"
     if seconds < 100 * MINUTE:
         return f"{seconds / MINUTE:.0f} min"
     if seconds < 2 * DAY:

@@ -49,6 +49,7 @@ class Manifest:
     skipped: dict[str, int] = field(default_factory=dict)
     order: str = "shuffled"  # or "as given", "running text"
     format: str = "llm.c"  # or "nanogpt", "datatrove": raw uint16 without a header
+    request: str = ""  # digest of the words and options that asked for it
     fingerprint: str = ""
     version: str = ""
     created: str = ""

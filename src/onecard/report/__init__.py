@@ -6,7 +6,6 @@ print(show(plan_document(plan), "terminal", lang="es"), end="")
 import os
 import shutil
 import sys
-from typing import Literal
 
 from onecard.errors import UserError
 from onecard.report.document import Document
@@ -14,12 +13,10 @@ from onecard.report.language import NAMES, Language, language
 
 __all__ = ["Language", "language", "show"]
 
-Format = Literal["terminal", "markdown", "html"]
 
-
-def show(document: Document, format: Format = "terminal", lang: str | None = None, width: int | None = None,
+def show(document: Document, format: str = "terminal", lang: str | None = None, width: int | None = None,
          color: bool | None = None, encoding: str | None = None) -> str:  # fmt: skip
-    """The document as text that ends its line. Width, colour and encoding are standard output's unless given."""
+    """The document as text, "terminal", "markdown" or "html". Width, colour and encoding are standard output's unless given."""
     speech = language(lang)
     if format == "markdown":
         from onecard.report.markdown import render as markdown

@@ -60,6 +60,12 @@ class Language:
             first = a[0]
         return first if first == last else f"{first} – {last}"
 
+    def sentence(self, words: Text) -> str:
+        """Remarks are clauses; in a paragraph they are sentences, ended as the language ends them."""
+        said = self.text(words)
+        said = said[:1].upper() + said[1:]
+        return said if said.endswith((".", "!", "?", "।")) else said + ("।" if self.code == "hi" else ".")
+
     def _inner(self, value: Any) -> Any:
         if isinstance(value, T):
             return self.text(value)

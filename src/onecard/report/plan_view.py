@@ -3,8 +3,6 @@
 show(plan_document(plan(load("gpt2"), find_gpu("RTX 4070"))), "terminal")
 """
 
-import math
-
 from onecard.messages import Plural, T
 from onecard.plan.result import Range, RunPlan
 from onecard.report.document import (
@@ -25,13 +23,9 @@ from onecard.report.document import (
     Tone,
     Value,
 )
-from onecard.units import DAY, GIB, HOUR, MINUTE, YEAR
+from onecard.report.plan_summary import FITS, card_name, cost, finish, headline, summary
+from onecard.units import HOUR
 
-FITS: dict[str, tuple[T, Tone]] = {
-    "yes": (T("fits"), "good"),
-    "tight": (T("tight"), "fair"),
-    "no": (T("does not fit"), "bad"),
-}
 BASIS: dict[str, T] = {
     "measured": T("measured on this card"),
     "fitted": T("fitted on runs of kindred cards"),
@@ -81,9 +75,9 @@ def plan_document(plan: RunPlan, explain: bool = False) -> Document:
     return Document(
         title=T("What this run needs"),
         subtitle=_subtitle(plan),
-        headline=_headline(plan),
+        headline=headline(plan),
         sections=tuple(section for section in sections if section.blocks),
-        summary=_summary(plan),
+        summary=summary(plan),
         footer=T("Ranges are 80 %: one run in ten is expected below, one in ten above.")
         if explain
         else T("Ranges are 80 %: one run in ten is expected below, one in ten above. --explain shows the formulas."),
@@ -102,50 +96,12 @@ def ranged(label: Text, value: Range, spec: str, unit: Text = "", *, note: Text 
     return Figure(label, mid, None if value.low == value.high else (low, high), note, formula, tone)
 
 
-def _card(plan: RunPlan) -> Text:
-    if plan.gpus == 1:
-        return plan.device.name
-    return T("{n:int} × {card}", n=plan.gpus, card=plan.device.name)
-
-
 def _subtitle(plan: RunPlan) -> T:
     c = plan.config
     return T("{card} · {dtype} · {layers} layers, {heads} heads, {width} wide · "
              "batch {batch} × {block} × {accumulation}",
-             card=_card(plan), dtype=plan.dtype, layers=c.n_layer, heads=c.n_head, width=c.n_embd, batch=c.batch_size,
+             card=card_name(plan), dtype=plan.dtype, layers=c.n_layer, heads=c.n_head, width=c.n_embd, batch=c.batch_size,
              block=c.block_size, accumulation=c.gradient_accumulation_steps)  # fmt: skip
-
-
-def _headline(plan: RunPlan) -> tuple[Figure, ...]:
-    fits, tone = FITS[plan.memory.fits]
-    rows = [
-        Figure(T("Memory"), fits, note=T("{used:.1f} of {card:.1f} GiB", used=plan.memory.process_bytes.mid / GIB,
-                                         card=plan.memory.card_bytes / GIB), tone=tone),
-        Figure(T("Time"), Quantity(plan.time.total_seconds.mid, "duration"), _short_span(plan.time.total_seconds)),
-    ]  # fmt: skip
-    if plan.loss:
-        rows.append(ranged(T("Loss"), plan.loss.expected, ".2f"))
-    rows.append(
-        Figure(T("Electricity"), _cost(plan, plan.energy.cost.mid), note=T("{kwh:,.1f} kWh", kwh=plan.energy.kwh.mid))
-    )
-    return tuple(rows)
-
-
-def _short_span(seconds: Range) -> tuple[Quantity, Quantity]:
-    """A range of times in one unit, short enough for a headline: 19.4 – 24.4 h."""
-    units: tuple[tuple[float, Text], ...] = ((YEAR, T("y")), (2 * DAY, T("d")), (100 * MINUTE, T("h")), (100, T("min")))
-    limit, unit = next(((limit, unit) for limit, unit in units if seconds.mid >= limit), (0.0, T("s")))
-    size = {YEAR: YEAR, 2 * DAY: DAY, 100 * MINUTE: HOUR, 100: MINUTE, 0: 1.0}[limit]
-    return Quantity(seconds.low / size, ",.1f", unit), Quantity(seconds.high / size, ",.1f", unit)
-
-
-def _finish(plan: RunPlan) -> Quantity:
-    """The end's clock time, or its date when it is so far away that the year must be said."""
-    return Quantity(plan.time.finish, "when" if plan.time.total_seconds.mid < 200 * DAY else "date")
-
-
-def _cost(plan: RunPlan, amount: float) -> Quantity:
-    return Quantity((amount, plan.energy.currency), "money")
 
 
 def _memory(plan: RunPlan, why: dict[str, str]) -> Section:
@@ -177,10 +133,10 @@ def _time(plan: RunPlan, why: dict[str, str]) -> Section:
     t = plan.time
     rows = (
         ranged(T("In all"), t.total_seconds, "duration", formula=why.get("time.total_seconds")),
-        Figure(T("Finishes, if started now"), _finish(plan)),
+        Figure(T("Finishes, if started now"), finish(plan) or T("beyond the calendar")),
         ranged(T("One step"), t.step_seconds, "duration", note=BASIS.get(t.basis),
                formula=why.get("time.step_seconds")),
-        ranged(T("Speed"), t.tokens_per_second, "int", T("tokens/s"), formula=why.get("time.tokens_per_second")),
+        ranged(T("Tokens a second"), t.tokens_per_second, "int", formula=why.get("time.tokens_per_second")),
         Figure(T("First step, compiling"), Quantity(t.compile_seconds, "duration"),
                formula=why.get("time.compile_seconds")),
         ranged(T("MFU of this card"), plan.mfu.card, "percent", formula=why.get("mfu.card"),
@@ -202,33 +158,26 @@ def _time(plan: RunPlan, why: dict[str, str]) -> Section:
     return Section(T("How long?"), tuple(blocks))
 
 
-def what_if_seconds(mid: float, most: int = 6) -> tuple[float, ...]:
-    """Round seconds per step on both sides of the expected ones.
-
-    >>> what_if_seconds(3.9)
-    (2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
-    """
-    rough = mid / 7
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = min((size, 2 * size, 2.5 * size, 5 * size, 10 * size), key=lambda s: abs(math.log(s / rough)))
-    nearest = max(round(mid / step), 1)
-    first = max(nearest - most // 2, 1)
-    return tuple(round(step * k, 12) for k in range(first, first + most))
-
-
 def _what_if(plan: RunPlan) -> Table:
-    steps = plan.config.max_iters
-    seconds = what_if_seconds(plan.time.step_seconds.mid)
-    # Watts and price fixed, so that money goes with the hours.
-    per_second = plan.energy.cost.mid / plan.time.total_seconds.mid if plan.time.total_seconds.mid else 0.0
+    asked = plan.time.what_if
+    # Watts and price are fixed, so money goes with the hours.
+    per_second = plan.energy.cost.mid / plan.time.total_seconds.mid
     rows = tuple(
-        (Quantity(s, "duration"), Quantity(plan.tokens.per_step / s, "int"), Quantity(s * steps / 3600, ",.1f", "h"),
-         _cost(plan, s * steps * per_second))
-        for s in seconds
-    )  # fmt: skip
-    nearest = min(range(len(seconds)), key=lambda i: abs(seconds[i] - plan.time.step_seconds.mid))
-    columns = (Column(T("What if a step takes"), "right"), Column(T("tokens/s"), "right"),
-               Column(T("hours in all"), "right"), Column(T("electricity"), "right"))  # fmt: skip
+        (
+            Quantity(row.step_seconds, "duration"),
+            Quantity(row.tokens_per_second, "int"),
+            Quantity(row.total_seconds / HOUR, ",.1f"),
+            cost(plan, row.total_seconds * per_second),
+        )
+        for row in asked
+    )
+    nearest = min(range(len(asked)), key=lambda i: abs(asked[i].step_seconds - plan.time.step_seconds.mid))
+    columns = (
+        Column(T("What if a step takes"), "right"),
+        Column(T("tokens/s"), "right"),
+        Column(T("hours in all"), "right"),
+        Column(T("electricity"), "right"),
+    )
     return Table(columns, rows, marked=(nearest,), bar=2)
 
 
@@ -263,7 +212,7 @@ def _outcome(plan: RunPlan, why: dict[str, str]) -> Section:
 
 def _money(plan: RunPlan, why: dict[str, str]) -> Section:
     e = plan.energy
-    low, mid, high = (_cost(plan, end) for end in (e.cost.low, e.cost.mid, e.cost.high))
+    low, mid, high = (cost(plan, end) for end in (e.cost.low, e.cost.mid, e.cost.high))
     rows = (
         Figure(T("Electricity"), mid, (low, high), formula=why.get("energy.cost")),
         ranged(T("Energy"), e.kwh, ",.1f", "kWh", formula=why.get("energy.kwh"),
@@ -339,52 +288,33 @@ def _known_runs(plan: RunPlan) -> Section:
     if not plan.known_runs:
         return Section(T("Against well-known runs"), ())
     here: tuple[Value, ...] = (
-        T("this run"), Quantity(plan.params.total, "count"), Quantity(plan.tokens.total, "count"),
-        Quantity(1.0, ".2f"), Quantity(plan.loss.expected.mid, ".2f") if plan.loss else "–",
-    )  # fmt: skip
-    others: list[tuple[Value, ...]] = [
-        (run.name, Quantity(run.params, "count"), Quantity(run.tokens, "count"), Quantity(run.ratio, ".3g"),
-         Quantity(run.loss, ".2f") if run.loss is not None else "–")
-        for run in plan.known_runs
-    ]  # fmt: skip
-    columns = (Column(T("Run")), Column(T("parameters"), "right"), Column(T("tokens"), "right"),
-               Column(T("our FLOPs ÷ its"), "right"), Column(T("loss"), "right"))  # fmt: skip
-    return Section(T("Against well-known runs"), (Table(columns, (here, *others), marked=(0,)),))
-
-
-def _summary(plan: RunPlan) -> tuple[Text, ...]:
-    m, t, k = plan.memory, plan.time, plan.tokens
-    card = _card(plan)
-    said: list[Text] = [
-        T("A GPT of {params:count} parameters reads {tokens:count} tokens in {steps:int} steps on {card}.",
-          params=plan.params.total, tokens=k.total, steps=plan.config.max_iters, card=card),
-        {
-            "yes": T("It fits: {used:bytes} of {card:bytes}.", used=m.process_bytes.mid, card=m.card_bytes),
-            "tight": T("It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} if we are wrong.",
-                       used=m.process_bytes.mid, card=m.card_bytes, high=m.process_bytes.high),
-            "no": T("It does not fit: it wants {used:bytes} and the card has {card:bytes}.",
-                    used=m.process_bytes.mid, card=m.card_bytes),
-        }[m.fits],
-        T("It takes about {mid:duration} ({low:duration} to {high:duration}); started now, it ends {finish}.",
-          mid=t.total_seconds.mid, low=t.total_seconds.low, high=t.total_seconds.high, finish=_finish(plan)),
-    ]  # fmt: skip
-    if plan.loss:
-        said.append(
-            T(
-                "The loss should come to {loss:.2f}, between {low:.2f} and {high:.2f}.",
-                loss=plan.loss.expected.mid,
-                low=plan.loss.expected.low,
-                high=plan.loss.expected.high,
-            )
-        )
-        if plan.loss.beats_gpt2:
-            said.append(plan.loss.beats_gpt2)
-    said.append(T("It draws {kwh:.1f} kWh, {cost:money} of electricity.", kwh=plan.energy.kwh.mid,
-                  cost=(plan.energy.cost.mid, plan.energy.currency)))  # fmt: skip
-    if k.epochs is not None and k.epochs > 1.005:
-        said.append(T("It sees its data {epochs:.1f} times.", epochs=k.epochs))
-    if plan.warnings:
-        said.append(
-            Plural("There is {n:int} warning above.", "There are {n:int} warnings above.", n=len(plan.warnings))
-        )
-    return tuple(said)
+        T("this run"),
+        Quantity(plan.params.total, "count"),
+        Quantity(plan.tokens.total, "count"),
+        Quantity(1.0, ".2f"),
+        Quantity(plan.loss.expected.mid, ".2f") if plan.loss else "–",
+    )
+    others: list[tuple[Value, ...]] = []
+    for run in plan.known_runs:
+        loss = run.losses.get(plan.loss.dataset) if plan.loss else None
+        tokens: Value = Quantity(run.tokens, "count")
+        if not run.tokens_published:
+            tokens = T("≈ {tokens:count}", tokens=run.tokens)
+        others.append((
+            run.name,
+            Quantity(run.params, "count"),
+            tokens,
+            Quantity(run.ratio, ".2f" if run.ratio >= 0.1 else ".2g"),
+            Quantity(loss, ".2f") if loss is not None else "–",
+        ))  # fmt: skip
+    columns = (
+        Column(T("Run")),
+        Column(T("parameters"), "right"),
+        Column(T("tokens"), "right"),
+        Column(T("our 6·N·D ÷ its"), "right"),
+        Column(T("loss on {data}", data=plan.loss.dataset) if plan.loss else T("loss"), "right"),
+    )
+    blocks: list[Block] = [Table(columns, (here, *others), marked=(0,))]
+    if any(not run.tokens_published for run in plan.known_runs):
+        blocks.append(Notes((T("≈: never published; the middle of the estimates"),)))
+    return Section(T("Against well-known runs"), tuple(blocks))

@@ -75,7 +75,7 @@ class _Page:
             lines += self._lines(self._headline(document.headline), self.width)
         lines += self._columns([self._panel(section) for section in document.sections])
         if document.summary:
-            words = Line(" ".join(_sentence(self.say(item)) for item in document.summary))
+            words = Line(" ".join(self._kept(self.language.sentence(item)) for item in document.summary))
             lines += self._lines(self._framed(words, SUMMARY, "cyan"), self.width)
         if document.footer is not None:
             lines += self._lines(Line(self.say(document.footer), NOTE), self.width)
@@ -176,20 +176,27 @@ class _Page:
         labels = [Line(self.say(row.label), LABEL) for row in rows]
         values = [Line(self._marked(row), TONES[row.tone]) for row in rows]
         first = min(max(label.cell_len for label in labels), width * 2 // 5)
-        second = max(value.cell_len for value in values)
+        usual = max(12, width // 6)  # a date or a rate may be wider; it then runs on to the right
+        second = max((value.cell_len for value in values if value.cell_len <= usual), default=usual)
         room = width - first - second - 4
         out: list[RenderableType] = []
         for row, label, value in zip(rows, labels, values, strict=True):
             beside = Line(self._beside(row), NOTE)
-            below = room < 16 and beside.cell_len > room  # no room at the side: on lines of its own
             grid = Grid.grid(padding=(0, 2, 0, 0))
             grid.add_column(width=first)
-            grid.add_column(width=min(second, width - first - 2), justify="right")
-            grid.add_column(width=max(room, 1))
-            grid.add_row(label, value, Line("") if below else beside)
+            below = Line("")
+            if value.cell_len > second:
+                grid.add_column(width=width - first - 2)
+                grid.add_row(label, value.append("  ").append_text(beside))
+            else:
+                if room < 16 and beside.cell_len > room:  # no room at the side: on lines of its own
+                    below, beside = beside, below
+                grid.add_column(width=second, justify="right")
+                grid.add_column(width=max(room, 1))
+                grid.add_row(label, value, beside)
             out.append(grid)
-            if below and beside.plain:
-                out.append(_indented(beside, width))
+            if below.plain:
+                out.append(_indented(below, width))
             if row.formula:
                 out.append(_indented(Line("= " + plain(row.formula, self.encoding), FORMULA), width))
         return Group(*out)
@@ -232,9 +239,3 @@ def _indented(line: Line, width: int) -> RenderableType:
     grid.add_column(width=width - 4)
     grid.add_row("", line)
     return grid
-
-
-def _sentence(words: str) -> str:
-    """Notes are clauses; in a paragraph they are sentences."""
-    words = words[:1].upper() + words[1:]
-    return words if words.endswith((".", "!", "?", "।")) else words + "."
