@@ -126,7 +126,7 @@ class _Say:
     def beside(self, figure: Figure) -> str:
         pieces = [self.language.span(*figure.span)] if figure.span else []
         if figure.note is not None:
-            pieces.append(self.language.text(figure.note))
+            pieces.append(self.language.value(figure.note))
         return escape(" · ".join(pieces))
 
 

@@ -37,10 +37,7 @@ class Language:
         """The words in this language, their figures formatted; a plain str is a name and stays as it is."""
         if isinstance(words, str):
             return words
-        if isinstance(words, Plural):
-            template = self._catalogue.ngettext(words.one, words.many, _whole(words.values["n"]))
-        else:
-            template = self._catalogue.gettext(words.text)
+        template = self._template(words)
         values = {name: self._inner(value) for name, value in words.values.items()}
         return _Kept(self._words).vformat(template, (), values)
 
@@ -63,8 +60,14 @@ class Language:
     def sentence(self, words: Text) -> str:
         """Remarks are clauses; in a paragraph they are sentences, ended as the language ends them."""
         said = self.text(words)
-        said = said[:1].upper() + said[1:]
+        if isinstance(words, T) and not self._template(words).startswith("{"):  # a name keeps its own letters
+            said = said[:1].upper() + said[1:]
         return said if said.endswith((".", "!", "?", "।")) else said + ("।" if self.code == "hi" else ".")
+
+    def _template(self, words: T) -> str:
+        if isinstance(words, Plural):
+            return self._catalogue.ngettext(words.one, words.many, _whole(words.values["n"]))
+        return self._catalogue.gettext(words.text)
 
     def _inner(self, value: Any) -> Any:
         if isinstance(value, T):

@@ -6,6 +6,7 @@ Rich draws boxes and measures cells; the layout of rows is ours, so that a formu
 """
 
 import io
+import unicodedata
 from collections.abc import Iterable
 
 from rich import box
@@ -39,7 +40,13 @@ from onecard.report.plain import plain
 TWO_COLUMNS = 120  # from this width on
 WIDEST = 160  # a line longer than this is hard to follow
 NARROWEST = 40
-KEPT = "\ue000"  # stands for a no-break space until the lines are laid out
+# Rich breaks lines at no-break spaces, and counts no cell for Devanagari's spacing marks (ा ि ी ो …), to which glibc,
+# tmux and most terminals give one. Until the lines are laid out, private characters of one cell stand for them.
+_KEPT = {"\u00a0": "\ue000"} | {
+    chr(code): chr(code - 0x900 + 0xE100) for code in range(0x900, 0x980) if unicodedata.category(chr(code)) == "Mc"
+}
+LAID_OUT = str.maketrans(_KEPT)
+RESTORED = str.maketrans({private: char if char != "\u00a0" else " " for char, private in _KEPT.items()})
 LABEL, NOTE, FORMULA = "default", "dim", "italic dim"
 TONES: dict[Tone | None, str] = {"good": "bold green", "fair": "bold yellow", "bad": "bold red", None: "bold"}
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "! ", "bad": "✗ ", None: ""}
@@ -79,14 +86,14 @@ class _Page:
             lines += self._lines(self._framed(words, SUMMARY, "cyan"), self.width)
         if document.footer is not None:
             lines += self._lines(Line(self.say(document.footer), NOTE), self.width)
-        return "\n".join(self._string(line) for line in lines).replace(KEPT, " ") + "\n"
+        return "\n".join(self._string(line) for line in lines).translate(RESTORED) + "\n"
 
     def say(self, value: object) -> str:
         return self._kept(self.language.value(value))  # type: ignore[arg-type]
 
     def _kept(self, words: str) -> str:
-        """Words ready to be laid out. Rich breaks lines at no-break spaces too, so they travel as another character."""
-        return plain(words, self.encoding).replace("\u00a0", KEPT)
+        """Words ready to be laid out."""
+        return plain(words, self.encoding).translate(LAID_OUT)
 
     # layout
 
