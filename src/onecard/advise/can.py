@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onecard import __version__
 from onecard.advise.instead import Instead, instead
 from onecard.advise.models import NamedModel, named_model
 from onecard.advise.need import Reading, readings
@@ -26,6 +25,7 @@ from onecard.plan.memory import peak_memory
 from onecard.plan.result import Fits, as_plain
 from onecard.plan.speed import step_time
 from onecard.units import DAY, GIB, YEAR
+from onecard.version import __version__
 
 SCHEMA = "onecard.can/1"
 Verdict = Literal["yes", "with_savers", "no"]
@@ -165,7 +165,9 @@ def _check(gpus: int, seconds: float, utilization: float | None, tokens: float |
     if not seconds > 0:
         raise UserError("the time must be above zero", hint="for example --for 30d or --for 1y")
     if utilization is not None and not 0 < utilization <= 1:
-        raise UserError(f"utilization = {utilization:g} is not a share", hint="from 0 to 1, for example --utilization 0.9")
+        raise UserError(
+            f"utilization = {utilization:g} is not a share", hint="from 0 to 1, for example --utilization 0.9"
+        )
     if tokens is not None and not tokens > 0:
         raise UserError("the tokens must be above zero", hint="for example --tokens 10B")
 
@@ -209,7 +211,13 @@ def _compute(
         peaks = {"tensor_peak": dtype, "float32_peak": "float32"}
         deliveries = [
             *(
-                Delivery(name, kind, device.peak_flops(kind), utilization, device.peak_flops(kind) * gpus * utilization * seconds)
+                Delivery(
+                    name,
+                    kind,
+                    device.peak_flops(kind),
+                    utilization,
+                    device.peak_flops(kind) * gpus * utilization * seconds,
+                )
                 for name, kind in peaks.items()
                 if name == "float32_peak" or kind != "float32"
             ),
@@ -240,7 +248,9 @@ def _compute(
     )
 
 
-def _verdict(memory: CardMemory, tuned: Tuned | None, compute: Compute) -> tuple[Verdict, Literal["memory", "time"] | None]:
+def _verdict(
+    memory: CardMemory, tuned: Tuned | None, compute: Compute
+) -> tuple[Verdict, Literal["memory", "time"] | None]:
     if tuned is None:
         return "no", "memory"
     if compute.ratio < 1:
@@ -261,7 +271,9 @@ def _said(
         "time": seconds,
     }
     if verdict == "yes":
-        return Note("can-yes", "yes: {model} on {tokens:count} tokens takes the {card} about {need:duration}", **figures)
+        return Note(
+            "can-yes", "yes: {model} on {tokens:count} tokens takes the {card} about {need:duration}", **figures
+        )
     if verdict == "with_savers":
         assert tuned is not None
         return Note("can-savers", "yes, with {savers}: {model} on {tokens:count} tokens then takes the {card} about {need:duration}",

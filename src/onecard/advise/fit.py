@@ -130,11 +130,18 @@ def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
         said.append(Note("fit-faster", "a step takes {now:duration} instead of {was:duration}: {share:percent} less",
                          now=now, was=was, share=1 - now / was))  # fmt: skip
     else:
-        said.append(Note("fit-equal", "no faster than it was to within {share:percent}", share=abs(1 - now / was) + 0.001))
+        said.append(
+            Note("fit-equal", "no faster than it was to within {share:percent}", share=abs(1 - now / was) + 0.001)
+        )
     said.append(Note("fit-total", "the total batch stays {tokens:int} tokens, so nothing changes in what is learnt",
                      tokens=after.tokens.per_step))  # fmt: skip
     if savers.adamw8bit and before.config.optimizer != "adamw8bit":
-        said.append(Note("fit-8bit", "the optimizer's moments are kept in 8 bits: as good as 32 in all published tests, but rounded"))
+        said.append(
+            Note(
+                "fit-8bit",
+                "the optimizer's moments are kept in 8 bits: as good as 32 in all published tests, but rounded",
+            )
+        )
     if savers_of(before.config).names and not savers.names:
         said.append(Note("fit-unneeded", "no memory saver is needed on this card"))
     return said

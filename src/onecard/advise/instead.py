@@ -1,6 +1,6 @@
 """What to do when a card cannot train a model: a smaller one, a rented card, more cards, the released weights.
 
-    for way in instead(...): print(way.text)
+for way in instead(...): print(way.text)
 """
 
 import math

@@ -47,7 +47,9 @@ def readings(model: NamedModel, tokens: float | None) -> list[Reading]:
                           "Besiroglu et al. 2024, refit of Hoffmann et al. 2022"))  # fmt: skip
     if model.own_tokens is not None:
         found.append(_reading("config", "", model.params, *(model.own_tokens,) * 3, "its own max_iters"))
-    others = [known for known in known_models() if known.name == model.known or _alike(known.params, known.preset, model)]
+    others = [
+        known for known in known_models() if known.name == model.known or _alike(known.params, known.preset, model)
+    ]
     for known in sorted(others, key=lambda known: (known.preset is None, known.tokens)):
         found.append(_reading("as_trained", known.name, known.params, known.tokens, known.tokens_low, known.tokens_high,
                               known.source))  # fmt: skip
@@ -55,7 +57,7 @@ def readings(model: NamedModel, tokens: float | None) -> list[Reading]:
 
 
 def _alike(params: int, preset: str | None, model: NamedModel) -> bool:
-    return preset is not None and preset == model.preset or abs(params / model.params - 1) < NEAR
+    return (preset is not None and preset == model.preset) or abs(params / model.params - 1) < NEAR
 
 
 def _reading(kind: Kind, name: str, params: int, tokens: float, low: float, high: float, source: str) -> Reading:

@@ -1,18 +1,17 @@
 """What should I run on my card? The best run in the time, why it is that one, and what else there is.
 
->>> answer = recommend("RTX 4070", Budget(seconds=20 * HOUR))
->>> answer.plan.memory.fits, answer.plan.time.total_seconds.mid <= 20 * HOUR
+>>> answer = recommend("RTX 4070", Budget(seconds=72_000))
+>>> answer.plan.memory.fits, answer.plan.time.total_seconds.mid <= 72_000
 ('yes', True)
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onecard import __version__
 from onecard.advise.rent import Rented, rented
 from onecard.advise.search import MOST_EPOCHS, Budget, Candidate, Search, base_config
-from onecard.advise.shapes import PROPORTIONS, Shape
+from onecard.advise.sensitivity import FLAT, Sensitivity, Size, neighbours, sensitivity, size_of
+from onecard.advise.shapes import Shape
 from onecard.config import GPT2_PADDED_VOCAB, RunConfig
 from onecard.facts.datasets import family
 from onecard.facts.gpus import Device
@@ -21,13 +20,11 @@ from onecard.messages import Note
 from onecard.plan import Range, RunPlan, plan, resolve_device
 from onecard.plan.corpus import Corpus, corpus_of
 from onecard.plan.loss import GPT2_VOCABULARY
-from onecard.plan.optimal import compute_optimal_tokens
 from onecard.plan.result import as_plain
-from onecard.units import HOUR
+from onecard.version import __version__
 
 SCHEMA = "onecard.recommend/1"
 DEFAULT_DATA = "fineweb-edu"
-FLAT = 0.01  # nats: less than runs of one recipe differ by; seven times the noise between seeds
 
 Limit = Literal["memory", "compute", "data"]
 
@@ -45,32 +42,6 @@ class Alternative:
     difference: float  # nats above the recommended run
     process_bytes: float
     trade: Note
-
-
-@dataclass(frozen=True)
-class Size:
-    """One point of the chart: the best run of a size in this budget."""
-
-    params: int
-    n_layer: int
-    n_embd: int
-    tokens: int
-    seconds: float
-    loss: float
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """How much the choice of size matters."""
-
-    half: Size | None  # None: outside the public losses, or it does not fit
-    double: Size | None
-    flat: bool  # sizes that differ by a factor of 1.5 and more are within 0.01 nats of the best
-    flat_params: tuple[int, int]  # the smallest and largest size within 0.01 nats
-    fit_error: float  # nats: half the 80 % range of the expected loss
-    unsure_params: tuple[int, int]  # the sizes within the fit's error
-    chinchilla: Size | None  # the size that Chinchilla's law would choose for this budget
-    notes: list[Note]
 
 
 @dataclass(frozen=True)
@@ -110,8 +81,8 @@ def recommend(
     search, best = chosen_run(device, budget, data=data, recipe=recipe, changes=changes)
     config = _named(best, data)
     answer = plan(config, device, data=data, price=price)
-    runs = _runs(search, best)
-    sensitivity = _sensitivity(search, best, runs)
+    runs = neighbours(search, best)
+    matters = sensitivity(search, best, runs)
     limit = _limit(search, best)
     return Recommendation(
         schema=SCHEMA,
@@ -124,8 +95,8 @@ def recommend(
         limited_by=limit,
         reasons=_reasons(search, best, limit),
         runners_up=_runners_up(search, best, runs),
-        sensitivity=sensitivity,
-        sizes=[_size(run) for run in runs],
+        sensitivity=matters,
+        sizes=[size_of(run) for run in runs],
         notes=_notes(search, best),
         rentals=rented(answer.config) if rent else None,
     )
@@ -164,22 +135,6 @@ def _named(best: Candidate, data: str | int | None) -> RunConfig:
     elif isinstance(data, str) and name != DEFAULT_DATA:
         name = data
     return best.config.replace(dataset=name)
-
-
-def _runs(search: Search, best: Candidate) -> list[Candidate]:
-    """The best run of each of a ladder of sizes around the choice, smallest first; those that do not fit left out."""
-    chosen = Shape(best.config.n_layer, best.config.n_embd)
-    ladder = [
-        shape
-        for shape in search.shapes
-        if shape == chosen
-        or (shape.n_layer == round(shape.n_embd / PROPORTIONS[0]) and 1 / 12 < search.params(shape) / best.params < 12)
-    ]
-    return [run for shape in ladder if (run := search.run(shape)) is not None]
-
-
-def _size(run: Candidate) -> Size:
-    return Size(run.params, run.config.n_layer, run.config.n_embd, run.tokens, run.seconds, run.loss)
 
 
 def _limit(search: Search, best: Candidate) -> Limit:
@@ -221,7 +176,9 @@ def _reasons(search: Search, best: Candidate, limit: Limit) -> list[Note]:
     said.append(Note("choice-total", "{tokens:int} tokens a step, as runs of this size and length want; {rate:g} is the learning rate "
                      "for the size (GPT-3, table 2.1)", tokens=c.tokens_per_step, rate=c.learning_rate))  # fmt: skip
     if names := best.tuned.savers.names:
-        said.append(Note("choice-savers", "memory savers: {savers}; they pay for themselves here", savers=", ".join(names)))
+        said.append(
+            Note("choice-savers", "memory savers: {savers}; they pay for themselves here", savers=", ".join(names))
+        )
     else:
         said.append(Note("choice-plain", "no memory saver is worth its cost here"))
     return said
@@ -232,9 +189,13 @@ def _notes(search: Search, best: Candidate) -> list[Note]:
     if not best.estimate.in_support:
         said.append(Note("short", "no public run is this short for its size: take the loss as a guess"))
     if search.corpus.family is None:
-        said.append(Note("unknown-data", "no public losses are on this data: the sizes are ranked as if it were FineWeb"))
+        said.append(
+            Note("unknown-data", "no public losses are on this data: the sizes are ranked as if it were FineWeb")
+        )
     if search.base.recipe == "gpt2" and search.base.optimizer == "adamw":
-        said.append(Note("modern", "--recipe modern makes each token go further; see what it recommends for the same hours"))
+        said.append(
+            Note("modern", "--recipe modern makes each token go further; see what it recommends for the same hours")
+        )
     if search.base.block_size != 1024:
         said.append(Note("context", "the expected loss has no term for the context: public runs have 1024"))
     return said
@@ -272,9 +233,13 @@ def _alternative(kind: str, run: Candidate, best: Candidate, search: Search) -> 
     if search.budget.loss is not None:
         longer = {**figures, "extra": run.seconds - best.seconds}
         trade = (
-            Note("trade-smaller-loss", "cheaper to use afterwards; takes {extra:duration} longer to get there", **longer)
+            Note(
+                "trade-smaller-loss", "cheaper to use afterwards; takes {extra:duration} longer to get there", **longer
+            )
             if kind == "smaller"
-            else Note("trade-larger-loss", "fewer tokens, each slower; takes {extra:duration} longer to get there", **longer)
+            else Note(
+                "trade-larger-loss", "fewer tokens, each slower; takes {extra:duration} longer to get there", **longer
+            )
         )
     elif kind == "smaller":
         trade = Note("trade-smaller", "cheaper to use afterwards and more tokens seen, for {nats:.3f} nats", **figures)
@@ -284,55 +249,3 @@ def _alternative(kind: str, run: Candidate, best: Candidate, search: Search) -> 
         trade = Note("trade-sooner", "done in half the time, for {nats:.3f} nats", **figures)
     return Alternative(kind, run.config, run.params, run.tokens, run.seconds, run.loss, difference,
                        run.tuned.memory.process_bytes.mid, trade)  # fmt: skip
-
-
-def _sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensitivity:
-    error = (best.estimate.final.high - best.estimate.final.low) / 2
-    half, double = (_nearest(search, best.params * factor) for factor in (0.5, 2.0))
-    everything = [*runs, best, *(run for run in (half, double) if run)]
-    flat = _within(everything, best, FLAT, search)
-    is_flat = flat[1] >= 1.5 * flat[0]
-    unsure = _within(everything, best, error, search)
-    optimal = min(
-        (run for run in everything), key=lambda run: abs(math.log(run.tokens / compute_optimal_tokens(run.params))), default=None
-    )  # fmt: skip
-    said = [
-        Note("flat", "the optimum is flat: from {low:count} to {high:count} parameters the expected loss is the same to {flat:g} nats",
-             low=flat[0], high=flat[1], flat=FLAT)
-        if is_flat
-        else Note("sharp", "the size matters: only {low:count} to {high:count} parameters come within {flat:g} nats of the best",
-                  low=flat[0], high=flat[1], flat=FLAT),
-        Note("fit-error", "the loss is known to ±{error:.2f} nats, which cannot tell sizes from {low:count} to {high:count} apart; the "
-             "error is mostly common to them all, so their order is surer than that", error=error, low=unsure[0], high=unsure[1]),
-    ]  # fmt: skip
-    if double is None:
-        said.append(Note("no-double", "a model of twice the size does not fit, or is beyond what the public losses cover in this budget"))
-    if optimal is not None and optimal.params != best.params:
-        said.append(Note("chinchilla", "Chinchilla's law would choose about {params:count} parameters and {tokens:count} tokens here: "
-                         "{difference:+.3f} nats by our fit to public GPT-2 runs",
-                         params=optimal.params, tokens=optimal.tokens, difference=optimal.loss - best.loss))  # fmt: skip
-    return Sensitivity(
-        half=_size(half) if half else None,
-        double=_size(double) if double else None,
-        flat=is_flat,
-        flat_params=flat,
-        fit_error=error,
-        unsure_params=unsure,
-        chinchilla=_size(optimal) if optimal else None,
-        notes=said,
-    )
-
-
-def _nearest(search: Search, params: float) -> Candidate | None:
-    """The run of the shape nearest to a size; None if none is near, or it does not fit."""
-    shape = min(search.shapes, key=lambda s: abs(math.log(search.params(s) / params)))
-    return search.run(shape) if abs(math.log(search.params(shape) / params)) < 0.2 else None
-
-
-def _within(runs: list[Candidate], best: Candidate, nats: float, search: Search) -> tuple[int, int]:
-    """The smallest and the largest size whose expected loss is so near to the best."""
-    near = [run.params for run in runs if abs(run.loss - best.loss) <= nats or search.score(run) <= search.score(best)]
-    return min(near), max(near)
-
-
-__all__ = ["HOUR", "Alternative", "Budget", "Recommendation", "Sensitivity", "Size", "recommend"]

@@ -2,7 +2,7 @@
 
 >>> answer = review("fineweb-81M-24gb", "RTX 4090")
 >>> answer.plan.params.nanogpt, answer.claims
-(81363840, [Claim(said='160M', where='out_dir', params=160000000)])
+(81360000, [Claim(said='160M', where='out_dir', params=160000000)])
 """
 
 import re
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onecard import __version__
 from onecard.advise.fit import Fitted, fit
 from onecard.advise.recommend import Recommendation, recommend
 from onecard.advise.search import Budget
@@ -23,6 +22,7 @@ from onecard.messages import Note
 from onecard.plan import RunPlan, plan, resolve_device
 from onecard.plan.result import as_plain
 from onecard.units import parse_count
+from onecard.version import __version__
 
 SCHEMA = "onecard.review/1"
 OFF = 0.15  # a name that says 124M for 123.6M or 125M is right; 160M for 81M is not
@@ -78,7 +78,12 @@ def review(
         fitted=fitted,
         better=better,
         sooner=sooner,
-        answers=[*_identity(as_is, claims), *_room(as_is, fitted), *_hours(as_is, fitted), *_gain(as_is, better, sooner)],
+        answers=[
+            *_identity(as_is, claims),
+            *_room(as_is, fitted),
+            *_hours(as_is, fitted),
+            *_gain(as_is, better, sooner),
+        ],
     )
 
 
@@ -110,10 +115,12 @@ def _better(
         return None, None
     text = data if data is not None else as_is.config.dataset
     changes = {"block_size": as_is.config.block_size}
-    answers = []
+    answers: list[Recommendation | None] = []
     for budget in (Budget(seconds=as_is.time.total_seconds.mid), Budget(loss=as_is.loss.expected.mid)):
         try:
-            answers.append(recommend(device, budget, data=text, recipe=as_is.config.recipe, changes=changes, price=price))
+            answers.append(
+                recommend(device, budget, data=text, recipe=as_is.config.recipe, changes=changes, price=price)
+            )
         except UserError:
             answers.append(None)
     return answers[0], answers[1]
@@ -127,7 +134,9 @@ def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
              head=c.n_embd // c.n_head, width=c.n_embd),
     ]  # fmt: skip
     for claim in claims:
-        said.append(Note("review-claim", "its {where} says {said}, which it is not", where=claim.where, said=claim.said))
+        said.append(
+            Note("review-claim", "its {where} says {said}, which it is not", where=claim.where, said=claim.said)
+        )
     return said
 
 
@@ -136,8 +145,12 @@ def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
     figures = {"used": m.process_bytes.mid, "card": m.card_bytes, "name": as_is.device.name}
     verdict = {
         "yes": Note("review-fits", "it fits: {used:bytes} of the {name}'s {card:bytes}", **figures),
-        "tight": Note("review-tight", "it is too tight to rely on: {used:bytes} of the {name}'s {card:bytes}", **figures),
-        "no": Note("review-no-fit", "it does not fit: it wants {used:bytes} and the {name} has {card:bytes}", **figures),
+        "tight": Note(
+            "review-tight", "it is too tight to rely on: {used:bytes} of the {name}'s {card:bytes}", **figures
+        ),
+        "no": Note(
+            "review-no-fit", "it does not fit: it wants {used:bytes} and the {name} has {card:bytes}", **figures
+        ),
     }[m.fits]
     if m.fits == "yes" or fitted is None:
         return [verdict]

@@ -143,9 +143,7 @@ def _with_batch(config: RunConfig, batch: int, sequences: int, gpus: int) -> Run
     return variant(config, batch_size=batch, gradient_accumulation_steps=accumulation)
 
 
-def _fitting(
-    config: RunConfig, device: Device, dtype: str, batches: Sequence[int], sequences: int, gpus: int
-) -> int:
+def _fitting(config: RunConfig, device: Device, dtype: str, batches: Sequence[int], sequences: int, gpus: int) -> int:
     """How many of `batches`, from the smallest, fit: memory grows with the micro-batch, so bisect."""
     low, high = 0, len(batches)
     while low < high:

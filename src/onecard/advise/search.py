@@ -153,9 +153,9 @@ class Search:
         """Are so many tokens enough for the size? With fewer than compute-optimal a smaller model is the better use of
         the same FLOPs. The smallest shape always counts, so that there is an answer."""
         smallest = self._model(self.shapes[0])
-        return model.n_embd == smallest.n_embd and model.n_layer == smallest.n_layer or tokens >= compute_optimal_tokens(
-            total_params(model.shape)
-        )
+        return (
+            model.n_embd == smallest.n_embd and model.n_layer == smallest.n_layer
+        ) or tokens >= compute_optimal_tokens(total_params(model.shape))
 
     def _tokens_to(self, model: RunConfig, loss: float, most: float) -> float | None:
         """Tokens after which the run should end at `loss`; None if not within `most`."""

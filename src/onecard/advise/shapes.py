@@ -69,6 +69,8 @@ def shape_of(count: float, vocab_size: int = GPT2_PADDED_VOCAB) -> Shape:
         depth = max(2, min(round(width / 43), round((count / width - vocab_size) / 12 / width)))
         if depth < width / PROPORTIONS[0] * 0.9:
             continue  # wider than any
-        if abs(math.log(parameters(width, depth) / count)) < abs(math.log(parameters(best.n_embd, best.n_layer) / count)):
+        if abs(math.log(parameters(width, depth) / count)) < abs(
+            math.log(parameters(best.n_embd, best.n_layer) / count)
+        ):
             best = Shape(depth, width)
     return best

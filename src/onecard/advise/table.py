@@ -8,12 +8,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from onecard import __version__
 from onecard.advise.recommend import chosen_run
 from onecard.advise.search import Budget
 from onecard.facts.gpus import find_gpu
 from onecard.plan.result import as_plain
 from onecard.units import HOUR
+from onecard.version import __version__
 
 SCHEMA = "onecard.memory-table/1"
 TABLE_TOKENS = 10e9  # what such runs are compared by: one pass over FineWeb's 10 B-token samples
