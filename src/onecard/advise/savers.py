@@ -118,11 +118,13 @@ def fastest(
         ),
         key=lambda item: item[:2],
     )
+    near = len(batches) // 2
     for ideal, _, savers in ranked:
         if best is not None and ideal * BOUND_SLACK > best.seconds_per_token:
             break
         saving = savers.on(config)
-        for batch in reversed(batches[: _fitting(saving, device, dtype, batches, sequences, gpus)]):
+        near = _fitting(saving, device, dtype, batches, sequences, gpus, max(near - 1, 0))
+        for batch in reversed(batches[:near]):
             trial = _with_batch(saving, batch, sequences, gpus)
             charged, time = _per_token(trial, savers, device, dtype, gpus)
             if best is None or charged < best.seconds_per_token:
@@ -143,16 +145,19 @@ def _with_batch(config: RunConfig, batch: int, sequences: int, gpus: int) -> Run
     return variant(config, batch_size=batch, gradient_accumulation_steps=accumulation)
 
 
-def _fitting(config: RunConfig, device: Device, dtype: str, batches: Sequence[int], sequences: int, gpus: int) -> int:
-    """How many of `batches`, from the smallest, fit: memory grows with the micro-batch, so bisect."""
+def _fitting(
+    config: RunConfig, device: Device, dtype: str, batches: Sequence[int], sequences: int, gpus: int, near: int
+) -> int:
+    """How many of `batches`, from the smallest, fit: memory grows with the micro-batch, so bisect, from `near` on."""
     low, high = 0, len(batches)
+    middle = min(near, high - 1)
     while low < high:
-        middle = (low + high) // 2
         trial = _with_batch(config, batches[middle], sequences, gpus)
         if peak_memory(trial, device, dtype, gpus).fits == "yes":
             low = middle + 1
         else:
             high = middle
+        middle = low if low == near + 1 and low < high else (low + high) // 2
     return low
 
 
