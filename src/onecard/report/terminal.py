@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from rich import box
 from rich.cells import cell_len
+from rich.color import ColorSystem
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.segment import Segment
@@ -101,10 +102,11 @@ class _Page:
         return self.console.render_lines(what, self.console.options.update(width=width), pad=True)
 
     def _string(self, line: list[Segment]) -> str:
-        with self.console.capture() as capture:
-            for segment in line:
-                self.console.print(segment.text, style=segment.style, end="")
-        return capture.get().rstrip() if not self.color else capture.get().rstrip(" ")
+        """The line as text; a segment renders its own style, for console.print would lay it out a second time."""
+        if not self.color:
+            return "".join(segment.text for segment in line).rstrip()
+        system = ColorSystem.EIGHT_BIT
+        return "".join(s.style.render(s.text, color_system=system) if s.style else s.text for s in line).rstrip(" ")
 
     def _columns(self, panels: list[RenderableType]) -> list[list[Segment]]:
         """One column, or two of about equal height, each read downward in the order given."""
