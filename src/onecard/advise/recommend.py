@@ -154,7 +154,7 @@ def _reasons(search: Search, best: Candidate, limit: Limit) -> list[Note]:
     said = []
     if limit == "memory":
         said.append(Note("limit-memory", "memory is what limits it: with more than the {card:bytes} of the {name}, a larger "
-                         "model or fewer savers would do better in the same time",
+                         "model or a larger micro-batch would do better in the same time",
                          card=device.usable_bytes, name=device.name))  # fmt: skip
     elif limit == "data":
         said.append(Note("limit-data", "data is what limits it: past {tokens:count} tokens ({epochs} times over the set, or "
@@ -246,6 +246,6 @@ def _alternative(kind: str, run: Candidate, best: Candidate, search: Search) -> 
     elif kind == "larger":
         trade = Note("trade-larger", "better with every further hour, for {nats:.3f} nats now", **figures)
     else:
-        trade = Note("trade-sooner", "done in half the time, for {nats:.3f} nats", **figures)
+        trade = Note("trade-sooner", "what the other half of the time would buy: {nats:.3f} nats", **figures)
     return Alternative(kind, run.config, run.params, run.tokens, run.seconds, run.loss, difference,
                        run.tuned.memory.process_bytes.mid, trade)  # fmt: skip

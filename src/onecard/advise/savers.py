@@ -141,7 +141,13 @@ def _per_token(config: RunConfig, savers: Savers, device: Device, dtype: str, gp
 
 
 def _with_batch(config: RunConfig, batch: int, sequences: int, gpus: int) -> RunConfig:
-    accumulation = max(1, round(sequences / batch / gpus)) * gpus
+    """The total batch in micro-batches: exactly where they divide it, else near it with a number that can be halved."""
+    if sequences % (batch * gpus) == 0:
+        accumulation = sequences // batch
+    else:
+        wanted = sequences / batch / gpus
+        step = 8 if wanted >= 64 else 4 if wanted >= 32 else 2 if wanted >= 16 else 1
+        accumulation = max(1, round(wanted / step)) * step * gpus
     return variant(config, batch_size=batch, gradient_accumulation_steps=accumulation)
 
 

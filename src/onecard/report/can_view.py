@@ -33,7 +33,7 @@ DELIVERIES = {
 }
 READINGS = {
     "asked": T("the tokens asked for"),
-    "compute_optimal": T("compute-optimal"),
+    "compute_optimal": T("compute-optimal tokens"),
     "config": T("as its config says"),
 }
 
@@ -83,7 +83,7 @@ def _compute(answer: Answer) -> Section:
     )  # fmt: skip
     columns = (
         Column(T("Needed")), Column(T("tokens"), "right"), Column("FLOPs", "right"),
-        *(Column(T("times, {by}", by=_short(d)), "right") for d in c.deliveries),
+        *(Column(_times(d), "right") for d in c.deliveries),
     )  # fmt: skip
     needed = Table(columns, tuple(row for n in c.readings for row in _needed(n, c.deliveries)), marked=(0,))
     blocks: list[Block] = [delivered, needed]
@@ -96,10 +96,11 @@ def _delivery(d: Delivery) -> Text:
     return T("its {dtype} tensor peak", dtype=d.dtype) if d.name == "tensor_peak" else DELIVERIES[d.name]
 
 
-def _short(d: Delivery) -> Text:
-    return {"tensor_peak": d.dtype.replace("float", "fp").replace("bfp", "bf"), "float32_peak": "fp32"}.get(
-        d.name
-    ) or T("predicted")
+def _times(d: Delivery) -> Text:
+    """The title of a column of ratios: how many times over each delivery does it."""
+    if d.name == "predicted":
+        return T("× as predicted")
+    return "× fp32" if d.name == "float32_peak" else "× " + d.dtype.replace("bfloat", "bf").replace("float", "fp")
 
 
 def _needed(n: Needed, deliveries: list[Delivery]) -> list[tuple[Value, ...]]:
@@ -137,10 +138,17 @@ def _memory(answer: Answer) -> Section:
     for row in m.with_savers:
         rows.append((saver_words(row.savers), Quantity(row.allocated_bytes, "bytes"), Quantity(row.process_bytes, "bytes"),
                      FITS[row.fits][0], Quantity(row.largest_batch, "int") if row.largest_batch else "–"))  # fmt: skip
-    rows.append((T("CPU offload (estimate)"), "–", Quantity(m.offload.process_bytes, "bytes"), FITS[m.offload.fits][0],
-                 T("{bytes:bytes} of main memory", bytes=m.offload.host_bytes)))  # fmt: skip
+    rows.append(
+        (T("CPU offload (estimate)"), "–", Quantity(m.offload.process_bytes, "bytes"), FITS[m.offload.fits][0], "–")
+    )
     columns = (Column(T("At micro-batch 1, with")), Column(T("allocated"), "right"), Column(T("on the card"), "right"),
-               Column(T("verdict")), Column(T("fastest micro-batch"), "right"))  # fmt: skip
+               Column(T("verdict")), Column(T("micro-batch"), "right"))  # fmt: skip
     said = T("The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.", card=answer.device.name,
              room=m.card_bytes, desktop=m.desktop_bytes)  # fmt: skip
-    return Section(T("Memory: needed against there is"), (Table(columns, tuple(rows)), Notes((said,))))
+    notes = (
+        said,
+        T("The last column is the fastest micro-batch that fits."),
+        T("CPU offload would keep {bytes:bytes} in the computer's memory and add {extra:duration} to a step.",
+          bytes=m.offload.host_bytes, extra=m.offload.extra_step_seconds),
+    )  # fmt: skip
+    return Section(T("Memory: needed against there is"), (Table(columns, tuple(rows)), Notes(notes)))

@@ -9,7 +9,7 @@ from onecard.report.recommend_view import asked
 
 def memory_table_document(answer: MemoryTable) -> Document:
     saving = any(row.savers for row in answer.rows)
-    columns = (Column("GB", "right"), Column(T("typical card")), Column(T("layers × width")), Column(T("parameters"), "right"),
+    columns = (Column("GB", "right"), Column(T("typical card")), Column(T("layers × width")), Column(T("params"), "right"),
                Column(T("batch")), *((Column(T("savers")),) if saving else ()), Column(T("a step"), "right"),
                Column(T("10 B tokens"), "right"), Column(T("loss"), "right"))  # fmt: skip
     said: list[Text] = [

@@ -2,10 +2,9 @@
 
 from onecard.advise.recommend import Recommendation
 from onecard.advise.review import Review
-from onecard.advise.savers import savers_of
 from onecard.messages import T
 from onecard.plan.result import RunPlan
-from onecard.report.advice_parts import batch_words, model_headline, next_step, saver_words, shape_words
+from onecard.report.advice_parts import batch_words, model_headline, next_step, shape_words
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
 from onecard.report.plan_summary import FITS
 
@@ -18,8 +17,8 @@ def review_document(answer: Review, written: str | None = None) -> Document:
         rows.append(_better(T("better, same hours"), answer.better))
     if answer.sooner is not None:
         rows.append(_better(T("same loss, sooner"), answer.sooner))
-    columns = (Column(""), Column(T("model")), Column(T("parameters"), "right"), Column(T("batch")), Column(T("savers")),
-               Column(T("verdict")), Column(T("time"), "right"), Column(T("loss"), "right"))  # fmt: skip
+    columns = (Column(""), Column(T("model")), Column(T("params"), "right"), Column(T("batch")), Column(T("verdict")),
+               Column(T("time"), "right"), Column(T("loss"), "right"))  # fmt: skip
     sections = [
         Section(T("What it is, and what would be better"), (Notes(tuple(answer.answers)),)),
         Section(T("Side by side"), (Table(columns, tuple(rows), marked=(0,)),)),
@@ -42,8 +41,7 @@ def review_document(answer: Review, written: str | None = None) -> Document:
 
 def _row(label: T, plan: RunPlan) -> tuple[Value, ...]:
     return (label, shape_words(plan.config), Quantity(plan.params.total, "count"), batch_words(plan.config),
-            saver_words(savers_of(plan.config).names), FITS[plan.memory.fits][0],
-            Quantity(plan.time.total_seconds.mid, "duration"),
+            FITS[plan.memory.fits][0], Quantity(plan.time.total_seconds.mid, "duration"),
             Quantity(plan.loss.expected.mid, ".2f") if plan.loss else "–")  # fmt: skip
 
 
