@@ -285,11 +285,3 @@ def column_widths(table: Table, titles: list[str], said: list[list[str]], room: 
             return [None] * len(titles)
         widths[widest] -= 1
     return list(widths)
-
-
-def _indented(line: Line, width: int) -> RenderableType:
-    grid = Grid.grid()
-    grid.add_column(width=4)
-    grid.add_column(width=width - 4)
-    grid.add_row("", line)
-    return grid
