@@ -181,15 +181,17 @@ def _tokens(f: RunFigures) -> None:
 
 
 def _told_batch(run: Run) -> bool:
-    keys = ("batch_size", "gradient_accumulation_steps", "block_size")
-    return "header" in run.signs or run.format == "onecard" or any(key in run.config for key in keys)
+    """Whether the batch is the run's own, not nanoGPT's default for want of a better."""
+    told = any(key in run.config for key in ("batch_size", "gradient_accumulation_steps"))
+    whole = any(known.how == "config" for known in run.config.values())  # a config file: the rest are its defaults
+    return told or whole or "header" in run.signs
 
 
 def _printed_flops_per_second(f: RunFigures) -> float | None:
     peak = f.run.printed_peak_flops
-    if f.mfu_printed is None or peak is None or f.run.times.every_one_leaks:
+    if f.run.mfu_settled is None or peak is None or f.run.times.every_one_leaks:
         return None
-    return f.mfu_printed * peak
+    return f.run.mfu_settled * peak
 
 
 def _agrees_with_mfu(f: RunFigures, tokens: int) -> bool:

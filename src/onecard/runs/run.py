@@ -54,6 +54,7 @@ class Run:
     last_step: int = 0
     last_loss: float | None = None
     mfu_printed: float | None = None  # median of what the log printed, as a fraction
+    mfu_settled: float | None = None  # its 90th percentile: nanoGPT's running mean sags after each evaluation
     printed_peak_flops: float | None = None  # what that figure was divided by, where it is known
     params_printed: float | None = None
     params_error: float = 0.0  # half a unit of the printed figure's last digit
@@ -177,7 +178,9 @@ class RunBuilder:
             self._last = run.evals[-1].step
             run.first_step = run.evals[0].step
         run.last_step = max(self._last, run.evals[-1].step if run.evals else 0)
-        run.mfu_printed = statistics.median(self._mfus) if self._mfus else None
+        if self._mfus:
+            run.mfu_printed = statistics.median(self._mfus)
+            run.mfu_settled = sorted(self._mfus)[int(0.9 * (len(self._mfus) - 1))]
         usual = run.times.median()
         if usual is not None:  # the steps before the first logged one took their time too
             offset = run.first_step * usual
