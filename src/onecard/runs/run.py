@@ -84,6 +84,8 @@ class Run:
     unreadable_lines: list[str] = field(default_factory=list)
     superseded: int = 0
     clock_jumps: int = 0
+    gaps: int = 0  # jumps of the step count by more than five times the usual
+    widest_gap: tuple[int, int] | None = None
 
     def value(self, key: str) -> Any:
         known = self.config.get(key)
@@ -101,6 +103,8 @@ class RunBuilder:
         self._elapsed: tuple[int, float] | None = None
         self._evaluated: int | None = None
         self._last: int | None = None
+        self._strides: list[int] = []  # the first steps between lines, for what is usual
+        self._stride: float | None = None
 
     @property
     def empty(self) -> bool:
@@ -199,6 +203,8 @@ class RunBuilder:
         since = step - (self._last if self._last is not None else step)
         if self._last is None:
             run.first_step = step
+        else:
+            self._note_gap(self._last, step)
         if elapsed is not None:
             seconds = self._from_clock(step, elapsed)
         counted = None
@@ -221,6 +227,15 @@ class RunBuilder:
             run.last_loss = loss
         else:
             self.unreadable(f"step {step}: loss {loss:g}")
+
+    def _note_gap(self, before: int, step: int) -> None:
+        if len(self._strides) < 32:
+            self._strides.append(step - before)
+            self._stride = statistics.median(self._strides)
+        if self._stride is not None and len(self._strides) >= 5 and step - before > 5 * self._stride:
+            self.run.gaps += 1
+            if self.run.widest_gap is None or step - before > self.run.widest_gap[1] - self.run.widest_gap[0]:
+                self.run.widest_gap = before, step
 
     def _from_clock(self, step: int, elapsed: float) -> float | None:
         """Seconds per step since the last clock reading; a clock that goes back is counted and not believed."""
