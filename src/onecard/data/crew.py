@@ -119,7 +119,7 @@ class Crew:
             raise _died(self.workers[index]) from None
 
 
-class NotYet(Exception):  # noqa: N818 — not an error: the next job is still on its way
+class NotYet(Exception):
     """The next job is not ready."""
 
 

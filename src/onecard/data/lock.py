@@ -23,7 +23,7 @@ class FolderLock:
     def __enter__(self) -> "FolderLock":
         while True:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 — held until the end
+            file = open(self.path, "a+", encoding="utf-8")
             if not _try_lock(file):
                 file.seek(0)
                 holder = file.read(200).strip() or "another process"
