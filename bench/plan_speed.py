@@ -1,6 +1,6 @@
 """How long `onecard plan` takes beside `python -c "import torch"`, alternating, medians; and that it imports neither.
 
-    python bench/plan_speed.py [--rounds 9]
+python bench/plan_speed.py [--rounds 9]
 """
 
 import argparse

@@ -15,6 +15,16 @@ from onecard.errors import OnecardError, UserError, nearest
 
 VERBS: dict[str, str] = {
     "plan": "what will this run need? tokens, hours, memory, money, loss",
+    "recommend": "what should I run on my card, in the time I have?",
+    "can": "can this card train that model at all?",
+    "data": "download, tokenise, shuffle and shard text; look at the result",
+    "train": "the run: exact, resumable, nothing lost",
+    "sample": "text from a trained model",
+    "runs": "the runs below this folder: state, loss, hours, cost",
+    "compare": "which run is faster, better, cheaper, and why",
+    "explain": "why a run is as fast and as good as it is, and what to try next",
+    "probe": "measure this machine, so that the next plan is sharper",
+    "verify-resume": "proof, on this machine, that a stop loses nothing",
     "gpus": "the cards that are known, and a search in them",
     "demo": "the main job, on this machine, in a few minutes",
 }

@@ -14,7 +14,7 @@ import gettext
 import math
 import os
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from onecard.errors import UserError, nearest
@@ -122,7 +122,7 @@ def _made(code: str, region: str) -> Language:
     from onecard.report.numbers import locale_words  # Babel: 40 ms that English need not wait for
 
     name, words = locale_words(code, region)
-    with (files("onecard.report") / "locales" / code / "LC_MESSAGES" / "onecard.mo").open("rb") as compiled:
+    with (Path(__file__).parent / "locales" / code / "LC_MESSAGES" / "onecard.mo").open("rb") as compiled:
         catalogue = gettext.GNUTranslations(compiled)
     return Language(code, name, catalogue, words(catalogue))
 

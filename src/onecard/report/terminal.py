@@ -103,12 +103,11 @@ class _Page:
         return self.console.render_lines(what, self.console.options.update(width=width), pad=True)
 
     def _string(self, line: list[Segment]) -> str:
+        """The line as text; a segment renders its own style, for console.print would lay it out a second time."""
         if not self.color:
             return "".join(segment.text for segment in line).rstrip()
-        return "".join(
-            segment.style.render(segment.text, color_system=ColorSystem.EIGHT_BIT) if segment.style else segment.text
-            for segment in line
-        ).rstrip(" ")
+        system = ColorSystem.EIGHT_BIT
+        return "".join(s.style.render(s.text, color_system=system) if s.style else s.text for s in line).rstrip(" ")
 
     def _columns(self, panels: list[RenderableType]) -> list[list[Segment]]:
         """One column, or two of about equal height, each read downward in the order given."""
