@@ -103,11 +103,12 @@ class _Page:
         return self.console.render_lines(what, self.console.options.update(width=width), pad=True)
 
     def _string(self, line: list[Segment]) -> str:
-        """The line as text; a segment renders its own style, for console.print would lay it out a second time."""
         if not self.color:
             return "".join(segment.text for segment in line).rstrip()
-        system = ColorSystem.EIGHT_BIT
-        return "".join(s.style.render(s.text, color_system=system) if s.style else s.text for s in line).rstrip(" ")
+        return "".join(
+            segment.style.render(segment.text, color_system=ColorSystem.EIGHT_BIT) if segment.style else segment.text
+            for segment in line
+        ).rstrip(" ")
 
     def _columns(self, panels: list[RenderableType]) -> list[list[Segment]]:
         """One column, or two of about equal height, each read downward in the order given."""
@@ -231,8 +232,9 @@ class _Page:
         titles = [self.say(column.title) for column in table.columns]
         if table.marked:  # a narrow column of its own, so that long names wrap under themselves
             grid.add_column("", width=1)
-        for title, column in zip(titles, table.columns, strict=True):
-            grid.add_column(title, justify=column.align, overflow="fold")
+        widths = column_widths(table, titles, said, width - (4 if table.marked else 0))
+        for title, column, fixed in zip(titles, table.columns, widths, strict=True):
+            grid.add_column(title, justify=column.align, overflow="fold", width=fixed)
         taken = sum(max(map(cell_len, cells)) + 3 for cells in zip(titles, *said, strict=True))
         room = width - taken - (4 if table.marked else 0) if table.bar is not None else 0
         bars = charts.column(table, min(room, 30), self.color, self.ascii) if room >= 6 else None
@@ -260,3 +262,26 @@ def _joined(lines: list[Line]) -> Line:
     whole = Line("\n").join(lines)
     whole.no_wrap = True
     return whole
+
+
+def column_widths(table: Table, titles: list[str], said: list[list[str]], room: int) -> list[int | None]:
+    """The width of each column where they do not all have room: figures stay whole, names and titles wrap.
+
+    None leaves it to the renderer: all is well, or there is too little room even so.
+    """
+    cells = [max(map(cell_len, column), default=1) for column in zip(*said, strict=True)] or [1] * len(titles)
+    natural = [max(cell_len(title), cell) for title, cell in zip(titles, cells, strict=True)]
+    room -= 3 * (len(titles) - 1)
+    wraps = [i for i, column in enumerate(table.columns) if column.align == "left"]
+    if sum(natural) <= room or not wraps:
+        return [None] * len(titles)
+    widths = [
+        natural[i] if i in wraps else max(cells[i], *(cell_len(word) for word in titles[i].split() or [""]))
+        for i in range(len(titles))
+    ]
+    while sum(widths) > room:
+        widest = max(wraps, key=lambda i: widths[i])
+        if widths[widest] <= 6:
+            return [None] * len(titles)
+        widths[widest] -= 1
+    return list(widths)
