@@ -283,7 +283,9 @@ def _play(lowering: GraphLowering) -> list[tuple[int, str]]:
     outputs = set(lowering.get_output_names())
     freeable = get_freeable_input_buf(nodes, OrderedSet(lowering.graph_inputs))
     assign_memory_planning_info_for_scheduler_buffers(nodes, scheduler.name_to_buf)
-    assign_memory_planning_info_for_scheduler_nodes(nodes, scheduler.name_to_fused_node, scheduler.name_to_buf, freeable)
+    assign_memory_planning_info_for_scheduler_nodes(
+        nodes, scheduler.name_to_fused_node, scheduler.name_to_buf, freeable
+    )
     place = {node: index for index, node in enumerate(nodes)}
     dying: dict[int, list[tuple[int, bool]]] = {}  # at which node: (bytes, whether an output may be written over it)
 
