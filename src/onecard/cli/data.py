@@ -11,7 +11,7 @@ from onecard.errors import RunFailure, UserError
 from onecard.units import parse_count, show_bytes, show_count, show_duration
 
 if TYPE_CHECKING:
-    from onecard.data.pipeline import Event
+    from onecard.data.encode import Event
     from onecard.data.size import Size
 
 HELP = "download, tokenise, shuffle and shard text; `data show DIR` and `data verify DIR` look at the result"
@@ -23,7 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="*",
         metavar="SOURCE",
-        help="fineweb-edu, fineweb (also :sample-10BT, :sample-100BT, :sample-350BT), hf:owner/name[:config][@revision], "
+        help="fineweb-edu, fineweb (also :sample-10BT, :sample-100BT, :sample-350BT), "
+        "hf:owner/name[:config][@revision], "
         "kjj0/fineweb10B-gpt2, files and folders of parquet, jsonl or text, stdlib (the default); "
         "or `show DIR`, `verify DIR`",
     )
@@ -99,9 +100,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(f"{manifest.name}: {show_count(manifest.tokens)} tokens" + _shortfall(manifest.tokens, args.tokens))
     for name, split in manifest.splits.items():
-        print(
-            f"  {name:5} {split['tokens']:>15,} tokens  {split['documents']:>11,} documents  {len(split['shards'])} shards"
-        )
+        counts = f"{split['tokens']:>15,} tokens  {split['documents']:>11,} documents  {len(split['shards'])} shards"
+        print(f"  {name:5} {counts}")
     if manifest.bytes_per_token:
         print(f"  {manifest.bytes_per_token:.2f} bytes of text per token; {manifest.order}")
     for why, count in manifest.skipped.items():
@@ -197,9 +197,8 @@ def _show(path: str, as_json: bool) -> int:
         print(f"  from {source['uri']}{revision}" + (f", licence {source['licence']}" if source.get("licence") else ""))
     for name, split in found["splits"].items():
         documents = f"{split['documents']:>12,} documents" if split.get("documents") is not None else ""
-        print(
-            f"  {name:5} {split['tokens']:>15,} tokens {documents} {split['shards']} shards, {show_bytes(split['disk_bytes'])}"
-        )
+        disk = f"{split['shards']} shards, {show_bytes(split['disk_bytes'])}"
+        print(f"  {name:5} {split['tokens']:>15,} tokens {documents} {disk}")
     tokenizer = found["tokenizer"]
     print(f"  tokeniser {tokenizer['name']}, {tokenizer['vocab_size']:,} ids" if tokenizer else "  tokeniser unknown")
     if found["bytes_per_token"]:

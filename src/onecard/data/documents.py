@@ -7,25 +7,18 @@ each document carries its place (file and row, line or byte), and everything lat
 >>> for batch in batches(unit, Reading()): print(batch.texts)                         # doctest: +SKIP
 """
 
-import bz2
-import gzip
 import json
-import lzma
-import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import Any, Literal, cast
 
+from onecard.data.texts import READ_BYTES, compressed, first_line, stream, texts_of
 from onecard.errors import UserError
 
 Kind = Literal["parquet", "jsonl", "text", "running"]
 BATCH_BYTES = 4 * 1024 * 1024  # of text handed to the tokeniser at once
-PIECE_BYTES = 1024 * 1024  # a long text file is cut here, at line ends
-LONGEST_TEXT = 8 * PIECE_BYTES  # a text file up to this is one document
-_READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -92,10 +85,10 @@ def open_parquet(path: str | Path, reading: Reading) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES)
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)
     except (pa.ArrowException, OSError) as error:
         raise UserError(
-            f"{path} is not a whole parquet file ({_first_line(error)})",
+            f"{path} is not a whole parquet file ({first_line(error)})",
             hint="it was cut short or damaged: get it again",
         ) from None
     try:
@@ -147,7 +140,7 @@ def _parquet(unit: Unit, reading: Reading) -> Iterator[Batch]:
                 row += record.num_rows
         except (pa.ArrowException, OSError) as error:
             raise UserError(
-                f"{path} is damaged near row {row:,} ({_first_line(error)})", hint="get it again, or leave it out"
+                f"{path} is damaged near row {row:,} ({first_line(error)})", hint="get it again, or leave it out"
             ) from None
 
 
@@ -269,7 +262,7 @@ def _lines(path: str, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
             at += len(line)
         return
     try:
-        with open(path, "rb", buffering=_READ_BYTES) as file:
+        with open(path, "rb", buffering=READ_BYTES) as file:
             if start:
                 file.seek(start - 1)
                 file.readline()  # the line that began before belongs to the unit before
@@ -294,61 +287,17 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-# ---- compressed streams ----
-
-
-def compressed(path: str | Path) -> bool:
-    return Path(path).suffix.lower() in (".gz", ".zst", ".xz", ".bz2")
-
-
-def stream(path: str | Path) -> Iterator[bytes]:
-    """A file's bytes, decompressed; one that is cut short is an error, never a shorter text."""
-    suffix = Path(path).suffix.lower()
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-    try:
-        if suffix == ".zst":
-            with open(path, "rb") as raw:
-                yield from _zstd(raw, path)
-            return
-        with openers.get(suffix, open)(path, "rb") as file:
-            while chunk := file.read(_READ_BYTES):
-                yield chunk
-    except EOFError:
-        raise UserError(f"{path} is cut short", hint="get it again, or leave it out") from None
-    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise UserError(f"{path} is damaged ({_first_line(error)})", hint="get it again, or leave it out") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or _first_line(error)}") from None
-
-
-def _zstd(raw: IO[bytes], path: str | Path) -> Iterator[bytes]:
-    import zstandard
-
-    worker, used = zstandard.ZstdDecompressor().decompressobj(), False
-    try:
-        while chunk := raw.read(_READ_BYTES // 4):
-            while chunk:
-                if worker.eof:
-                    worker = zstandard.ZstdDecompressor().decompressobj()
-                if out := worker.decompress(chunk):
-                    yield out
-                used, chunk = True, worker.unused_data if worker.eof else b""
-    except zstandard.ZstdError as error:
-        raise UserError(f"{path} is damaged ({_first_line(error)})", hint="get it again, or leave it out") from None
-    if used and not worker.eof:
-        raise EOFError
-
-
 # ---- text ----
 
 
 def _text(unit: Unit, reading: Reading) -> Iterator[Batch]:
     batch = Batch()
     for place, path in unit.files:
-        for at, text in _texts_of(unit, path, reading, batch.skipped):
-            if len(text) < reading.min_chars and unit.kind != "running":
+        running = unit.kind == "running"
+        for at, text in texts_of(path, (unit.start, unit.stop), reading.split_at, running, batch.skipped):
+            if len(text) < reading.min_chars and not running:
                 batch.skipped["filtered"] += 1
-            elif text.strip() or unit.kind == "running":
+            elif text.strip() or running:
                 batch.add(text, place, at)
             else:
                 batch.skipped["no text"] += 1
@@ -356,72 +305,3 @@ def _text(unit: Unit, reading: Reading) -> Iterator[Batch]:
                 yield batch
                 batch = Batch()
     yield batch
-
-
-def _texts_of(unit: Unit, path: str, reading: Reading, skipped: Counter[str]) -> Iterator[tuple[int, str]]:
-    if unit.stop:
-        yield from _pieces(path, unit, reading, skipped)
-        return
-    raw = bytearray()
-    at = 0
-    for chunk in stream(path):
-        raw += chunk
-        while len(raw) > LONGEST_TEXT:  # only compressed files get here: the others are cut by `_pieces`
-            cut = _safe_cut(bytes(raw[PIECE_BYTES : 2 * PIECE_BYTES])) + PIECE_BYTES
-            yield from _decoded(bytes(raw[:cut]), path, at, unit, skipped)
-            at += cut
-            del raw[:cut]
-    if raw:
-        yield from _decoded(bytes(raw), path, at, unit, skipped)
-
-
-def _pieces(path: str, unit: Unit, reading: Reading, skipped: Counter[str]) -> Iterator[tuple[int, str]]:
-    """Pieces start..stop of a long file; where piece k begins depends on the file alone."""
-    size = Path(path).stat().st_size
-    with open(path, "rb") as file:
-        for index in range(unit.start, unit.stop):
-            begin, end = _piece_start(file, index, size), _piece_start(file, index + 1, size)
-            cuts = [begin, end]
-            if reading.split_at is not None and begin < reading.split_at < end:
-                cuts.insert(1, reading.split_at)
-            for low, high in zip(cuts, cuts[1:], strict=False):
-                if high > low:
-                    file.seek(low)
-                    yield from _decoded(file.read(high - low), path, low, unit, skipped)
-
-
-def _piece_start(file: IO[bytes], index: int, size: int) -> int:
-    at = index * PIECE_BYTES
-    if index == 0 or at >= size:
-        return min(at, size)
-    file.seek(at)
-    return min(at + _safe_cut(file.read(PIECE_BYTES)), size)
-
-
-def _safe_cut(window: bytes) -> int:
-    """Where to cut so that both sides give the same GPT-2 tokens as the whole: before white space after a letter.
-
-    Its pattern never joins a visible character to white space after it, so nothing reaches over such a place.
-    """
-    found = re.search(rb"[!-~](?=\n)", window) or re.search(rb"[!-~](?=[ \t\r\n])", window)
-    if found:
-        return found.end()
-    start = 0  # no white space for a whole piece: any character's beginning will do
-    while start < min(4, len(window)) and window[start] & 0xC0 == 0x80:
-        start += 1
-    return start
-
-
-def _decoded(raw: bytes, path: str, at: int, unit: Unit, skipped: Counter[str]) -> Iterator[tuple[int, str]]:
-    try:
-        yield at, raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if unit.kind == "running":
-            raise UserError(
-                f"{path}, offset {at + error.start:,}: invalid UTF-8", hint="convert it to UTF-8 first"
-            ) from None
-        skipped["invalid UTF-8"] += 1
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

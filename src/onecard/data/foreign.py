@@ -55,7 +55,7 @@ def adopt(folder: Path, out: str | os.PathLike[str] | None, tell: Callable[[Any]
     for name, shards in layout.splits.items():
         split: dict[str, Any] = {"tokens": 0, "documents": 0, "bytes": 0, "shards": []}
         for shard in shards:
-            found = measure(shard, name, tokenizer, lambda more, at=done: _say(tell, at + more, total))
+            found = measure(shard, name, tokenizer, _counter(tell, done, total))
             done += shard.tokens
             split["shards"].append({"file": shard.path.name, "tokens": shard.tokens, "sha256": file_sha256(shard.path)})
             for key in ("tokens", "documents", "bytes"):
@@ -130,16 +130,20 @@ def _take_shard(source: Source, item: Any, into: Path, split: str) -> dict[str, 
         os.fsync(file.fileno())
     try:
         shard = Shard(aside, HEADER_BYTES, read_header(aside))
-        entry = measure(shard, split, gpt2(), lambda _: None)
+        measured = measure(shard, split, gpt2(), lambda _: None)
     except UserError as error:
         raise RunFailure(f"{source.uri}/{item.path} is not a sound shard: {error.message}", hint=error.hint) from None
     os.replace(aside, target)
-    entry = {"file": target.name, "sha256": file_sha256(target), **entry}
+    entry = {"file": target.name, "sha256": file_sha256(target), **measured}
     write_aside(kept, json.dumps(entry).encode())
     return entry
 
 
+def _counter(tell: Callable[[Any], None], before: int, total: int) -> Callable[[int], None]:
+    return lambda more: _say(tell, before + more, total)
+
+
 def _say(tell: Callable[[Any], None], done: int, total: int) -> None:
-    from onecard.data.pipeline import Event
+    from onecard.data.encode import Event
 
     tell(Event("checking", done, max(total, done), done))

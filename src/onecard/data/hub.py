@@ -10,6 +10,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,12 +46,13 @@ def look_up(repo: str, revision: str | None, config: str | None, patterns: Seque
 
     api = HfApi(library_name="onecard")
     info = _patiently(lambda: api.dataset_info(repo, revision=revision), repo)
-    card = info.card_data.to_dict() if info.card_data is not None else {}
+    commit = str(info.sha)
+    card: dict[str, Any] = dict(info.card_data.to_dict()) if info.card_data is not None else {}  # type: ignore[no-untyped-call]
     patterns = list(patterns) or _patterns_of(card, config, repo)
     roots = sorted({_fixed_folder(pattern) for pattern in patterns}) or [""]
     found: dict[str, HubFile] = {}
     for root in roots:
-        for entry in _patiently(lambda r=root: _tree(api, repo, info.sha, r), repo):
+        for entry in _patiently(partial(_tree, api, repo, commit, root), repo):
             if hasattr(entry, "size") and (not patterns or any(_matches(entry.path, p) for p in patterns)):
                 digest = entry.lfs.sha256 if entry.lfs is not None else None
                 found[entry.path] = HubFile(entry.path, entry.size, digest)
@@ -58,12 +60,12 @@ def look_up(repo: str, revision: str | None, config: str | None, patterns: Seque
     if not files:
         where = f" for {config!r}" if config else ""
         raise UserError(
-            f"{repo} has no parquet, jsonl or token files{where} at {info.sha[:12]}",
+            f"{repo} has no parquet, jsonl or token files{where} at {commit[:12]}",
             hint="name a config of it, as in hf:owner/name:config",
         )
     licence = card.get("license")
     licence = ", ".join(licence) if isinstance(licence, list) else licence
-    return HubRepo(repo, info.sha, licence, tuple(sorted(files, key=lambda file: file.path)))
+    return HubRepo(repo, commit, licence, tuple(sorted(files, key=lambda file: file.path)))
 
 
 def fetch(repo: str, commit: str, file: HubFile) -> Path:

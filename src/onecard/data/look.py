@@ -62,10 +62,10 @@ def _samples(data: Dataset, name: str, split: Split) -> list[dict[str, Any]]:
         ids = split.read(at, min(_SHOWN_TOKENS + 1, split.tokens - at))
         if data.eot is not None and len(ids) and ids[0] == data.eot:
             ids, at = ids[1:], at + 1
-        ends = np.flatnonzero(ids == data.eot) if data.eot is not None else []
-        ids = ids[: int(ends[0])] if len(ends) else ids
+        ends = np.flatnonzero(ids == data.eot).tolist() if data.eot is not None else []
+        ids = ids[: ends[0]] if ends else ids
         text = data.tokenizer.decode(ids.tolist()) if data.tokenizer else " ".join(map(str, ids[:20]))
-        found.append({"split": name, "at": at, "text": text + ("" if len(ends) else " …")})
+        found.append({"split": name, "at": at, "text": text + ("" if ends else " …")})
     return found
 
 

@@ -168,11 +168,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_aside(folder / MANIFEST, (json.dumps(manifest.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def write_aside(path: Path, content: bytes) -> None:
+def write_aside(path: Path, *content: bytes | memoryview) -> None:
     """Write whole or not at all: aside, to the disk, then renamed."""
     aside = path.with_name(path.name + ".tmp")
     with open(aside, "wb") as file:
-        file.write(content)
+        for piece in content:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)

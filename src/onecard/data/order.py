@@ -155,7 +155,7 @@ def _promote(taken: list[Taken]) -> list[int]:
 
 
 def _of_split(item: Taken, rows: Rows, low: int, split: str, place: int, promoted: list[int] | None) -> Bools:
-    val = rows["val"] != 0
+    val: Bools = rows["val"] != 0
     if promoted and promoted[0] == place and low <= promoted[1] < low + len(rows):
         val = val.copy()
         val[promoted[1] - low] = True

@@ -1,8 +1,8 @@
 """Part files: the tokens of up to some 100 MB of text, its documents already in the order of the final shuffle.
 
 A worker writes one, whole or not at all; the shard pass reads slices of many. Layout: 8 bytes of header length, a JSON
-header, one row per document (ROW), then the tokens as uint16. Rows are sorted by `key`, so that any range of keys is one
-run of rows and one run of tokens.
+header, one row per document (ROW), then the tokens as uint16. Rows are sorted by `key`, so that any range of keys is
+one run of rows and one run of tokens.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ class PartBuilder:
         pieces: list[npt.NDArray[np.uint16]] = []
         for ids, offsets in zip(self.ids, self.offsets, strict=True):
             ends = offsets.tolist()
-            pieces += [ids[low:high] for low, high in zip(ends, ends[1:], strict=False)]
+            pieces += [ids[low:high] for low, high in pairwise(ends)]
         order = np.argsort(rows["key"], kind="stable")
         lengths, chosen = rows["length"].tolist(), []
         for index in order.tolist():
@@ -140,19 +141,17 @@ class PartBuilder:
             chosen.append(pieces[index])
         rows = rows[order]
         rows["start"][1:] = np.cumsum(rows["length"][:-1], dtype=np.uint64)
-        tokens = np.concatenate(chosen) if chosen else np.zeros(0, np.uint16)
-        head = json.dumps(
-            {
-                "documents": len(rows),
-                "tokens": len(tokens),
-                "text_bytes": self.text_bytes,
-                "batches": self.batches,
-                "skipped": dict(self.skipped),
-                **header,
-            }
-        ).encode()
-        content = b"".join([struct.pack("<Q", len(head)), head, rows.tobytes(), tokens.astype("<u2").tobytes()])
-        write_aside(path, content)
+        tokens = np.concatenate(chosen).astype("<u2", copy=False) if chosen else np.zeros(0, np.uint16)
+        head = {
+            "documents": len(rows),
+            "tokens": len(tokens),
+            "text_bytes": self.text_bytes,
+            "batches": self.batches,
+            "skipped": dict(self.skipped),
+            **header,
+        }
+        raw = json.dumps(head).encode()
+        write_aside(path, struct.pack("<Q", len(raw)), raw, rows.data.cast("B"), tokens.data.cast("B"))
         self.clear()
 
 

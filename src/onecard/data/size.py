@@ -1,7 +1,6 @@
 """What a preparation will take, before it starts: tokens, download, disk, time; and whether the disk has room.
 
->>> size = Size(tokens=3_700_000_000, download_bytes=10_700_000_000, work_bytes=7_900_000_000, out_bytes=7_400_000_000, seconds=220)
->>> size.disk_bytes
+>>> Size(3_700_000_000, 10_700_000_000, work_bytes=7_900_000_000, out_bytes=7_400_000_000, seconds=220).disk_bytes
 15300000000
 """
 
@@ -85,8 +84,9 @@ def check_disk(size: Size, out: Path, already: int) -> None:
         if os.stat(cache).st_dev == os.stat(_existing(out)).st_dev:
             need += size.download_bytes
         elif shutil.disk_usage(cache).free < size.download_bytes + _SPARE:
+            room = show_bytes(shutil.disk_usage(cache).free)
             raise UserError(
-                f"the download needs {show_bytes(size.download_bytes)}, {cache} has {show_bytes(shutil.disk_usage(cache).free)} free",
+                f"the download needs {show_bytes(size.download_bytes)}, {cache} has {room} free",
                 hint="set HF_HOME to a larger disk, or ask for fewer --tokens",
             )
     if free < need:

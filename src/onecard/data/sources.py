@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onecard.data.documents import LONGEST_TEXT, PIECE_BYTES, Kind, Reading, Unit, compressed, open_parquet
+from onecard.data.documents import Kind, Reading, Unit, open_parquet
 from onecard.data.hub import HubFile, HubRepo, fetch, look_up
+from onecard.data.texts import LONGEST_TEXT, PIECE_BYTES, compressed
 from onecard.errors import UserError, nearest
 from onecard.facts.datasets import DatasetFacts, all_datasets, family, known_dataset
 

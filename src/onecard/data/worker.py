@@ -1,6 +1,6 @@
 """One worker process: reads jobs as JSON lines, writes answers as JSON lines, and dies with its parent.
 
-It is started as `python -m onecard.data.worker`; a closed standard input means that the parent is gone, however it died.
+Started as `python -m onecard.data.worker`; a closed standard input means that the parent is gone, however it died.
 """
 
 import errno
@@ -75,7 +75,7 @@ class _Worker:
         self.reading = Reading(**setup["reading"])
         self.part_bytes = int(setup.get("part_bytes") or PART_BYTES)
         tokenizer = load_tokenizer(setup["tokenizer"], self.work)
-        tokenizer.encode_batch(["warm"])
+        tokenizer.encode_batch([""])  # loads the engine now, not in the first job
         self.builder = PartBuilder(tokenizer, Cutting(**setup["cutting"]))
         self.order: Any = None
 

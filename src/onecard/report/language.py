@@ -52,10 +52,12 @@ class Language:
     def span(self, low: Quantity, high: Quantity) -> str:
         """Two ends as one: "6.90 – 7.42 GiB", the unit said once where it is the same."""
         first, last = self.quantity(low), self.quantity(high)
+        if first == last:
+            return first
         a, b = first.split(), last.split()
         if len(a) == len(b) == 2 and a[1] == b[1] and len(a[0]) > 0 and a[0][-1].isdigit():
             first = a[0]
-        return first if first == last else f"{first} – {last}"
+        return f"{first} – {last}"
 
     def sentence(self, words: Text) -> str:
         """Remarks are clauses; in a paragraph they are sentences, ended as the language ends them."""

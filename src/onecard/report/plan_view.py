@@ -44,7 +44,7 @@ PARTS: dict[str, T] = {
     "weights": T("weights"),
     "gradients": T("gradients"),
     "optimizer": T("optimizer"),
-    "cast_weights": T("weights in half precision"),
+    "cast_weights": T("half-precision weights"),
     "activations": T("activations"),
     "logits_and_loss": T("logits and loss"),
     "context": T("CUDA context"),
@@ -152,7 +152,7 @@ def _time(plan: RunPlan, why: dict[str, str]) -> Section:
         parts = sorted(((key, value) for key, value in t.parts.items() if value > 0), key=lambda item: -item[1])
         blocks.append(Table(
             (Column(T("Where a step goes")), Column(T("time"), "right"), Column(T("share"), "right")),
-            tuple((part_name(key), Quantity(value * 1000, ",.0f", "ms"), Quantity(value / spent, "percent"))
+            tuple((part_name(key), Quantity(value, "duration"), Quantity(value / spent, "percent"))
                   for key, value in parts),
             bar=1,
         ))  # fmt: skip
@@ -161,13 +161,14 @@ def _time(plan: RunPlan, why: dict[str, str]) -> Section:
 
 def _what_if(plan: RunPlan) -> Table:
     asked = plan.time.what_if
+    hours = plan.time.total_seconds.mid >= HOUR
     # Watts and price are fixed, so money goes with the hours.
     per_second = plan.energy.cost.mid / plan.time.total_seconds.mid
     rows = tuple(
         (
             Quantity(row.step_seconds, "duration"),
             Quantity(row.tokens_per_second, "int"),
-            Quantity(row.total_seconds / HOUR, ",.1f"),
+            Quantity(row.total_seconds / HOUR, ",.1f") if hours else Quantity(row.total_seconds, "duration"),
             cost(plan, row.total_seconds * per_second),
         )
         for row in asked
@@ -176,7 +177,7 @@ def _what_if(plan: RunPlan) -> Table:
     columns = (
         Column(T("What if a step takes"), "right"),
         Column(T("tokens/s"), "right"),
-        Column(T("hours in all"), "right"),
+        Column(T("hours in all") if hours else T("time in all"), "right"),
         Column(T("electricity"), "right"),
     )
     return Table(columns, rows, marked=(nearest,), bar=2)

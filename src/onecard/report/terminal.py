@@ -8,6 +8,7 @@ Rich draws boxes and measures cells; the layout of rows is ours, so that a formu
 import io
 import unicodedata
 from collections.abc import Iterable
+from itertools import zip_longest
 
 from rich import box
 from rich.cells import cell_len
@@ -48,7 +49,7 @@ _KEPT = {"\u00a0": "\ue000"} | {
 }
 LAID_OUT = str.maketrans(_KEPT)
 RESTORED = str.maketrans({private: char if char != "\u00a0" else " " for char, private in _KEPT.items()})
-LABEL, NOTE, FORMULA = "default", "dim", "italic dim"
+NOTE, FORMULA, FRAME = "dim", "italic dim", "bright_black"
 TONES: dict[Tone | None, str] = {"good": "bold green", "fair": "bold yellow", "bad": "bold red", None: "bold"}
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "! ", "bad": "✗ ", None: ""}
 
@@ -75,7 +76,7 @@ class _Page:
 
     def draw(self, document: Document) -> str:
         lines: list[list[Segment]] = []
-        title = Line(self.say(document.title), "bold")
+        title = Line().append(self.say(document.title), "bold")
         if document.subtitle is not None:
             title.append("\n").append(self.say(document.subtitle), NOTE)
         lines += self._lines(title, self.width)
@@ -102,11 +103,12 @@ class _Page:
         return self.console.render_lines(what, self.console.options.update(width=width), pad=True)
 
     def _string(self, line: list[Segment]) -> str:
-        """The line as text; a segment renders its own style, for console.print would lay it out a second time."""
         if not self.color:
             return "".join(segment.text for segment in line).rstrip()
-        system = ColorSystem.EIGHT_BIT
-        return "".join(s.style.render(s.text, color_system=system) if s.style else s.text for s in line).rstrip(" ")
+        return "".join(
+            segment.style.render(segment.text, color_system=ColorSystem.EIGHT_BIT) if segment.style else segment.text
+            for segment in line
+        ).rstrip(" ")
 
     def _columns(self, panels: list[RenderableType]) -> list[list[Segment]]:
         """One column, or two of about equal height, each read downward in the order given."""
@@ -122,7 +124,8 @@ class _Page:
         rows = max(len(left), len(right))
         left += [empty] * (rows - len(left))
         right += [empty] * (rows - len(right))
-        return [[*a, Segment(" "), *b] for a, b in zip(left, right, strict=True)]
+        gap = Segment(" " * (self.width - 2 * half))
+        return [[*a, gap, *b] for a, b in zip(left, right, strict=True)]
 
     def _headline(self, figures: Iterable[Figure]) -> RenderableType:
         grid = Grid(
@@ -131,7 +134,7 @@ class _Page:
         cells = []
         for figure in figures:
             grid.add_column(justify="center", ratio=1)
-            cell = Line(self.say(figure.label) + "\n", NOTE)
+            cell = Line().append(self.say(figure.label) + "\n", NOTE)
             cell.append(self._marked(figure), TONES[figure.tone])
             below = self._beside(figure)
             cell.append("\n" + below, NOTE)
@@ -146,7 +149,7 @@ class _Page:
             if number:
                 blocks.append(Line(""))
             blocks.append(self._block(block, inner))
-        return self._framed(Group(*blocks), section.title, NOTE)
+        return self._framed(Group(*blocks), section.title, FRAME)
 
     def _framed(self, inside: RenderableType, title: Text, border: str) -> RenderableType:
         heading = Line(self.say(title), "bold cyan" if self.color else "bold")
@@ -182,33 +185,45 @@ class _Page:
         return " · ".join(pieces) if not self.ascii else "; ".join(pieces)
 
     def _figures(self, rows: tuple[Figure, ...], width: int) -> RenderableType:
-        labels = [Line(self.say(row.label), LABEL) for row in rows]
+        labels = [Line(self.say(row.label)) for row in rows]
         values = [Line(self._marked(row), TONES[row.tone]) for row in rows]
         first = min(max(label.cell_len for label in labels), width * 2 // 5)
         usual = max(12, width // 6)  # a date or a rate may be wider; it then runs on to the right
         second = max((value.cell_len for value in values if value.cell_len <= usual), default=usual)
         room = width - first - second - 4
-        out: list[RenderableType] = []
+        out: list[Line] = []
         for row, label, value in zip(rows, labels, values, strict=True):
             beside = Line(self._beside(row), NOTE)
-            grid = Grid.grid(padding=(0, 2, 0, 0))
-            grid.add_column(width=first)
             below = Line("")
             if value.cell_len > second:
-                grid.add_column(width=width - first - 2)
-                grid.add_row(label, value.append("  ").append_text(beside))
+                value.style = ""
+                value.stylize(TONES[row.tone])
+                out += self._across((label, first), (value.append("  ").append_text(beside), width - first - 2))
             else:
                 if room < 16 and beside.cell_len > room:  # no room at the side: on lines of its own
                     below, beside = beside, below
-                grid.add_column(width=second, justify="right")
-                grid.add_column(width=max(room, 1))
-                grid.add_row(label, value, beside)
-            out.append(grid)
+                value.pad_left(second - value.cell_len)
+                out += self._across((label, first), (value, second), (beside, max(room, 1)))
             if below.plain:
-                out.append(_indented(below, width))
+                out += self._across((Line(""), 2), (below, width - 4))
             if row.formula:
-                out.append(_indented(Line("= " + plain(row.formula, self.encoding), FORMULA), width))
-        return Group(*out)
+                out += self._across((Line(""), 2), (Line("= " + plain(row.formula, self.encoding), FORMULA), width - 4))
+        return _joined(out)
+
+    def _across(self, *cells: tuple[Line, int]) -> list[Line]:
+        """Cells beside each other, two spaces apart, each wrapped to its width; lighter than a table a row."""
+        wrapped = [[cell] if cell.cell_len <= width else list(cell.wrap(self.console, width)) for cell, width in cells]
+        lines = []
+        for row in zip_longest(*wrapped):
+            line = Line()
+            for number, (cell, (_, width)) in enumerate(zip(row, cells, strict=True)):
+                shown = cell if cell is not None else Line("")
+                shown.rstrip()
+                line.append("  " if number else "").append_text(shown)
+                if number + 1 < len(cells):
+                    line.append(" " * (width - shown.cell_len))
+            lines.append(line)
+        return lines
 
     def _table(self, table: Table, width: int) -> RenderableType:
         grid = Grid(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1),
@@ -233,14 +248,20 @@ class _Page:
 
     def _notes(self, notes: Notes, width: int) -> RenderableType:
         mark = plain("• " if notes.tone is None else MARKS[notes.tone], self.encoding)
-        out = []
+        out: list[Line] = []
         for item in notes.items:
-            grid = Grid.grid()
-            grid.add_column(width=len(mark))
-            grid.add_column(width=width - len(mark))
-            grid.add_row(Line(mark, TONES[notes.tone]), Line(self.say(item)))
-            out.append(grid)
-        return Group(*out)
+            for number, line in enumerate(Line(self.say(item)).wrap(self.console, width - len(mark))):
+                line.rstrip()
+                start = Line().append(" " * len(mark) if number else mark, TONES[notes.tone])
+                out.append(start.append_text(line))
+        return _joined(out)
+
+
+def _joined(lines: list[Line]) -> Line:
+    """Lines that are laid out already."""
+    whole = Line("\n").join(lines)
+    whole.no_wrap = True
+    return whole
 
 
 def column_widths(table: Table, titles: list[str], said: list[list[str]], room: int) -> list[int | None]:
@@ -264,11 +285,3 @@ def column_widths(table: Table, titles: list[str], said: list[list[str]], room: 
             return [None] * len(titles)
         widths[widest] -= 1
     return list(widths)
-
-
-def _indented(line: Line, width: int) -> RenderableType:
-    grid = Grid.grid()
-    grid.add_column(width=4)
-    grid.add_column(width=width - 4)
-    grid.add_row("", line)
-    return grid

@@ -28,6 +28,7 @@ from onecard.train.faults import Faults
 from onecard.train.loader import Loader
 from onecard.train.loggers import Loggers, open_loggers
 from onecard.train.model import GPT
+from onecard.train.modern import make_model
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
 from onecard.train.pretrained import load_weights
 from onecard.train.progress import Progress, check_same_model
@@ -173,7 +174,7 @@ def open_session(
         check_same_model(config, saved[0]["config"])
 
     torch.manual_seed(config.seed)
-    model = GPT(config)
+    model = make_model(config)
     if config.init_from not in ("scratch", "resume") and saved is None:
         load_weights(model, config.init_from)
         flight.say(f"weights: from {config.init_from}")

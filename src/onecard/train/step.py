@@ -54,7 +54,7 @@ class Stepper:
 
     def apply(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_scale", 1.0)  # the modern recipe's groups differ by fixed ratios
         if self.scaler.is_enabled():
             self.scaler.step(self.optimizer)
             self.scaler.update()
