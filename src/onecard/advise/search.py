@@ -4,14 +4,15 @@
     best = search.best()
 
 It is exact over its grid: every shape gets an optimistic bound first (as if memory were free), and those whose bound
-cannot beat the best found are not tuned. So more hours or more memory, which only widen the choice, never give worse.
+cannot beat the best found are not tuned. Micro-batches divide the total batch exactly, so that a faster step always means
+more tokens. So more hours or more memory, which only widen the choice, never give worse.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from onecard.advise.savers import Tuned, all_savers, fastest, variant
+from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, variant
 from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
 from onecard.config import GPT2_PADDED_VOCAB, RunConfig
 from onecard.errors import UserError
@@ -23,7 +24,6 @@ from onecard.plan.speed import StepTime, step_time
 from onecard.plan.warnings import usual_learning_rate
 from onecard.units import HOUR, YEAR
 
-BATCHES = tuple(sorted({2**k for k in range(8)} | {3 * 2**k for k in range(6)}))  # 1, 2, 3, 4, 6, 8, … 96, 128
 MOST_EPOCHS = 4  # repetition costs next to nothing up to there (Muennighoff et al. 2023)
 EVAL_TOKENS = 2**20  # held-out tokens of one evaluation: the loss to about 0.003 nats
 EVALS = 21  # a run is evaluated 20 times and at its start, or once an hour if that is more
@@ -114,7 +114,7 @@ class Search:
         return variant(self.base, n_layer=shape.n_layer, n_head=shape.n_head, n_embd=shape.n_embd)
 
     def _wanted_sequences(self, model: RunConfig) -> int:
-        return max(1, usual_batch(matmul_params(model.shape)) * 1024 // self.base.block_size)
+        return usual_batch(matmul_params(model.shape), self.base.block_size)
 
     def most_tokens(self, shape: Shape) -> float:
         """As many as the data holds four times over and the public losses reach for the size."""
@@ -143,8 +143,8 @@ class Search:
     def _ideal(self, shape: Shape, slack: float) -> float:
         model = self._model(shape)
         wanted = self._wanted_sequences(model)
-        batch = min(BATCHES[-1], wanted)
-        full = variant(model, batch_size=batch, gradient_accumulation_steps=max(1, wanted // batch))
+        batch = micro_batches(variant(model, batch_size=wanted, gradient_accumulation_steps=1))[-1]
+        full = variant(model, batch_size=batch, gradient_accumulation_steps=wanted // batch)
         time = step_time(full, self.device, self.dtype)
         per_token = slack * time.seconds.mid / full.tokens_per_step
         most = self.most_tokens(shape)
@@ -199,9 +199,9 @@ class Search:
             if tuned is None:
                 return None
             steps = self._steps(shape, tuned)
-            if steps >= SCHEDULE_STEPS or sequences * self.base.block_size <= SMALLEST_BATCH:
+            if steps >= SCHEDULE_STEPS or sequences % 2 or sequences * self.base.block_size <= SMALLEST_BATCH:
                 break
-            sequences = -(-sequences // 2)  # a short schedule: smaller steps, more of them
+            sequences //= 2  # a short schedule: smaller steps, more of them
         if steps < FEWEST_STEPS:
             return None
         tokens = steps * tuned.config.tokens_per_step
@@ -213,8 +213,9 @@ class Search:
         key = shape, sequences
         if key not in self._tuned:
             model = variant(self._model(shape), batch_size=sequences, gradient_accumulation_steps=1)
-            batches = tuple(b for b in BATCHES if b <= sequences)
-            self._tuned[key] = fastest(model, self.device, self.dtype, batches, choices=all_savers(self.base))
+            self._tuned[key] = fastest(
+                model, self.device, self.dtype, micro_batches(model), choices=all_savers(self.base)
+            )
         return self._tuned[key]
 
     def _steps(self, shape: Shape, tuned: Tuned) -> int:
