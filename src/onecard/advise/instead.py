@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from onecard.advise.models import RELEASED, NamedModel
 from onecard.advise.offload import Offload
-from onecard.advise.rent import micro_batches, rented
-from onecard.advise.savers import fastest, variant
+from onecard.advise.rent import rented
+from onecard.advise.savers import fastest, micro_batches, variant
 from onecard.advise.search import base_config
 from onecard.advise.shapes import shapes, total_params, usual_batch
 from onecard.config import RunConfig, load
