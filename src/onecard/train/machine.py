@@ -5,10 +5,10 @@ Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this ca
 """
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -72,6 +72,7 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+@cache
 def measured_peak_flops(device: torch.device, dtype: str) -> float:
     """The best of a few large matmuls: what "peak" means on a machine whose data sheet is not at hand."""
     size = 1024 if device.type == "cpu" else 4096
@@ -111,7 +112,3 @@ def watt_meter(device: torch.device) -> Callable[[], float | None]:
     except Exception:  # no NVML bindings, or a card that does not tell
         return lambda: None
     return lambda: torch.cuda.power_draw(device) / 1000  # milliwatts
-
-
-def median_seconds(seconds: list[float]) -> float:
-    return statistics.median(seconds) if seconds else 0.0
