@@ -4,7 +4,6 @@
 Summary(tokens_train=3681498112, tokens_val=18500608, vocab_size=50257, bytes_per_token=4.61)
 """
 
-import hashlib
 import json
 import os
 import struct
@@ -49,6 +48,7 @@ class Manifest:
     skipped: dict[str, int] = field(default_factory=dict)
     order: str = "shuffled"  # or "as given", "running text"
     format: str = "llm.c"  # or "nanogpt", "datatrove": raw uint16 without a header
+    request: str = ""  # digest of the words and options that asked for it
     fingerprint: str = ""
     version: str = ""
     created: str = ""
@@ -168,11 +168,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_aside(folder / MANIFEST, (json.dumps(manifest.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def write_aside(path: Path, content: bytes) -> None:
+def write_aside(path: Path, *content: bytes | memoryview) -> None:
     """Write whole or not at all: aside, to the disk, then renamed."""
     aside = path.with_name(path.name + ".tmp")
     with open(aside, "wb") as file:
-        file.write(content)
+        for piece in content:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)
@@ -193,6 +194,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
+    import hashlib  # OpenSSL takes milliseconds to load, and planning only counts tokens
+
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -6,8 +6,8 @@
 """
 
 from datetime import datetime, timedelta
+from math import exp
 
-from onecard import __version__
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
@@ -25,6 +25,8 @@ from onecard.plan.params import params
 from onecard.plan.result import SCHEMA, Energy, Flops, KnownRun, Loss, Mfu, Params, Range, RunPlan, Time, Tokens
 from onecard.plan.speed import StepTime, step_time
 from onecard.plan.warnings import warnings
+from onecard.plan.whatif import whatif
+from onecard.version import __version__
 
 A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
 CURVE_POINTS = 40
@@ -48,8 +50,7 @@ def plan(
         )
     dtype = device.training_dtype if config.dtype == "auto" else config.dtype
     corpus = corpus_of(config.dataset, asked=False) if data is None else corpus_of(data, like=config.dataset)
-    if config.vocab_size is None and corpus.vocab_size is not None:
-        config = config.replace(vocab_size=corpus.vocab_size)
+    config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
     tokens = _tokens(config, counts, corpus)
     flops = _flops(config, counts, tokens)
@@ -71,7 +72,7 @@ def plan(
         memory=peak_memory(config, device, dtype, gpus),
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=_loss(config, counts, corpus, loss) if loss else None,
-        known_runs=_known_runs(counts, flops),
+        known_runs=_known_runs(counts, flops, corpus),
         warnings=warnings(config, device, dtype, tokens.epochs),
         formulas=FORMULAS,
     )
@@ -117,6 +118,7 @@ def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:
         total_seconds=total,
         compile_seconds=start,
         parts=step.parts,
+        what_if=whatif(config, step.seconds.mid),
         basis=step.basis,
         finish=_finish(now, total.mid),
     )
@@ -141,15 +143,18 @@ def _price(price: Price | str | None) -> Price:
     return electricity("WORLD") if price is None else parse_price(price)
 
 
+def energy_of(watts: float, seconds: float) -> float:
+    """kWh: 200 W for 20 h are 4 kWh."""
+    return watts * seconds / 3.6e6
+
+
 def _energy(device: Device, gpus: int, seconds: Range, price: Price) -> Energy:
     watts = device.watts * gpus  # the card at its limit, where training keeps it; the rest of the machine comes on top
-    kwh = seconds.scaled(watts / 3.6e6)
+    kwh = Range(*(energy_of(watts, each) for each in (seconds.low, seconds.mid, seconds.high)))
     return Energy(watts, kwh, kwh.scaled(price.per_kwh), price.currency, price.per_kwh, price.source)
 
 
 def _loss(config: RunConfig, counts: Params, corpus: Corpus, estimate: LossEstimate) -> Loss:
-    from math import exp
-
     final = estimate.final
     return Loss(
         expected=final,
@@ -192,17 +197,18 @@ def _against_gpt2(counts: Params, corpus: Corpus, expected: Range) -> Note | Non
 _LANDMARKS = ("llm.c 124M on FineWeb 10B", "build-nanogpt 124M on FineWeb-Edu 10B", "modded-nanogpt speedrun 124M")
 
 
-def _known_runs(counts: Params, flops: Flops) -> list[KnownRun]:
+def _known_runs(counts: Params, flops: Flops, corpus: Corpus) -> list[KnownRun]:
     models = [_released(counts), *(model for model in known_models() if model.name in _LANDMARKS)]
     return [
         KnownRun(
             name=model.name,
             params=model.params,
             tokens=model.tokens,
-            tokens_published=model.tokens_low == model.tokens_high,
+            tokens_low=model.tokens_low,
+            tokens_high=model.tokens_high,
             flops=model.flops,
             ratio=flops.total_6nd / model.flops,
-            losses=model.losses,
+            loss=model.losses.get(corpus.family or ""),
             source=model.source,
         )
         for model in models

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 SLICE_BYTES = 64 * 2**20  # of fp32 logits at a time: large enough to keep matmuls efficient
 
 
+@torch.compiler.disable  # Inductor would unroll the loop and make all slices at once: twice the memory it saves
 def chunked_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, rows: int | None = None, soft_cap: float | None = None
 ) -> Tensor:
