@@ -127,7 +127,9 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
     """Three functions do on a CPU what they would not do on a card."""
     originals = F.scaled_dot_product_attention, F.dropout, F.softmax
     F.scaled_dot_product_attention = _cuda_attention
-    F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[0]  # keeps a mask of bytes
+    F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
+        0
+    ]  # keeps a mask of bytes
     if mixed:  # softmax is on CUDA's list of what autocast runs in fp32, and not on the CPU's
         F.softmax = lambda x, dim, **kw: torch.softmax(x.float(), dim)
     try:
