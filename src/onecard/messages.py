@@ -3,15 +3,19 @@
 >>> str(Note("epochs", "the data is seen {epochs:.1f} times over {tokens:count} tokens", epochs=2.85, tokens=3.68e9))
 'the data is seen 2.9 times over 3.68 B tokens'
 
-A format name after the colon (count, int, bytes, duration, percent, money) says what kind of quantity it is; `report`
-swaps in a formatter for the reader's language and looks the template up in its catalogue.
+A format name after the colon (count, int, bytes, duration, percent, power, money, when, date) says what kind of
+quantity it is; `report` swaps in a formatter for the reader's language and looks the template up in its catalogue.
+Money is a pair (amount, ISO currency), `when` and `date` an ISO time; any other spec is Python's own. A figure may
+itself be a T.
+
+`tools/messages.py` finds the templates in the source, so they are written out where they are used, never computed.
 """
 
 import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from onecard.units import show_bytes, show_count, show_duration
+from onecard.units import show_bytes, show_count, show_date, show_duration, show_money, show_power, show_when
 
 SHOW: dict[str, Callable[[Any], str]] = {
     "count": show_count,
@@ -19,6 +23,10 @@ SHOW: dict[str, Callable[[Any], str]] = {
     "bytes": show_bytes,
     "duration": show_duration,
     "percent": lambda share: f"{share:.1%}" if share < 0.1 else f"{share:.0%}",
+    "power": show_power,
+    "money": show_money,
+    "when": show_when,
+    "date": show_date,
 }
 
 
@@ -34,16 +42,44 @@ class Words(string.Formatter):
         return str(super().format_field(value, format_spec))
 
 
-class Note:
-    """One sentence: a stable code for programs, an English template for catalogues, and its figures."""
+class T:
+    """Words for people: an English template that catalogues translate, and its figures.
 
-    def __init__(self, code: str, text: str, **values: Any):
-        self.code = code
+    >>> str(T("{tokens:count} tokens in {steps:int} steps", tokens=10_485_760_000, steps=20_000))
+    '10.49 B tokens in 20,000 steps'
+    """
+
+    def __init__(self, text: str, /, **values: Any):
         self.text = text
         self.values = values
 
     def __str__(self) -> str:
         return Words().vformat(self.text, (), self.values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+class Plural(T):
+    """Words that depend on the figure named `n`: Plural("{n:int} card", "{n:int} cards", n=2)."""
+
+    def __init__(self, one: str, many: str, /, **values: Any):
+        super().__init__(one if values["n"] == 1 else many, **values)
+        self.one, self.many = one, many
+
+
+class Note(T):
+    """One sentence: a stable code for programs, an English template for catalogues, and its figures."""
+
+    def __init__(self, code: str, text: str, **values: Any):
+        super().__init__(text, **values)
+        self.code = code
 
     def __repr__(self) -> str:
         return f"Note({self.code!r}, {str(self)!r})"

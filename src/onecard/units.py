@@ -8,6 +8,7 @@
 
 import math
 import re
+from datetime import datetime
 
 from onecard.errors import UserError
 
@@ -90,11 +91,13 @@ def show_bytes(value: float) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Two units at most: "0.12 s", "45 s", "16 min", "13 h 54 min", "3 d 4 h"."""
+    """Two units at most: "1.1 ms", "0.12 s", "45.1 s", "16 min", "13 h 54 min", "3 d 4 h"."""
+    if 0 < seconds < 0.1:
+        return f"{seconds * 1000:.1f} ms"
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 100:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s"
     if seconds < 100 * MINUTE:
         return f"{seconds / MINUTE:.0f} min"
     if seconds < 2 * DAY:
@@ -104,3 +107,37 @@ def show_duration(seconds: float) -> str:
     if hours < 24 * 365:
         return f"{hours // 24} d {hours % 24} h"
     return f"{seconds / YEAR:.1f} y"
+
+
+def show_power(value: float) -> str:
+    """FLOPs and other great numbers: "2.55 × 10¹⁸"."""
+    if not value:
+        return "0"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa} × 10{str(int(exponent)).translate(SUPERSCRIPT)}"
+
+
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def show_money(money: tuple[float, str]) -> str:
+    """An amount and its ISO currency: "$1.20", "€0.94", "CHF 3.10"; whole units from a thousand on."""
+    amount, currency = money
+    sign = {"USD": "$", "EUR": "€", "GBP": "£", "INR": "₹"}.get(currency, currency + "\u00a0")
+    return f"{sign}{amount:,.0f}" if amount >= 1000 else f"{sign}{amount:.2f}"
+
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def show_when(iso: str) -> str:
+    """A clock time a person can expect: "Sat 14 Mar, 07:12". Not strftime, which asks the C locale."""
+    t = datetime.fromisoformat(iso)
+    return f"{_DAYS[t.weekday()]} {t.day} {_MONTHS[t.month - 1]}, {t.hour:02d}:{t.minute:02d}"
+
+
+def show_date(iso: str) -> str:
+    """A day far enough away to need its year: "14 Mar 2028"."""
+    t = datetime.fromisoformat(iso)
+    return f"{t.day} {_MONTHS[t.month - 1]} {t.year}"

@@ -15,6 +15,16 @@ from onecard.errors import OnecardError, UserError, nearest
 
 VERBS: dict[str, str] = {
     "plan": "what will this run need? tokens, hours, memory, money, loss",
+    "recommend": "what should I run on my card, in the time I have?",
+    "can": "can this card train that model at all?",
+    "data": "download, tokenise, shuffle and shard text; look at the result",
+    "train": "the run: exact, resumable, nothing lost",
+    "sample": "text from a trained model",
+    "runs": "the runs below this folder: state, loss, hours, cost",
+    "compare": "which run is faster, better, cheaper, and why",
+    "explain": "why a run is as fast and as good as it is, and what to try next",
+    "probe": "measure this machine, so that the next plan is sharper",
+    "verify-resume": "proof, on this machine, that a stop loses nothing",
     "gpus": "the cards that are known, and a search in them",
     "demo": "the main job, on this machine, in a few minutes",
 }
@@ -41,9 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("onecard: stopped", file=sys.stderr)
         return 130
+    except MemoryError:
+        print("onecard: out of memory", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if os.environ.get("ONECARD_DEBUG"):
+            raise
+        print(f"onecard: a fault of onecard's own: {type(error).__name__}: {error}", file=sys.stderr)
+        print("  hint: please report it with what ONECARD_DEBUG=1 shows", file=sys.stderr)
+        return 70  # EX_SOFTWARE
 
 
 def _dispatch(words: list[str]) -> int:
@@ -51,7 +70,7 @@ def _dispatch(words: list[str]) -> int:
         print(_overview())
         return 0
     if words[0] in ("-V", "--version"):
-        from onecard import __version__
+        from onecard.version import __version__
 
         print(f"onecard {__version__}")
         return 0

@@ -110,6 +110,12 @@ class RunConfig:
     def replace(self, **changes: Any) -> "RunConfig":
         return RunConfig.from_values({**dataclasses.asdict(self), **changes})
 
+    def for_vocabulary(self, size: int | None) -> "RunConfig":
+        """With the data's vocabulary where none was chosen; a large one is padded to 64, as nanoGPT pads GPT-2's."""
+        if self.vocab_size is not None or size is None:
+            return self
+        return self.replace(vocab_size=size if size < 1000 else -(-size // 64) * 64)
+
     def changed(self) -> dict[str, Value]:
         """The keys that differ from the defaults, in the order they are declared."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}

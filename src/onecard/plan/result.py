@@ -9,6 +9,7 @@ from typing import Any, Literal
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.messages import Note
+from onecard.plan.whatif import WhatIf
 
 SCHEMA = "onecard.plan/1"
 
@@ -64,8 +65,9 @@ class Time:
     total_seconds: Range
     compile_seconds: float
     parts: dict[str, float]  # seconds of one step: matmul, memory, optimizer, launch, data, exchange
+    what_if: list[WhatIf]  # hours in all for other seconds per step
     basis: str  # "measured": a probe of this very card; "fitted": kin of its architecture; "class": a wider guess
-    finish: str  # ISO time if started now
+    finish: str | None  # ISO time if started now; None beyond the calendar
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,12 @@ class Loss:
 class KnownRun:
     name: str
     params: int
-    tokens: float
-    flops: float
-    ratio: float  # this plan's FLOPs over that run's
-    loss: float | None
+    tokens: float  # the middle of the range
+    tokens_low: float
+    tokens_high: float  # above tokens_low where the count was never published
+    flops: float  # 6·N·D
+    ratio: float  # this plan's 6·N·D over that run's
+    loss: float | None  # nats on the text this plan reads, where it is known
     source: str
 
 
@@ -141,18 +145,19 @@ class RunPlan:
     formulas: dict[str, str]  # figure's path → formula and source, for --explain
 
     def to_json(self) -> dict[str, Any]:
-        answer = _plain(self)
+        answer = as_plain(self)
         assert isinstance(answer, dict)
         return answer
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """Any result as JSON's own kinds; a sentence is its code and its English words."""
     if isinstance(value, Note):
         return {"code": value.code, "text": str(value)}
     if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [as_plain(item) for item in value]
     return value

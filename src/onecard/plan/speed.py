@@ -13,11 +13,11 @@ fit/speed.py from public runs. Everything grows strictly with layers, width, bat
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
+from onecard.facts.table import fact_file
 from onecard.plan.calibration import Calibration
 from onecard.plan.flops import attention_flops
 from onecard.plan.result import Range
@@ -60,7 +60,7 @@ def workload_time(
 @cache
 def speed_fit() -> Fit:
     """The fitted constants that ship with onecard."""
-    fit: Fit = json.loads((files("onecard.facts") / "speed_fit.json").read_text(encoding="utf-8"))
+    fit: Fit = json.loads(fact_file("speed_fit.json"))
     return fit
 
 

@@ -1,0 +1,52 @@
+"""One document, shown in the terminal, in Markdown or as a page, in the reader's language.
+
+print(show(plan_document(plan), "terminal", lang="es"), end="")
+"""
+
+import os
+import shutil
+import sys
+
+from onecard.errors import UserError
+from onecard.report.document import Document
+from onecard.report.language import NAMES, Language, language
+
+__all__ = ["Language", "language", "show"]
+
+
+def show(document: Document, format: str = "terminal", lang: str | None = None, width: int | None = None,
+         color: bool | None = None, encoding: str | None = None) -> str:  # fmt: skip
+    """The document as text, "terminal", "markdown" or "html". Width, colour and encoding are standard output's unless given."""
+    speech = language(lang)
+    if format == "markdown":
+        from onecard.report.markdown import render as markdown
+
+        return markdown(document, speech)
+    if format == "html":
+        from onecard.report.html import render as html
+
+        return html(document, speech)
+    from onecard.report.terminal import render as terminal
+
+    encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
+    if speech.code == "hi" and not encoding.lower().replace("-", "").startswith("utf"):
+        if lang is not None:
+            raise UserError(f"this terminal's encoding ({encoding}) has no letters for {NAMES[speech.code]}",
+                            hint="set PYTHONIOENCODING=utf-8, or use --lang en")  # fmt: skip
+        speech = language("en")  # nobody asked: words beat a page of question marks
+    return terminal(document, speech, width or _width(), wants_color() if color is None else color, encoding)
+
+
+def wants_color() -> bool:
+    """Colour on a terminal, unless NO_COLOR is set (no-color.org) or the terminal is too old for it."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty():
+        return False
+    if os.name != "nt":
+        return True
+    from rich.console import detect_legacy_windows
+
+    return not detect_legacy_windows()
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((80, 24)).columns

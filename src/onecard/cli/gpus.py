@@ -1,0 +1,66 @@
+"""`onecard gpus [words]`: the cards that are known."""
+
+import argparse
+import json
+
+HELP = "List and search the known cards; --here shows what the driver says of this machine's."
+EXAMPLE = """onecard gpus ada 12gb
+
+a card of your own goes in gpus.toml in onecard's config folder (--where prints its path), or in a file given to --gpu:
+  [[gpu]]
+  name = "RTX 4070 at 160 W"
+  like = "RTX 4070"     # or memory_gib, bandwidth_gbs, bf16_tflops, fp32_tflops
+  watts = 160"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", help="words that must all occur: a name, a maker, an architecture, 12gb")
+    parser.add_argument("--here", action="store_true", help="the card in this machine, asked of its driver")
+    parser.add_argument("--where", action="store_true", help="print where your own gpus.toml belongs")
+    parser.add_argument("--json", action="store_true", help="machine-readable, in base units")
+
+
+def run(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from onecard.errors import UserError
+    from onecard.facts import search_gpus
+    from onecard.facts.here import here
+    from onecard.facts.user_cards import user_cards_file
+
+    if args.where:
+        print(user_cards_file())
+        return 0
+    cards = [here()] if args.here else search_gpus(args.words)
+    if not cards:
+        raise UserError(
+            f"no card matches {' '.join(args.words)!r}", hint="use fewer words; `onecard gpus` lists them all"
+        )
+    if args.json:
+        print(json.dumps([asdict(card) for card in cards], indent=1))
+        return 0
+    from rich.table import Table
+
+    from onecard.cli.terminal import console
+    from onecard.units import GIB
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("card", "architecture"):
+        table.add_column(column, no_wrap=column == "card")
+    for column in ("GiB", "GB/s", "bf16", "fp16", "fp32", "watts", "sure"):
+        table.add_column(column, justify="right")
+    for card in cards:
+        rates = (card.bf16_flops, card.fp16_flops, card.fp32_flops)
+        table.add_row(
+            card.name, card.architecture, f"{card.memory_bytes / GIB:.3g}", f"{card.bandwidth / 1e9:,.0f}",
+            *("–" if rate is None else f"{rate / 1e12:.3g}" for rate in rates), f"{card.watts:.0f}", card.confidence,
+        )  # fmt: skip
+    out = console()
+    out.print(table)
+    out.print(
+        "\n[dim]TFLOPS, dense, accumulating in fp32. sure: A checked, B computed from the specification, C a guess.[/]"
+    )
+    for card in cards if len(cards) <= 3 else ():
+        taken = "" if card.taken_bytes is None else f"; {card.taken_bytes / GIB:.2f} GiB in use by other programs"
+        out.print(f"[dim]{card.name}: {card.source} ({card.checked}){taken}. {card.note}[/]")
+    return 0

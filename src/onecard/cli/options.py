@@ -1,0 +1,38 @@
+"""Options that several commands share, and the one way a report leaves a command."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+FORMATS = ("json", "markdown", "html")
+
+
+def add_config(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    """CONFIG, --set key=value, and (through main) nanoGPT's own --key=value."""
+    parser.add_argument("config", nargs=None if required else "?", metavar="CONFIG",
+                        help="a nanoGPT config/*.py (read, never run), a .toml, or a preset such as gpt2")  # fmt: skip
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
+                        help="change a config key; nanoGPT's --KEY=VALUE works too")  # fmt: skip
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """How the answer is shown."""
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="machine-readable, base units (docs/formats.md)")
+    formats.add_argument("--markdown", action="store_true", help="for a README, an issue or a wiki")
+    formats.add_argument("--html", action="store_true", help="one self-contained page")
+    parser.add_argument("--explain", action="store_true", help="each figure with its formula and source")
+    parser.add_argument("--lang", metavar="en|es|hi", help="the report's language (default: your locale's)")
+
+
+def show_report(args: argparse.Namespace, as_json: Callable[[], Any], document: Callable[[], Any]) -> None:
+    """Print the answer in the format asked for."""
+    if args.json:
+        print(json.dumps(as_json(), ensure_ascii=False, indent=1, allow_nan=False))
+        return
+    from onecard.report import show
+
+    wanted = next((name for name in FORMATS if getattr(args, name)), "terminal")
+    sys.stdout.write(show(document(), wanted, lang=args.lang))

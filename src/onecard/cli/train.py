@@ -1,0 +1,127 @@
+"""`onecard train`: the run."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onecard.errors import OnecardError, UserError
+
+if TYPE_CHECKING:
+    from onecard.config import RunConfig
+    from onecard.plan import RunPlan
+
+HELP = "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
+EXAMPLE = "onecard train train_shakespeare_char --max_iters=200 --device=cpu --compile=False"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from onecard.cli.options import add_config
+
+    add_config(parser)
+    parser.add_argument("--resume", action="store_true", help="go on with the run in out_dir from its last checkpoint")
+    parser.add_argument("--extend", action="store_true", help="go on with a finished run to a larger max_iters")
+    parser.add_argument("--quiet", action="store_true", help="no progress; only what must be heard, on stderr")
+    parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    rank = int(os.environ.get("RANK", 0))
+    try:
+        return _run(args, speaks=rank == 0)
+    except OnecardError as error:
+        if (rank and isinstance(error, UserError)) or not error.message:
+            return error.exit_code  # the first process says the same
+        raise
+
+
+def _run(args: argparse.Namespace, speaks: bool) -> int:
+    config = chosen_config(args)
+    from onecard.plan import plan
+
+    try:
+        planned = plan(config)
+    except UserError as error:  # a card that is not in the table can still train
+        planned = None
+        if speaks and not args.json:
+            print(f"no plan: {error.message}")
+    if planned is not None and speaks and not args.json and not args.quiet:
+        print("\n".join(summary(planned)))
+
+    from onecard.train.faults import Faults
+    from onecard.train.loop import train
+    from onecard.train.machine import choose_device, watt_meter
+    from onecard.train.view import View
+
+    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""))
+    resume = args.resume or args.extend
+    if not speaks:
+        train(config, resume=resume, faults=faults)
+        return 0
+    meter = watt_meter(choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0))))
+    with View(config, planned, config.max_iters, quiet=args.quiet or args.json, watts=meter) as view:
+        outcome = train(config, resume=resume, view=view, plan=planned, faults=faults)
+        if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
+            view.message(f"this run was finished at step {outcome.step:,}; "
+                         f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` goes on")  # fmt: skip
+    return _ended(outcome, args)
+
+
+def _ended(outcome: Any, args: argparse.Namespace) -> int:
+    import json
+    import signal
+
+    if args.json:
+        answer = {"state": outcome.state, "step": outcome.step, "loss": outcome.loss, "val_loss": outcome.val_loss,
+                  "folder": str(outcome.folder)}  # fmt: skip
+        print(json.dumps(answer))
+    elif outcome.state == "stopped":
+        print(
+            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` goes on"
+        )
+    else:
+        found = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"
+        print(f"finished at step {outcome.step:,}{found}; `onecard sample {outcome.folder}` lets it speak")
+    return 130 if outcome.stopped_by == signal.SIGINT else 0
+
+
+def chosen_config(args: argparse.Namespace) -> "RunConfig":
+    """What was typed; --resume without CONFIG takes the run's own config, and --extend moves the schedule's end."""
+    from onecard.config import load, parse_overrides
+
+    given = parse_overrides(args.overrides)
+    if not (args.resume or args.extend):
+        return load(args.config, args.overrides)
+    out_dir = given.get("out_dir") or (load(args.config).out_dir if args.config else "out")
+    saved = Path(str(out_dir)) / "config.toml"
+    if not saved.is_file():
+        if args.extend:
+            raise UserError(f"{out_dir} holds no run to extend", hint="name it by --out_dir=…")
+        return load(args.config, args.overrides)
+    before = load(saved)
+    config = load(args.config or saved, args.overrides)
+    if args.extend:
+        if config.max_iters <= before.max_iters:
+            raise UserError(f"the run in {out_dir} already goes to max_iters = {before.max_iters}",
+                            hint=f"--extend needs a larger one, such as --max_iters={2 * before.max_iters}")  # fmt: skip
+        if "lr_decay_iters" not in given and before.lr_decay_iters == before.max_iters:
+            config = config.replace(lr_decay_iters=config.max_iters)
+    return config
+
+
+def summary(plan: "RunPlan") -> list[str]:
+    """The plan in one screen."""
+    from onecard.units import show_bytes, show_count, show_duration
+
+    time, memory, tokens = plan.time, plan.memory, plan.tokens
+    epochs = "" if tokens.epochs is None else f", {tokens.epochs:.2f} epochs of {tokens.dataset}"
+    lines = [
+        f"model     {show_count(plan.params.total)} parameters ({show_count(plan.params.nanogpt)} as nanoGPT counts)",
+        f"tokens    {show_count(tokens.per_step)} a step, {show_count(tokens.total)} in all{epochs}",
+        f"compute   {plan.flops.total_nanogpt:.3g} FLOPs on {plan.gpus} × {plan.device.name}, {plan.dtype}",
+        f"time      {show_duration(time.total_seconds.low)} to {show_duration(time.total_seconds.high)} ({time.basis})",
+        f"memory    {show_bytes(memory.allocated_bytes.mid)} of {show_bytes(memory.card_bytes)}: fits {memory.fits}",
+    ]
+    if plan.loss is not None:
+        lines.append(f"loss      {plan.loss.expected.low:.2f} to {plan.loss.expected.high:.2f} expected at the end")
+    return [*lines, *(f"note      {warning}" for warning in plan.warnings[:4])]

@@ -1,0 +1,38 @@
+"""Models and runs that people compare with: size, tokens (a range where unpublished), losses, sources.
+
+>>> [m.name for m in known_models() if m.preset == "gpt2-xl"]
+['GPT-2 1.5B (OpenAI)']
+"""
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+
+from onecard.facts.table import fact_file
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    name: str
+    params: int
+    tokens_low: float
+    tokens_high: float
+    source: str
+    preset: str | None = None  # the released model of this preset's shape
+    losses: dict[str, float] = field(default_factory=dict)  # data set → nats per GPT-2 token on its validation text
+
+    @property
+    def tokens(self) -> float:
+        """The middle of the range, in ratio."""
+        return float((self.tokens_low * self.tokens_high) ** 0.5)
+
+    @property
+    def flops(self) -> float:
+        """6·N·D."""
+        return 6 * self.params * self.tokens
+
+
+@cache
+def known_models() -> tuple[KnownModel, ...]:
+    content = tomllib.loads(fact_file("models.toml"))
+    return tuple(KnownModel(**entry) for entry in content["model"])

@@ -1,0 +1,32 @@
+"""Each figure's formula and source, for `--explain`. Keys are the paths of the JSON answer."""
+
+FORMULAS: dict[str, str] = {
+    "tokens.per_step": "batch_size × block_size × gradient_accumulation_steps (the total over all cards, as in nanoGPT)",
+    "tokens.total": "tokens per step × max_iters",
+    "tokens.epochs": "tokens in all ÷ tokens of the data set",
+    "tokens.per_param": "tokens in all ÷ all parameters",
+    "tokens.compute_optimal": "α·A/N^α = β·B/D^β with A = 482.01, α = 0.3478, B = 2085.43, β = 0.3658 "
+    "(Besiroglu et al. 2024, refit of Hoffmann et al. 2022)",
+    "params.total": "V·C + T·C + L·(12·C² + norms and biases) + final norm; the tied head counts once",
+    "params.nanogpt": "total − position embeddings: what nanoGPT's get_num_params prints",
+    "params.non_embedding": "total − token embeddings − position embeddings (a tied head is the token embedding)",
+    "flops.per_token_nanogpt": "6·N + 12·n_layer·n_embd·block_size, N as nanoGPT prints it (PaLM, appendix B)",
+    "flops.per_token_6n": "6·N, N as nanoGPT prints it (Kaplan et al. 2020)",
+    "flops.per_token_exact": "6 × parameters in matmuls + 3 × causal attention (2·L·C·T forward), as computed",
+    "flops.total_nanogpt": "FLOPs per token (nanoGPT) × tokens in all",
+    "flops.total_6nd": "6·N·D",
+    "flops.total_exact": "FLOPs per token (exact) × tokens in all",
+    "time.step_seconds": "matmul FLOPs ÷ (reached share × peak) + bytes ÷ (reached share × bandwidth) + optimizer + launches; "
+    "shares fitted to public runs by fit/speed.py (docs/accuracy.md)",
+    "time.total_seconds": "compile + steps × seconds per step + evaluations (a third of a step's work per micro-batch)",
+    "time.compile_seconds": "a rough estimate by depth; a first step of about 32 s was logged for 12 layers on an RTX 4070",
+    "mfu.card": "FLOPs per token (nanoGPT) × tokens/s ÷ the card's dense peak in this dtype with fp32 accumulation",
+    "mfu.nanogpt": "the same ÷ 312 TFLOPS, an A100's peak, which nanoGPT uses for every card",
+    "memory.allocated_bytes": "16·N + bf16 copies + saved activations + logits and loss at the step's peak; "
+    "agrees with a trace of the trainer (docs/maths.md)",
+    "memory.process_bytes": "allocated + CUDA context and workspaces + what the allocator holds on top (fitted to public runs)",
+    "energy.kwh": "power limit or TDP of the card × time; the rest of the machine comes on top",
+    "energy.cost": "kWh × price",
+    "loss.expected": "E + A·N^-α + B·(m·D)^-β, fitted to public FineWeb runs by fit/loss.py (docs/accuracy.md)",
+    "loss.perplexity": "exp(loss)",
+}

@@ -1,0 +1,153 @@
+"""What a report says, apart from how it is shown: sections of a few kinds of blocks, quantities still typed.
+
+    Document(
+        title=T("Plan"),
+        sections=(Section(T("Time"), (Figures((Figure(T("One step"), Quantity(3.9, "duration")),)),)),),
+    )
+
+A text is a `T` (or a `Note`), which each language words its own way, or a plain `str` for what no language changes: a
+card's name, a config key. A quantity keeps its value and how to print it until a renderer asks for a language.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from onecard.messages import T, Words
+
+Text = T | str
+SUMMARY = T("In short")  # the heading of every summary
+Tone = Literal["good", "fair", "bad"]  # green, yellow, red where there is colour; a mark where there is none
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A figure: `spec` as in a template (count, int, bytes, duration, percent, power, money, when, date or ".2f")."""
+
+    value: Any
+    spec: str = ""
+    unit: Text = ""
+
+    def __str__(self) -> str:
+        unit = str(self.unit)
+        return Words().format_field(self.value, self.spec) + (f" {unit}" if unit else "")
+
+
+Value = Quantity | T | str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row: a label, its value, and what may follow: the 80 % range, a remark, the formula for --explain."""
+
+    label: Text
+    value: Value
+    span: tuple[Quantity, Quantity] | None = None
+    note: Value | None = None
+    formula: str | None = None
+    tone: Tone | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    rows: tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    title: Text
+    align: Literal["left", "right"] = "left"
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    marked: tuple[int, ...] = ()  # rows that stand out: this run among others
+    bar: int | None = None  # the column that is also drawn, each row to the scale of the largest
+
+
+@dataclass(frozen=True)
+class Part:
+    label: Text
+    value: Quantity
+
+
+@dataclass(frozen=True)
+class StackedBar:
+    """Parts of a whole against a limit: memory, part by part, against the card."""
+
+    parts: tuple[Part, ...]
+    limit: Quantity
+    limit_label: Text
+    total: Quantity
+    total_label: Text
+    title: Text
+    formula: str | None = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Labelled values to compare by length: hours by seconds per step, loss by model size."""
+
+    rows: tuple[Part, ...]
+    title: Text
+    marked: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    label: Text
+    points: tuple[tuple[float, float], ...]
+    band: tuple[tuple[float, float, float], ...] = ()  # (x, low, high)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line to compare a curve with: the loss of the released GPT-2."""
+
+    label: Text
+    y: float
+
+
+@dataclass(frozen=True)
+class LineChart:
+    title: Text
+    series: tuple[Series, ...]
+    x_label: Text
+    y_label: Text
+    x_spec: str = "count"
+    y_spec: str = ".2f"
+    log_x: bool = False
+    levels: tuple[Level, ...] = ()
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    text: Text
+
+
+@dataclass(frozen=True)
+class Notes:
+    """A list of remarks; a warning is one that asks to be acted on."""
+
+    items: tuple[Text, ...]
+    tone: Tone | None = None
+
+
+Block = Figures | Table | StackedBar | Bars | LineChart | Paragraph | Notes
+
+
+@dataclass(frozen=True)
+class Section:
+    title: Text
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    title: Text
+    sections: tuple[Section, ...]
+    subtitle: Text | None = None
+    headline: tuple[Figure, ...] = ()  # the few answers a person came for
+    summary: tuple[Text, ...] = ()  # sentences to read aloud
+    footer: Text | None = None

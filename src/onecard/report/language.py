@@ -1,0 +1,132 @@
+"""The reader's language: words from a gettext catalogue, numbers, dates and money by Babel.
+
+>>> from onecard.messages import T
+>>> language("en").text(T("{tokens:count} tokens", tokens=3_680_000_000))
+'3.68\xa0B tokens'
+>>> language("es").quantity(Quantity(10486.5, ",.1f"))
+'10.486,5'
+
+English needs neither a catalogue nor Babel, so that `onecard plan` answers at once. A region chooses the numbers:
+`es_MX` speaks Spanish and writes 10,486.5.
+"""
+
+import gettext
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onecard.errors import UserError, nearest
+from onecard.messages import SHOW, Plural, T, Words
+from onecard.report.document import Quantity, Text, Value
+
+NAMES = {"en": "English", "es": "español", "hi": "हिन्दी"}
+
+
+class Language:
+    """How one reader is spoken to."""
+
+    def __init__(self, code: str, locale: str, catalogue: gettext.NullTranslations, words: Words):
+        self.code = code
+        self.locale = locale
+        self._catalogue = catalogue
+        self._words = words
+
+    def text(self, words: Text) -> str:
+        """The words in this language, their figures formatted; a plain str is a name and stays as it is."""
+        if isinstance(words, str):
+            return words
+        template = self._template(words)
+        values = {name: self._inner(value) for name, value in words.values.items()}
+        return _Kept(self._words).vformat(template, (), values)
+
+    def quantity(self, quantity: Quantity) -> str:
+        shown = _Kept(self._words).format_field(quantity.value, quantity.spec)
+        unit = self.text(quantity.unit)
+        return f"{shown}\u00a0{unit}" if unit else shown
+
+    def value(self, value: Value) -> str:
+        return self.quantity(value) if isinstance(value, Quantity) else self.text(value)
+
+    def span(self, low: Quantity, high: Quantity) -> str:
+        """Two ends as one: "6.90 – 7.42 GiB", the unit said once where it is the same."""
+        first, last = self.quantity(low), self.quantity(high)
+        if first == last:
+            return first
+        a, b = first.split(), last.split()
+        if len(a) == len(b) == 2 and a[1] == b[1] and len(a[0]) > 0 and a[0][-1].isdigit():
+            first = a[0]
+        return f"{first} – {last}"
+
+    def sentence(self, words: Text) -> str:
+        """Remarks are clauses; in a paragraph they are sentences, ended as the language ends them."""
+        said = self.text(words)
+        if isinstance(words, T) and not self._template(words).startswith("{"):  # a name keeps its own letters
+            said = said[:1].upper() + said[1:]
+        return said if said.endswith((".", "!", "?", "।")) else said + ("।" if self.code == "hi" else ".")
+
+    def _template(self, words: T) -> str:
+        if isinstance(words, Plural):
+            return self._catalogue.ngettext(words.one, words.many, _whole(words.values["n"]))
+        return self._catalogue.gettext(words.text)
+
+    def _inner(self, value: Any) -> Any:
+        if isinstance(value, T):
+            return self.text(value)
+        if isinstance(value, Quantity):
+            return self.quantity(value)
+        return value
+
+
+class _Kept(Words):
+    """Figures kept on one line: the spaces inside them are no-break ones."""
+
+    def __init__(self, words: Words):
+        super().__init__(words.show)
+        self.words = words
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        shown = self.words.format_field(value, format_spec)
+        return shown.replace(" ", "\u00a0") if format_spec else shown
+
+
+def language(asked: str | None = None, environ: Mapping[str, str] = os.environ) -> Language:
+    """The language asked for; else the locale's, where we speak it; else English.
+
+    An unknown language is a mistake only when a person typed it.
+    """
+    if asked is not None:
+        code, region = _split(asked)
+        if code not in NAMES:
+            listed = ", ".join(f"{code} ({name})" for code, name in NAMES.items())
+            raise UserError(f"no reports in the language {asked!r}", hint=nearest(code, NAMES) or f"there are {listed}")
+        return _made(code, region)
+    for variable in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        if environ.get(variable):
+            code, region = _split(environ[variable])
+            return _made(code, region) if code in NAMES else _made("en", "")
+    return _made("en", "")
+
+
+def _split(locale: str) -> tuple[str, str]:
+    """("es", "MX") from "es_MX.UTF-8" or "es-mx"; junk gives junk, which is no language we speak."""
+    plain = locale.split(".")[0].split("@")[0].replace("-", "_")
+    code, _, region = plain.partition("_")
+    return code.lower(), region.upper()
+
+
+def _made(code: str, region: str) -> Language:
+    if code == "en":
+        return Language("en", "en", gettext.NullTranslations(), Words(SHOW))
+    from onecard.report.numbers import locale_words  # Babel: 40 ms that English need not wait for
+
+    name, words = locale_words(code, region)
+    with (Path(__file__).parent / "locales" / code / "LC_MESSAGES" / "onecard.mo").open("rb") as compiled:
+        catalogue = gettext.GNUTranslations(compiled)
+    return Language(code, name, catalogue, words(catalogue))
+
+
+def _whole(n: float) -> int:
+    """The number that chooses the plural: a fraction is never one."""
+    return int(n) if float(n).is_integer() else math.ceil(n) + 1

@@ -1,0 +1,39 @@
+"""Text that an old terminal's encoding can carry: what it cannot is said in ASCII.
+
+>>> plain("2.55 × 10¹⁸ FLOPs – 6·N·D", "ascii")
+'2.55 x 10^18 FLOPs - 6*N*D'
+>>> plain("época", "latin-1"), plain("época", "ascii")
+('época', 'epoca')
+"""
+
+import re
+import unicodedata
+
+_RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+_ASCII = {
+    "×": "x", "÷": "/", "·": "*", "–": "-", "—": "-", "−": "-", "…": "...", "≈": "~", "≤": "<=", "≥": ">=", "→": "->",
+    "•": "*", "✓": "+", "✗": "x", "▸": ">", "█": "#", "₁": "1", "₂": "2", "α": "alpha", "β": "beta", "€": "EUR ", "£": "GBP ", "₹": "INR ",
+    "’": "'", "“": '"', "”": '"', "¿": "", "¡": "", "\u00a0": " ", "\u202f": " ",
+}  # fmt: skip
+
+
+def plain(text: str, encoding: str) -> str:
+    """`text` as it is where `encoding` has all of it, else with the rest said in ASCII."""
+    if _carries(text, encoding):
+        return text
+    text = re.sub("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda found: "^" + found[0].translate(_RAISED), text)
+    return "".join(char if _carries(char, encoding) else _said(char) for char in text)
+
+
+def _carries(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return text.isascii()
+    return True
+
+
+def _said(char: str) -> str:
+    if char in _ASCII:
+        return _ASCII[char]
+    return unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode() or "?"

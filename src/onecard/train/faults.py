@@ -1,0 +1,33 @@
+"""Faults to order, for the fault suite: out of memory and not-a-number at a step, each once.
+
+>>> faults = Faults.parse("oom@3,nan@5")
+>>> faults.strikes("nan", 4), faults.strikes("nan", 5), faults.strikes("nan", 5)
+(False, True, False)
+"""
+
+import torch
+from torch import Tensor
+
+
+class Faults:
+    def __init__(self, planned: list[tuple[str, int]] | None = None):
+        self.planned = list(planned or [])
+
+    @classmethod
+    def parse(cls, text: str) -> "Faults":
+        words = [word.partition("@") for word in text.split(",") if word]
+        return cls([(kind, int(step)) for kind, _, step in words])
+
+    def strikes(self, kind: str, step: int) -> bool:
+        if (kind, step) not in self.planned:
+            return False
+        self.planned.remove((kind, step))
+        return True
+
+    def disturb(self, loss: Tensor, step: int) -> Tensor:
+        """The loss of a micro-batch as this step's faults leave it."""
+        if not self.planned:
+            return loss
+        if self.strikes("oom", step):
+            raise torch.OutOfMemoryError("out of memory (ordered by the fault suite)")
+        return loss * float("nan") if self.strikes("nan", step) else loss

@@ -1,0 +1,125 @@
+"""The command line as a person meets it: exit codes, one sentence and a hint, clean pipes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from onecard.cli import VERBS, main, parser_of
+
+
+def onecard(*words, **kwargs):
+    return subprocess.run(
+        [sys.executable, "-m", "onecard", *words], capture_output=True, text=True, check=False, **kwargs
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_helps_with_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "--help"])
+    shown = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert "example:" in shown
+    assert f"onecard {verb}" in shown
+    assert "--json" in shown
+
+
+def test_overview_and_version(capsys):
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(verb in shown for verb in VERBS)
+    assert main(["--version"]) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pln"],
+        ["plan", "no-such-config"],
+        ["plan", "gpt2", "--gpu", "RTX 4071"],
+        ["plan", "gpt2", "--gpu", "A100"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--gpus", "7"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--gpus", "many"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--n_layr=3"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--frobnicate"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--set", "n_layer"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--data", "nonsuch"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--price", "much"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--lang", "tlh"],
+        ["plan", "gpt2", "--gpu", "RTX 4070", "--json", "--markdown"],
+        ["gpus", "nothing-of-that-name"],
+        ["gpus", "--wat"],
+    ],
+)
+def test_mistakes_exit_with_2_and_a_hint(words, capsys):
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = shown.err.strip().splitlines()
+    assert lines[0].startswith("onecard: ")
+    assert lines[1].startswith("  hint: ")
+    assert len(lines) == 2
+
+
+def test_json_is_one_document(capsys):
+    assert main(["plan", "gpt2", "--gpu", "RTX 4070", "--json", "--n_layer=6"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["config"]["n_layer"] == 6
+    assert answer["schema"] == "onecard.plan/1"
+
+
+@pytest.mark.parametrize("option", ["--markdown", "--html", "--explain"])
+def test_other_views(option, capsys):
+    assert main(["plan", "gpt2", "--gpu", "RTX 4070", option]) == 0
+    assert "RTX 4070" in capsys.readouterr().out
+
+
+def test_clean_in_a_pipe_and_with_a_reader_that_goes_away():
+    shown = onecard("plan", "gpt2", "--gpu", "RTX 4070")
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout
+    command = f"{sys.executable} -m onecard gpus | head -1"
+    gone = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert gone.stderr == ""
+
+
+def test_an_ascii_terminal_still_shows_everything():
+    shown = onecard("plan", "gpt2", "--gpu", "RTX 4070", env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"})
+    assert shown.returncode == 0
+    assert "GiB" in shown.stdout
+
+
+@pytest.mark.parametrize("columns", ["80", "140"])
+def test_no_line_is_wider_than_the_terminal(columns):
+    import os
+
+    shown = onecard("plan", "gpt2-xl", "--gpu", "RTX 4070", env={**os.environ, "COLUMNS": columns})
+    assert max(map(len, shown.stdout.splitlines())) <= int(columns)
+
+
+def test_gpus_here_and_search(capsys):
+    assert main(["gpus", "--here", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"]
+    assert main(["gpus", "ada", "12gb"]) == 0
+    shown = capsys.readouterr().out
+    assert "RTX 4070 Ti" in shown
+    assert "RTX 3090" not in shown
+
+
+def test_presets_are_listed(capsys):
+    assert main(["plan", "--presets", "--json"]) == 0
+    assert "gpt2-xl" in json.loads(capsys.readouterr().out)
+
+
+def test_a_fault_of_our_own_is_a_sentence_too(monkeypatch, capsys):
+    import onecard.cli.gpus as verb
+
+    monkeypatch.setattr(verb, "run", lambda args: 1 / 0)
+    assert main(["gpus"]) == 70
+    assert "ONECARD_DEBUG" in capsys.readouterr().err
+
+
+def test_parsers_take_no_abbreviations():
+    assert parser_of("plan").allow_abbrev is False

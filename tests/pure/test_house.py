@@ -1,0 +1,140 @@
+"""The house itself: imports point down, the public surface is pinned, the docs are true, planning stays light."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import onecard
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "onecard"
+
+# Each room may import from itself and from rooms below it.
+FLOORS = [
+    {"errors", "version"},
+    {"units"},
+    {"messages"},
+    {"config", "facts"},
+    {"data"},
+    {"plan"},
+    {"runs"},
+    {"train"},
+    {"export", "advise"},
+    {"report"},
+    {"web"},
+    {"cli"},
+]
+FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: imports are written in full"
+            found.append(node.module or "")
+    return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+MODULES = [
+    p
+    for p in sorted(SOURCE.rglob("*.py"))
+    if room_of(p) not in ("__init__", "__main__") and "preset_files" not in p.parts
+]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_imports_point_down(path):
+    room = room_of(path)
+    for name in imports(path):
+        if name.startswith("onecard."):
+            other = name.split(".")[1]
+            assert other == room or FLOOR[other] < FLOOR[room] or (FLOOR[other] == FLOOR[room] and room == "config"), (
+                name
+            )
+        assert name != "onecard" or room == "cli"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_only_train_imports_torch_and_every_file_says_what_it_is(path):
+    outside = {name.split(".")[0] for name in imports(path)}
+    if room_of(path) != "train":
+        assert "torch" not in outside
+    if room_of(path) in ("errors", "units", "messages", "config", "facts", "plan", "advise"):
+        assert "numpy" not in outside
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or path.name == "__init__.py"
+
+
+def test_public_names():
+    assert onecard.__all__ == ["Device", "RunConfig", "RunPlan", "UserError", "__version__", "find_gpu", "load", "plan"]
+    for name in onecard.__all__:
+        assert getattr(onecard, name) is not None
+    assert callable(onecard.plan)
+
+
+def test_planning_imports_neither_torch_nor_numpy():
+    code = (
+        "import sys; from onecard.cli import main; main(['plan', 'gpt2', '--gpu', 'RTX 4070']);"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pyarrow')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
+def test_generated_pages_are_true(page):
+    code = f"import sys; sys.path.insert(0, 'tools'); import docs; sys.exit(docs.PAGES[{page!r}]() != (docs.ROOT / {page!r}).read_text(encoding='utf-8'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "COLUMNS": "100"}, check=False)
+    assert done.returncode == 0, "run `python tools/docs.py`"
+
+
+def test_every_command_is_described():
+    from onecard.cli import VERBS
+
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for verb in VERBS:
+        assert f"## onecard {verb}\n" in page
+        assert f"onecard {verb}" in readme
+
+
+def test_every_dependency_has_its_reason():
+    import re
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for group in project["optional-dependencies"].values() for name in group),
+    ]
+    reasons = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8").lower()
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-")
+    for requirement in wanted:
+        name = re.split(r"[<>=;\[ ]", requirement)[0].lower()
+        assert f"`{name}`" in reasons, name
+        if name not in ("wandb", "trackio"):  # never installed by the test run
+            assert f"\n{name.replace('_', '-')}==" in f"\n{pinned}", name
+
+
+def test_doctests():
+    code = (
+        "import doctest, importlib, pkgutil, sys, onecard\n"
+        "failed = 0\n"
+        "for info in pkgutil.walk_packages(onecard.__path__, 'onecard.'):\n"
+        "    if '.train' in info.name or 'preset_files' in info.name or info.name == 'onecard.__main__': continue\n"
+        "    failed += doctest.testmod(importlib.import_module(info.name)).failed\n"
+        "failed += doctest.testfile('docs/maths.md', module_relative=False).failed\n"
+        "sys.exit(failed)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,158 @@
+"""The numbers that must come out right: nanoGPT's formulas recomputed, and the figures that circulate wrongly, corrected."""
+
+import math
+
+import pytest
+
+from onecard import RunConfig, find_gpu, plan
+from onecard.config import ModelShape, load
+from onecard.plan.flops import nanogpt_per_token
+from onecard.plan.optimal import compute_optimal_tokens
+from onecard.plan.params import params
+from onecard.units import YEAR
+
+HOUR = 3600
+
+
+def shape(layers, heads, width, vocab=50304, bias=False):
+    return ModelShape(layers, heads, width, vocab, 1024, bias)
+
+
+@pytest.mark.parametrize(
+    ("model", "total"),
+    [
+        (shape(12, 12, 384), 40_953_216),
+        (shape(12, 12, 768), 124_373_760),
+        (shape(12, 12, 768, 50257, True), 124_439_808),
+        (shape(48, 25, 1600, 50257, True), 1_557_611_200),
+    ],
+)
+def test_true_totals(model, total):
+    assert params(model).total == total
+    assert sum(params(model).parts.values()) == total
+
+
+@pytest.mark.parametrize(
+    ("model", "printed"),
+    [
+        (shape(12, 12, 384), 40.56),
+        (shape(12, 12, 768), 123.59),
+        (shape(6, 6, 384), 29.94),
+        (shape(8, 8, 512), 50.93),
+        (shape(10, 10, 640), 81.36),
+        (shape(12, 12, 672), 98.85),
+        (shape(24, 16, 1024), 353.55),
+    ],
+)
+def test_what_nanogpt_prints(model, printed):
+    assert round(params(model).nanogpt / 1e6, 2) == printed
+
+
+@pytest.mark.parametrize(
+    ("preset", "total"),
+    [("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080), ("gpt2-xl", 1_557_611_200)],
+)
+def test_released_family(preset, total):
+    assert params(load(preset).shape).total == total
+
+
+RUN = load("fineweb-41M-12gb")
+
+
+def test_tokens_and_epochs():
+    planned = plan(RUN, "RTX 4070", data=3_680_000_000)
+    assert planned.tokens.per_step == 524_288
+    assert planned.tokens.total == 10_485_760_000
+    assert planned.tokens.epochs == pytest.approx(2.85, abs=0.005)
+
+
+def test_flops_of_that_run():
+    planned = plan(RUN, "RTX 4070")
+    assert planned.flops.total_6nd == pytest.approx(2.552e18, rel=1e-3)
+
+
+@pytest.mark.parametrize(("step_seconds", "hours"), [(2.5, 13.9), (3.0, 16.7), (3.5, 19.4), (4.0, 22.2)])
+def test_what_if_hours(step_seconds, hours):
+    from onecard.plan.whatif import whatif
+
+    rows = {row.step_seconds: row.total_seconds for row in whatif(RUN, 3.25, seconds=(2.5, 3.0, 3.5, 4.0))}
+    assert round(rows[step_seconds] / HOUR, 1) == hours
+
+
+def test_fifty_thousand_steps_are_26_billion_tokens():
+    assert load("fineweb-81M-24gb").total_tokens == pytest.approx(26.2e9, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("preset", "seconds", "tokens_per_second", "tflops", "printed", "true"),
+    [("fineweb-41M-12gb", 3.9, 134_433, 40.3, 0.129, 0.69), ("fineweb-124M-12gb", 9.34, 56_134, 48.0, 0.154, 0.82)],
+)
+def test_real_logs_of_an_rtx_4070(preset, seconds, tokens_per_second, tflops, printed, true):
+    config = load(preset)
+    rate = config.tokens_per_step / seconds
+    achieved = rate * nanogpt_per_token(config.shape)
+    assert round(rate) == tokens_per_second
+    assert round(achieved / 1e12, 1) == tflops
+    assert round(achieved / 312e12, 3) == printed
+    assert round(achieved / find_gpu("RTX 4070").peak_flops("bfloat16"), 2) == true
+    # and what is predicted for the same run, from the specification, holds the measurement in its range
+    step = plan(config, "RTX 4070").time.step_seconds
+    assert step.low < seconds < step.high
+
+
+def test_bigger_of_the_two_runs():
+    small, large = load("fineweb-41M-12gb"), load("fineweb-124M-12gb")
+    assert (small.tokens_per_step / 3.9) / (large.tokens_per_step / 9.34) == pytest.approx(2.4, abs=0.05)
+    assert nanogpt_per_token(large.shape) / nanogpt_per_token(small.shape) == pytest.approx(2.85, abs=0.01)
+
+
+def test_a_year_of_a_4070_ti():
+    card = find_gpu("RTX 4070 Ti")
+    assert card.peak_flops("float32") * YEAR * 0.9 == pytest.approx(1.14e21, rel=3e-3)
+    assert card.peak_flops("bfloat16") == pytest.approx(2 * card.peak_flops("float32"), rel=1e-2)
+
+
+def test_needs_of_well_known_models():
+    assert pytest.approx(9.3e19, rel=0.01) == 6 * 1_557_611_200 * 10e9
+    assert pytest.approx(2.5e21, rel=0.01) == 6 * 1.4e9 * 300e9
+    small = 124_439_808
+    assert 6 * small * compute_optimal_tokens(small) == pytest.approx(2.4e18, rel=0.05)
+
+
+def test_a_200_watt_card_for_20_hours():
+    from onecard.plan.build import energy_of
+
+    assert energy_of(200, 20 * HOUR) == pytest.approx(4.0)
+
+
+def test_a_loss_of_22_is_a_perplexity():
+    assert math.exp(3.1) == pytest.approx(22.2, abs=0.05)
+    planned = plan(load("fineweb-124M-12gb"), "RTX 4070", data="fineweb-edu-10B")
+    assert planned.loss.perplexity.mid == pytest.approx(math.exp(planned.loss.expected.mid))
+
+
+@pytest.mark.parametrize(
+    ("config", "compiled", "gib"),
+    [
+        (RunConfig(n_embd=384, batch_size=16), True, 7.87),
+        (RunConfig(n_embd=384, batch_size=16), False, 12.48),
+        (RunConfig(batch_size=8), True, 6.96),
+        (RunConfig(batch_size=8), False, 9.26),
+        (RunConfig(n_layer=10, n_head=10, n_embd=640, batch_size=8), True, 5.47),
+        (RunConfig(n_layer=10, n_head=10, n_embd=640, batch_size=8), False, 7.77),
+    ],
+)
+def test_memory_of_nanogpt_settings(config, compiled, gib):
+    planned = plan(config.replace(compile=compiled), "RTX 4090")
+    assert planned.memory.allocated_bytes.mid / 2**30 == pytest.approx(gib, rel=0.005)
+
+
+def test_gpt2_xl_needs_more_than_24_gib():
+    planned = plan(RunConfig(n_layer=48, n_head=25, n_embd=1600, batch_size=1), "RTX 4090")
+    assert planned.memory.allocated_bytes.mid / 2**30 == pytest.approx(29.5, abs=0.15)
+    assert planned.memory.fits == "no"
+
+
+def test_124m_at_batch_32_is_too_tight_for_24_gb():
+    assert plan(load("fineweb-124M-24gb"), "RTX 4090").memory.fits != "yes"
+    assert plan(load("fineweb-124M-12gb"), "RTX 4070").memory.fits == "yes"

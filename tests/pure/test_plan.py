@@ -1,0 +1,262 @@
+"""plan(): any config gives a plan or a sentence; figures grow where they must; the JSON answer holds its paths."""
+
+import json
+import math
+from datetime import datetime
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from onecard import RunConfig, UserError, find_gpu, load, plan
+from onecard.config import PRESETS
+from onecard.config.run import KEYS
+
+CARDS = [find_gpu(name) for name in ("RTX 4070", "T4", "GTX 1080 Ti", "A100 80GB", "M3 Max", "cpu", "RX 7900 XTX")]
+
+PATHS = [
+    "schema",
+    "params.total",
+    "params.nanogpt",
+    "params.non_embedding",
+    "tokens.per_step",
+    "tokens.total",
+    "tokens.epochs",
+    "tokens.per_param",
+    "flops.per_token_nanogpt",
+    "flops.per_token_exact",
+    "flops.total_6nd",
+    "flops.total_nanogpt",
+    "flops.total_exact",
+    "time.step_seconds.low",
+    "time.step_seconds.mid",
+    "time.step_seconds.high",
+    "time.tokens_per_second.low",
+    "time.tokens_per_second.mid",
+    "time.tokens_per_second.high",
+    "time.total_seconds.low",
+    "time.total_seconds.mid",
+    "time.total_seconds.high",
+    "time.compile_seconds",
+    "mfu.card.low",
+    "mfu.card.mid",
+    "mfu.card.high",
+    "mfu.nanogpt.mid",
+    "memory.parts",
+    "memory.allocated_bytes.low",
+    "memory.allocated_bytes.mid",
+    "memory.allocated_bytes.high",
+    "memory.process_bytes.low",
+    "memory.process_bytes.mid",
+    "memory.process_bytes.high",
+    "memory.card_bytes",
+    "memory.fits",
+    "energy.kwh.mid",
+    "energy.cost.mid",
+    "energy.currency",
+    "loss.expected.low",
+    "loss.expected.mid",
+    "loss.expected.high",
+    "warnings",
+]
+
+
+def at(answer, path):
+    for key in path.split("."):
+        answer = answer[key]
+    return answer
+
+
+def test_every_promised_path():
+    answer = plan(load("fineweb-124M-12gb"), "RTX 4070").to_json()
+    for path in PATHS:
+        assert at(answer, path) is not None, path
+    json.dumps(answer, allow_nan=False)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_every_preset_on_every_kind_of_card(preset, card):
+    answer = plan(load(preset), card).to_json()
+    for path in ("time.step_seconds", "memory.process_bytes", "memory.allocated_bytes", "mfu.card", "energy.kwh"):
+        low, mid, high = (at(answer, path)[k] for k in ("low", "mid", "high"))
+        assert 0 < low <= mid <= high < math.inf, path
+    assert 0 < at(answer, "mfu.card.mid") < 1.2
+    assert sum(at(answer, "memory.parts").values()) == pytest.approx(at(answer, "memory.process_bytes.mid"), rel=1e-6)
+    assert at(answer, "memory.process_bytes.mid") > at(answer, "memory.allocated_bytes.mid")
+
+
+HOSTILE = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20),
+    st.sampled_from([0, -1, 2**63, 10**30, 1e308, math.nan, math.inf, "", "auto", "float16", "modern", "muon", "\0", []]),
+)  # fmt: skip
+SENSIBLE = st.fixed_dictionaries(
+    {
+        "n_layer": st.integers(1, 60),
+        "n_head": st.sampled_from([1, 2, 4, 8, 12]),
+        "n_embd": st.sampled_from([24, 96, 384, 768, 1536]),
+        "batch_size": st.integers(1, 128),
+        "gradient_accumulation_steps": st.integers(1, 128),
+        "block_size": st.sampled_from([64, 256, 1024, 4096]),
+        "vocab_size": st.sampled_from([None, 65, 50257, 50304]),
+        "compile": st.booleans(),
+        "dtype": st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
+        "bias": st.booleans(),
+        "dropout": st.sampled_from([0.0, 0.1]),
+        "attention": st.sampled_from(["flash", "math"]),
+        "chunked_loss": st.booleans(),
+        "recompute": st.sampled_from(["none", "cheap", "block"]),
+        "optimizer": st.sampled_from(["adamw", "adamw8bit", "muon"]),
+        "recipe": st.sampled_from(["gpt2", "modern"]),
+        "tied": st.booleans(),
+    }
+)
+ANY_CONFIG = st.one_of(
+    SENSIBLE,
+    st.dictionaries(st.sampled_from(KEYS), HOSTILE, max_size=6),
+    st.builds(lambda a, b: {**a, **b}, SENSIBLE, st.dictionaries(st.sampled_from(KEYS), HOSTILE, max_size=2)),
+)
+TEN_THOUSAND = settings(max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@TEN_THOUSAND
+@given(
+    values=ANY_CONFIG,
+    card=st.sampled_from(CARDS),
+    data=st.sampled_from([None, 10**6, 10**10]),
+    gpus=st.sampled_from([1, 1, 1, 2, 8]),
+)
+def test_a_plan_or_one_sentence(values, card, data, gpus):
+    try:
+        planned = plan(RunConfig.from_values(values), card, data=data, gpus=gpus)
+    except UserError as error:
+        assert error.message
+        assert "\n" not in error.message
+        assert error.hint
+        return
+    json.dumps(planned.to_json(), allow_nan=False)
+    assert planned.memory.fits in ("yes", "tight", "no")
+    assert all(str(note) for note in (*planned.warnings, *planned.memory.changes))
+
+
+GROWS = {
+    "batch_size": ("memory.allocated_bytes.mid", "memory.process_bytes.mid", "time.step_seconds.mid", "tokens.total"),
+    "n_layer": (
+        "memory.allocated_bytes.mid",
+        "memory.process_bytes.mid",
+        "time.step_seconds.mid",
+        "params.total",
+        "energy.kwh.mid",
+    ),
+    "n_embd": ("memory.allocated_bytes.mid", "memory.process_bytes.mid", "time.step_seconds.mid", "params.total"),
+    "gradient_accumulation_steps": ("time.step_seconds.mid", "tokens.per_step"),
+    "max_iters": ("time.total_seconds.mid", "energy.cost.mid", "flops.total_exact"),
+    "block_size": ("memory.allocated_bytes.mid", "flops.per_token_exact", "time.step_seconds.mid"),
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(values=SENSIBLE, card=st.sampled_from(CARDS), key=st.sampled_from(sorted(GROWS)), factor=st.integers(2, 4))
+def test_more_is_more(values, card, key, factor):
+    small = RunConfig.from_values({**values, "max_iters": 1000, "warmup_iters": 10, "lr_decay_iters": 1000})
+    assume(small.n_embd % small.n_head == 0)
+    large = small.replace(**{key: getattr(small, key) * factor})
+    before, after = plan(small, card).to_json(), plan(large, card).to_json()
+    for path in GROWS[key]:
+        assert at(after, path) >= at(before, path), path
+    assert at(after, GROWS[key][-1]) > at(before, GROWS[key][-1])
+
+
+def test_here_is_the_default_and_cpu_is_this_machine():
+    assert plan(RunConfig(), "cpu").device.kind == "cpu"
+    assert plan(RunConfig(), "cpu").dtype == "float32"
+
+
+def test_several_cards():
+    config = load("fineweb-124M-80gb")
+    one, eight = plan(config, "A100 80GB"), plan(config, "A100 80GB", gpus=8)
+    assert eight.tokens.per_step == one.tokens.per_step
+    assert one.time.step_seconds.mid / 8 < eight.time.step_seconds.mid < one.time.step_seconds.mid
+    with pytest.raises(UserError, match="shared by 3 cards"):
+        plan(config, "A100 80GB", gpus=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "card"),
+    [
+        ({"dtype": "bfloat16"}, "bf16-emulated", "T4"),
+        ({"vocab_size": 50257}, "vocab-padding", "RTX 4070"),
+        ({"gradient_accumulation_steps": 1}, "batch-small", "RTX 4070"),
+        ({"gradient_accumulation_steps": 4000}, "batch-huge", "RTX 4070"),
+        ({"learning_rate": 0.01}, "learning-rate", "RTX 4070"),
+        ({"learning_rate": 1e-5, "min_lr": 1e-6}, "learning-rate", "RTX 4070"),
+        ({"max_iters": 10**6, "lr_decay_iters": 10**6}, "epochs", "RTX 4070"),
+        ({"warmup_iters": 4000}, "warmup", "RTX 4070"),
+        ({"lr_decay_iters": 600_000}, "schedule-unfinished", "RTX 4070"),
+        ({"n_embd": 672}, "head-width", "RTX 4070"),
+        ({"dtype": "float32"}, "fp32-slow", "RTX 4070"),
+        ({}, "laptop", "RTX 4060 Laptop"),
+    ],
+)
+def test_unwise_choices_are_named(changes, code, card):
+    config = load("fineweb-124M-12gb")
+    assert code in {note.code for note in plan(config.replace(**changes), card).warnings}
+    if code != "laptop":
+        assert code not in {note.code for note in plan(config, "RTX 4070").warnings}
+
+
+def test_what_does_not_fit_says_what_to_change():
+    planned = plan(load("fineweb-124M-80gb"), "RTX 4070")
+    assert planned.memory.fits == "no"
+    assert planned.memory.changes
+    assert plan(load("fineweb-124M-80gb"), "A100 80GB").memory.fits == "yes"
+
+
+def test_memory_taken_by_the_desktop_is_subtracted():
+    from dataclasses import replace
+
+    card = find_gpu("RTX 4070")
+    config = load("fineweb-41M-12gb")
+    assert plan(config, replace(card, taken_bytes=0)).memory.fits == "yes"
+    busy = plan(config, replace(card, taken_bytes=8 * 2**30)).memory
+    assert (busy.fits, busy.desktop_bytes) == ("no", 8 * 2**30)
+
+
+def test_finish_is_the_clock_time():
+    start = datetime(2026, 1, 1, 8, 0)
+    planned = plan(load("fineweb-41M-12gb"), "RTX 4070", now=start)
+    assert datetime.fromisoformat(planned.time.finish) > start
+    forever = plan(load("train_gpt2", ["--max_iters=1000000000"]), "cpu", now=start)
+    assert forever.time.finish is None
+
+
+def test_prices():
+    cheap, dear = (plan(load("gpt2"), "RTX 4070", price=p).energy for p in ("0.1", "0.5EUR"))
+    assert (cheap.currency, dear.currency) == ("USD", "EUR")
+    assert dear.cost.mid == pytest.approx(5 * cheap.cost.mid)
+    assert plan(load("gpt2"), "RTX 4070", price="ES").energy.price_source.endswith("a guess)")
+    for bad in ("abc", "1.2.3", "-1", ""):
+        with pytest.raises(UserError):
+            plan(load("gpt2"), "RTX 4070", price=bad)
+
+
+def test_data_sets():
+    assert plan(load("gpt2"), "RTX 4070", data="fineweb-edu-10B").tokens.epochs == pytest.approx(1.0, abs=0.02)
+    assert plan(load("gpt2"), "RTX 4070", data="3.7B").tokens.unique == 3_700_000_000
+    for bad in ("fineweb-nope", "0", "12 parsecs"):
+        with pytest.raises(UserError):
+            plan(load("gpt2"), "RTX 4070", data=bad)
+
+
+def test_a_prepared_folder_gives_its_real_count(tmp_path):
+    (tmp_path / "train.bin").write_bytes(b"\x01\x00" * 5000)
+    (tmp_path / "val.bin").write_bytes(b"\x01\x00" * 100)
+    assert plan(load("gpt2"), "RTX 4070", data=str(tmp_path)).tokens.unique == 5000
+
+
+def test_every_formula_names_a_figure():
+    planned = plan(load("gpt2"), "RTX 4070", data="fineweb-10B")
+    answer = planned.to_json()
+    for path, formula in planned.formulas.items():
+        assert at(answer, path) is not None
+        assert formula
