@@ -23,6 +23,7 @@ class Block:
 
     kept: int
     widest: int
+    cast: int  # half-precision weights that are there then, besides those kept from the forward pass
 
 
 def block(s: Sizes) -> Block:
@@ -38,16 +39,25 @@ def block(s: Sizes) -> Block:
     else:
         attention = qkv + out + 8 * w.n_head * n + (2 * r + (1 if w.dropout else 0)) * scores
     recast = out if s.mixed or w.dropout else 0
+    one = s.cast_layers // w.n_layer
     if w.recompute == "none":
         kept = 2 * (stream + out + 4 * n) + attention + up * (3 if w.gated else 2) + masks
-        return Block(kept, 2 * stream + out + recast)  # the last norm's backward pass
+        return Block(kept, 2 * stream + out + recast, 0)  # the last norm's backward pass
+    recast += 0 if s.mixed else 2 * out  # nothing to cast: gradients stay as they came
     if w.recompute == "cheap":
-        kept = stream + qkv + out + 2 * out + up * (2 if w.gated else 1)
-        kept += 4 * w.n_head * n + s.bias_bytes if w.flash else r * scores
-        return Block(kept, stream + recast + up - 2 * out)
+        kept = stream + qkv + 2 * out + up * (2 if w.gated else 1)
+        mlp = stream + recast + up + (stream + masks if w.dropout else 0)
+        if w.flash:
+            return Block(kept + 4 * w.n_head * n + s.bias_bytes, mlp, one // 3)
+        attention = stream + 5 * out + r * scores - up
+        return Block(kept + r * scores, out + max(mlp, attention), one // 3)
     # the last layer is computed again up to its output, and the activation's tanh kept in fp32
-    again = stream + 3 * out + attention + out + 2 * up + 4 * ff * n + masks
-    return Block(stream, again + stream + recast)
+    again = stream + 3 * out + attention + out + 2 * up + 4 * ff * n
+    again += stream + out + masks if w.dropout else 0
+    if not w.flash:  # Inductor starts on the next layer's scores before it is done with the last one's
+        again += (r * scores + 2 * out) if w.n_layer > 1 else 0
+        one = s.cast_layers
+    return Block(stream, again + stream + recast, one)
 
 
 def moments(w: Workload) -> list[Moment]:
@@ -70,9 +80,9 @@ def moments(w: Workload) -> list[Moment]:
         found.append(moment)
 
     zeros = 0 if w.chunked_loss or not w.spare_logits else r * vocab * n
-    head_in = out if w.recompute == "block" else stream + out
+    head_in = {"none": stream + out, "cheap": 2 * out, "block": out}[w.recompute]
     if w.chunked_loss:
-        for cast, activations, loss in chunked_loss(s, kept + stream + out, casts, casts):
+        for cast, activations, loss in chunked_loss(s, kept + 2 * stream, casts, casts):
             at(0, cast, activations, loss)
         head_grad = x * table
     else:
@@ -80,8 +90,7 @@ def moments(w: Workload) -> list[Moment]:
         at(0, casts + s.cast_head, kept + head_in, 2 * r * vocab * n + zeros)
         head_grad = r * table
     # the last layer's backward pass
-    one = s.cast_layers // layers
-    at(0, casts or one, kept + b.widest, zeros + head_grad)
+    at(0, casts + b.cast, kept + b.widest, zeros + head_grad)
     # the end: all new gradients, the embedding's in three copies
     new = x * s.parameters
     at(new, 0, stream, zeros + (r if s.mixed else 0) * table + (x * table if w.tied else 0))
