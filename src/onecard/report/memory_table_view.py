@@ -39,6 +39,6 @@ def _row(row: Row, saving: bool) -> tuple[Value, ...]:
         f"{row.batch_size} × {row.gradient_accumulation_steps}",
         *((saver_words(row.savers),) if saving else ()),
         Quantity(row.step_seconds, "duration"),
-        Quantity(row.hours_10b, ",.0f", "h"),
+        Quantity(row.hours_10b, ",.0f", T("h")),
         Quantity(row.loss, ".2f"),
     )
