@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._inductor import compile_fx
+from torch._inductor import config as inductor_config
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import DonatedBuffer
@@ -105,6 +106,8 @@ def _hidden_bytes(op: Any, args: tuple[Any, ...]) -> int:
         batch, heads, length, width = args[1].shape  # FlashAttention-2: dq summed in fp32, and one number a row
         rows = batch * heads * (-(-length // 128) * 128)
         return int(rows * 4 * (-(-width // 32) * 32) + rows * 4)
+    if op is torch.ops.aten.logsumexp.default:  # works on a copy of its input, less the largest
+        return int(args[0].nbytes)
     return 0
 
 
@@ -121,14 +124,18 @@ def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **k
 
 @contextlib.contextmanager
 def _as_on_cuda(mixed: bool) -> Iterator[None]:
-    attention, softmax = F.scaled_dot_product_attention, F.softmax
+    """Three functions do on a CPU what they would not do on a card."""
+    originals = F.scaled_dot_product_attention, F.dropout, F.softmax
     F.scaled_dot_product_attention = _cuda_attention
-    if mixed:  # on CUDA's list of what runs in fp32, and not on the CPU's
-        F.softmax = lambda x, dim: torch.softmax(x.float(), dim)
+    F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
+        0
+    ]  # keeps a mask of bytes
+    if mixed:  # softmax is on CUDA's list of what autocast runs in fp32, and not on the CPU's
+        F.softmax = lambda x, dim, **kw: torch.softmax(x.float(), dim)
     try:
         yield
     finally:
-        F.scaled_dot_product_attention, F.softmax = attention, softmax
+        F.scaled_dot_product_attention, F.dropout, F.softmax = originals
 
 
 def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
@@ -140,6 +147,7 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
     with contextlib.ExitStack() as stack:
         if on_cuda:
             stack.enter_context(_as_on_cuda(mixed))
+            stack.enter_context(inductor_config.patch(cpu_backend="triton"))  # fuse as for a card
         fake = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         model = GPT(config)
         for parameter in model.parameters():

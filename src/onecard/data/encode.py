@@ -29,8 +29,9 @@ class Event:
 class Feed:
     """Units as their files arrive. A file on the hub is fetched only when what is here will not give enough tokens."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, work: Path):
         self.plan = plan
+        self.marks = work / "fetched"
         self.units: list[Unit] = []
         self.ended = False
         self.error: BaseException | None = None
@@ -52,7 +53,7 @@ class Feed:
                 self.wanted.wait()
                 if self.stopped:
                     return
-                here = source.fetch(item)
+                here = source.fetch(item, self.marks)
                 self._add(units_of([(place, item, here)], self.plan.unit_bytes, len(self.units), reading))
             self._add(units_of(local, self.plan.unit_bytes, len(self.units), reading))
         except BaseException as error:
@@ -77,7 +78,7 @@ class Encoding:
         self.work = work
         self.expected_bytes = expected_bytes
         self.tell = tell
-        self.feed = Feed(plan)
+        self.feed = Feed(plan, work)
         self.done: dict[int, list[Part]] = {}
         self.given = 0  # units given out, or found finished
         self.reach = 0  # units that are finished with all before them

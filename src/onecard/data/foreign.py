@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onecard import __version__
+from onecard.version import __version__
 from onecard.data.manifest import (
     HEADER_BYTES,
     MANIFEST,
@@ -123,7 +123,7 @@ def _take_shard(source: Source, item: Any, into: Path, split: str) -> dict[str, 
     if kept.exists() and target.exists():
         found: dict[str, Any] = json.loads(kept.read_text())
         return found
-    here = source.fetch(item)
+    here = source.fetch(item, into.parent / "fetched")
     aside = target.with_name(target.name + ".tmp")
     shutil.copyfile(here, aside)
     with open(aside, "rb+") as file:

@@ -5,7 +5,6 @@ from onecard.messages import T
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
 from onecard.report.recommend_view import asked
 
-
 LETTERS = {"chunked_loss": "c", "recompute=cheap": "r", "recompute=block": "R", "adamw8bit": "8"}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from onecard import __version__
+from onecard.version import __version__
 from onecard.config import RunConfig, to_toml
 from onecard.data import Dataset, open_dataset
 from onecard.errors import UserError
