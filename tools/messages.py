@@ -9,9 +9,11 @@ computed one would never reach a translator.
 """
 
 import ast
+import gettext
 import io
 import string
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from babel.messages.catalog import Catalog, Message
@@ -72,17 +74,31 @@ def update() -> None:
                 out.add(message.id, message.string, [(file, None) for file, _ in message.locations])
         buffer = io.BytesIO()
         write_po(buffer, out, omit_header=True, include_lineno=False, width=110, sort_by_file=True)
-        rules = out.plural_forms
-        header = ('msgid ""\nmsgstr ""\n"Language: %s\\n"\n"MIME-Version: 1.0\\n"\n'
-                  '"Content-Type: text/plain; charset=utf-8\\n"\n"Content-Transfer-Encoding: 8bit\\n"\n'
-                  '"Plural-Forms: %s\\n"\n\n') % (language, rules)  # fmt: skip
+        header = f"""msgid ""
+msgstr ""
+"Language: {language}\\n"
+"MIME-Version: 1.0\\n"
+"Content-Type: text/plain; charset=utf-8\\n"
+"Content-Transfer-Encoding: 8bit\\n"
+"Plural-Forms: {out.plural_forms}\\n"
+
+"""
         path.write_bytes(header.encode() + buffer.getvalue())
 
 
 def compiled(language: str) -> bytes:
+    catalog = read(language)
+    catalog.creation_date = catalog.revision_date = datetime(2026, 1, 1, tzinfo=UTC)  # the same bytes every day
     buffer = io.BytesIO()
-    write_mo(buffer, read(language))
+    write_mo(buffer, catalog)
     return buffer.getvalue()
+
+
+def said(mo: bytes) -> dict[object, str]:
+    """What a compiled catalogue says; its header, which names Babel's version, aside."""
+    spoken = dict(gettext.GNUTranslations(io.BytesIO(mo))._catalog)  # type: ignore[attr-defined]
+    spoken.pop("", None)
+    return spoken
 
 
 def compile_all() -> None:
@@ -109,13 +125,13 @@ def check(language: str) -> list[str]:
         strings = message.string if isinstance(message.string, list | tuple) else (message.string,)
         if len(ids) > 1 and len(strings) != catalog.num_plurals:
             problems.append(f"plural forms: {_key(message)}")
-        for said in strings:
-            if not said:
+        for words in strings:
+            if not words:
                 problems.append(f"untranslated: {_key(message)}")
-            elif placeholders(said) != placeholders(ids[-1]):
-                problems.append(f"placeholders: {_key(message)} → {said}")
+            elif placeholders(words) != placeholders(ids[-1]):
+                problems.append(f"placeholders: {_key(message)} → {words}")
     mo = po_path(language).with_suffix(".mo")
-    if not mo.exists() or mo.read_bytes() != compiled(language):
+    if not mo.exists() or said(mo.read_bytes()) != said(compiled(language)):
         problems.append(f"{mo.name} is not what the .po compiles to")
     return problems
 

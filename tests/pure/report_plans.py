@@ -20,8 +20,8 @@ def plan_too_large() -> RunPlan:
     return plan(config, "RTX 4070 Ti", data=10_000_000, price="IN", now=NOW)
 
 
-def plan_cpu() -> RunPlan:
-    """Characters of Shakespeare on a machine without a card."""
+def plan_tiny() -> RunPlan:
+    """A model of seconds, on data nobody published a loss for."""
     return plan(RunConfig(n_layer=4, n_head=4, n_embd=128, block_size=64, batch_size=12, gradient_accumulation_steps=1,
                           max_iters=2000, lr_decay_iters=2000, warmup_iters=100, vocab_size=65, dataset="unheard-of"),
                 "RTX 3060 12GB", now=NOW)  # fmt: skip

@@ -14,13 +14,51 @@ from onecard.config.run import KEYS
 
 CARDS = [find_gpu(name) for name in ("RTX 4070", "T4", "GTX 1080 Ti", "A100 80GB", "M3 Max", "cpu", "RX 7900 XTX")]
 
-PATHS = """schema params.total params.nanogpt params.non_embedding tokens.per_step tokens.total tokens.epochs tokens.per_param
-flops.per_token_nanogpt flops.per_token_exact flops.total_6nd flops.total_nanogpt flops.total_exact
-time.step_seconds.low time.step_seconds.mid time.step_seconds.high time.tokens_per_second.low time.tokens_per_second.mid
-time.tokens_per_second.high time.total_seconds.low time.total_seconds.mid time.total_seconds.high time.compile_seconds
-mfu.card.low mfu.card.mid mfu.card.high mfu.nanogpt.mid memory.parts memory.allocated_bytes.low memory.allocated_bytes.mid
-memory.allocated_bytes.high memory.process_bytes.low memory.process_bytes.mid memory.process_bytes.high memory.card_bytes
-memory.fits energy.kwh.mid energy.cost.mid energy.currency loss.expected.low loss.expected.mid loss.expected.high warnings""".split()
+PATHS = [
+    "schema",
+    "params.total",
+    "params.nanogpt",
+    "params.non_embedding",
+    "tokens.per_step",
+    "tokens.total",
+    "tokens.epochs",
+    "tokens.per_param",
+    "flops.per_token_nanogpt",
+    "flops.per_token_exact",
+    "flops.total_6nd",
+    "flops.total_nanogpt",
+    "flops.total_exact",
+    "time.step_seconds.low",
+    "time.step_seconds.mid",
+    "time.step_seconds.high",
+    "time.tokens_per_second.low",
+    "time.tokens_per_second.mid",
+    "time.tokens_per_second.high",
+    "time.total_seconds.low",
+    "time.total_seconds.mid",
+    "time.total_seconds.high",
+    "time.compile_seconds",
+    "mfu.card.low",
+    "mfu.card.mid",
+    "mfu.card.high",
+    "mfu.nanogpt.mid",
+    "memory.parts",
+    "memory.allocated_bytes.low",
+    "memory.allocated_bytes.mid",
+    "memory.allocated_bytes.high",
+    "memory.process_bytes.low",
+    "memory.process_bytes.mid",
+    "memory.process_bytes.high",
+    "memory.card_bytes",
+    "memory.fits",
+    "energy.kwh.mid",
+    "energy.cost.mid",
+    "energy.currency",
+    "loss.expected.low",
+    "loss.expected.mid",
+    "loss.expected.high",
+    "warnings",
+]
 
 
 def at(answer, path):

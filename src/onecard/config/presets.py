@@ -6,12 +6,12 @@ Each is a nanoGPT file in preset_files/, read like any other.
 48
 """
 
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from onecard.config.literal import read_python
 
-_FOLDER = files("onecard.config") / "preset_files"
+_FOLDER = Path(__file__).parent / "preset_files"
 
 PRESETS: tuple[str, ...] = tuple(
     sorted(entry.name.removesuffix(".py") for entry in _FOLDER.iterdir() if entry.name.endswith(".py"))

@@ -1,4 +1,4 @@
-"""A RunConfig back as text: nanoGPT's .py or TOML, only the keys that differ from the defaults, with comments.
+"""A RunConfig back as text: nanoGPT's .py or TOML, the keys that differ from the defaults or carry a comment.
 
 >>> print(to_toml(RunConfig(n_layer=6), comments={"n_layer": "half of GPT-2's"}), end="")
 n_layer = 6  # half of GPT-2's
@@ -7,7 +7,8 @@ n_layer = 6  # half of GPT-2's
 import json
 from collections.abc import Mapping
 
-from onecard.config.run import RunConfig, Value
+from onecard.config.recipes import RECIPE_KEYS
+from onecard.config.run import KEYS, RunConfig, Value
 
 
 def to_toml(config: RunConfig, comments: Mapping[str, str] | None = None, head: str = "") -> str:
@@ -22,15 +23,22 @@ def to_nanogpt(config: RunConfig, comments: Mapping[str, str] | None = None, hea
 
 def _lines(config: RunConfig, comments: Mapping[str, str], head: str, spell) -> str:  # type: ignore[no-untyped-def]
     lines = [f"# {line}".rstrip() for line in head.splitlines()]
-    for key, value in _written(config).items():
+    for key, value in _written(config, comments).items():
         comment = f"  # {comments[key]}" if key in comments else ""
         lines.append(f"{key} = {spell(value)}{comment}")
     return "\n".join(lines) + "\n"
 
 
-def _written(config: RunConfig) -> dict[str, Value]:
-    """What differs from the defaults, and the keys that `load` would otherwise derive from them."""
-    values = config.changed()
+def _written(config: RunConfig, comments: Mapping[str, str]) -> dict[str, Value]:
+    """What differs from the defaults, what is commented on, and the keys that `load` would otherwise derive from them."""
+    changed = config.changed()
+    values = {
+        key: getattr(config, key)
+        for key in KEYS
+        if key in changed
+        or (key in comments and getattr(config, key) is not None)
+        or (key in RECIPE_KEYS and config.recipe != "gpt2")
+    }
     if "max_iters" in values:
         for key in ("lr_decay_iters", "warmup_iters"):
             values[key] = getattr(config, key)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onecard import __version__
+from onecard.version import __version__
 from onecard.data.manifest import (
     HEADER_BYTES,
     MANIFEST,

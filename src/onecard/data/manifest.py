@@ -4,7 +4,6 @@
 Summary(tokens_train=3681498112, tokens_val=18500608, vocab_size=50257, bytes_per_token=4.61)
 """
 
-import hashlib
 import json
 import os
 import struct
@@ -195,6 +194,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
+    import hashlib  # OpenSSL takes milliseconds to load, and planning only counts tokens
+
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onecard import __version__
+from onecard.version import __version__
 from onecard.data.crew import Crew
 from onecard.data.documents import batches
 from onecard.data.encode import Encoding, Event

@@ -9,10 +9,10 @@
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from onecard.errors import UserError, nearest
+from onecard.facts.table import fact_file
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DatasetFacts:
 @cache
 def all_datasets() -> tuple[DatasetFacts, ...]:
     """Every named set, in the file's order."""
-    raw = (files("onecard.facts") / "datasets.toml").read_text(encoding="utf-8")
+    raw = fact_file("datasets.toml")
     entries: list[dict[str, Any]] = tomllib.loads(raw)["dataset"]
     return tuple(
         DatasetFacts(**{**entry, "aliases": tuple(entry["aliases"]), "paths": tuple(entry.get("paths", ()))})

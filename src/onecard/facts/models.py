@@ -7,7 +7,8 @@
 import tomllib
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+
+from onecard.facts.table import fact_file
 
 
 @dataclass(frozen=True)
@@ -33,5 +34,5 @@ class KnownModel:
 
 @cache
 def known_models() -> tuple[KnownModel, ...]:
-    content = tomllib.loads((files("onecard.facts") / "models.toml").read_text(encoding="utf-8"))
+    content = tomllib.loads(fact_file("models.toml"))
     return tuple(KnownModel(**entry) for entry in content["model"])

@@ -8,7 +8,6 @@
 from datetime import datetime, timedelta
 from math import exp
 
-from onecard.version import __version__
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
@@ -27,6 +26,7 @@ from onecard.plan.result import SCHEMA, Energy, Flops, KnownRun, Loss, Mfu, Para
 from onecard.plan.speed import StepTime, step_time
 from onecard.plan.warnings import warnings
 from onecard.plan.whatif import whatif
+from onecard.version import __version__
 
 A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
 CURVE_POINTS = 40

@@ -18,10 +18,10 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from onecard.config import RunConfig
+from onecard.facts.table import fact_file
 from onecard.plan.result import Range
 from onecard.plan.workload import Workload
 
@@ -143,5 +143,5 @@ def learning_rate_share(config: RunConfig, step: int) -> float:
 @cache
 def loss_fit() -> Fit:
     """The fitted constants that ship with onecard."""
-    fit: Fit = json.loads((files("onecard.facts") / "loss_fit.json").read_text(encoding="utf-8"))
+    fit: Fit = json.loads(fact_file("loss_fit.json"))
     return fit

@@ -15,14 +15,15 @@ def params(m: ModelShape) -> Params:
     """Each part of the model, its true total, and the counts that others print."""
     width, bias = m.n_embd, int(m.bias)
     norm = 0 if m.modern else width * (1 + bias)  # RMSNorm without weights in the modern recipe
+    taps = 4 * width if m.modern else 0  # of the short convolution before attention and before the MLP (train/shift.py)
     token = m.vocab_size * width
     position = 0 if m.modern else m.block_size * width
     head = 0 if m.tied else token
     parts = {
         "token_embedding": token,
         "position_embedding": position,
-        "attention": m.n_layer * (4 * width * width + 4 * width * bias),
-        "mlp": m.n_layer * (8 * width * width + 5 * width * bias),
+        "attention": m.n_layer * (4 * width * width + 4 * width * bias + taps),
+        "mlp": m.n_layer * (8 * width * width + 5 * width * bias + taps),
         "norms": m.n_layer * 2 * norm + norm,
         "head": head,
     }

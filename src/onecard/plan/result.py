@@ -145,18 +145,19 @@ class RunPlan:
     formulas: dict[str, str]  # figure's path → formula and source, for --explain
 
     def to_json(self) -> dict[str, Any]:
-        answer = _plain(self)
+        answer = as_plain(self)
         assert isinstance(answer, dict)
         return answer
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """Any result as JSON's own kinds; a sentence is its code and its English words."""
     if isinstance(value, Note):
         return {"code": value.code, "text": str(value)}
     if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [as_plain(item) for item in value]
     return value

@@ -42,7 +42,7 @@ class Figure:
     label: Text
     value: Value
     span: tuple[Quantity, Quantity] | None = None
-    note: Text | None = None
+    note: Value | None = None
     formula: str | None = None
     tone: Tone | None = None
 

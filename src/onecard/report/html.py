@@ -26,7 +26,8 @@ from onecard.report.language import Language
 
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "⚠\ufe0e ", "bad": "✗ ", None: ""}
 
-# The fonts after system-ui are those that carry Devanagari on Linux, Windows, macOS and Android.
+# Fonts are named before system-ui, which on some Linux machines is a serif; the later ones are those that carry
+# Devanagari on Linux, Windows, macOS and Android.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --page: #f6f7f9; --card: #fff;
   --line: #d9dee4; --good: #1a7f37; --fair: #9a6700; --bad: #cf222e; --accent: #0b6bcb;
@@ -38,9 +39,8 @@ STYLE = """
     #d0aa30; } }
 * { box-sizing: border-box; }
 body { margin: 0; padding: 2rem 1.25rem 3rem; background: var(--page); color: var(--ink);
-  font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Noto Sans", "Noto Sans Devanagari", "Nirmala UI", "Kohinoor
-    Devanagari",
-  "Lohit Devanagari", sans-serif; }
+  font: 16px/1.5 -apple-system, "Segoe UI", Roboto, "Noto Sans", "Noto Sans Devanagari", "Nirmala UI",
+    "Kohinoor Devanagari", "Lohit Devanagari", system-ui, sans-serif; }
 main { max-width: 76rem; margin: 0 auto; }
 h1 { font-size: 1.7rem; margin: 0; line-height: 1.3; }
 h2 { font-size: 1.05rem; margin: 0 0 .6rem; color: var(--accent); }
@@ -84,7 +84,7 @@ footer { font-size: .85rem; margin-top: 1rem; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
   body { padding: 0; font-size: 10.5pt; } main { max-width: none; } h1 { font-size: 16pt; }
   .headline { grid-template-columns: repeat(4, 1fr); } .headline .value { font-size: 13pt; }
-  .sections { columns: 1; } section { break-inside: avoid; } }
+  .sections { columns: 1; } .chart { max-width: 13cm; } }
 """
 
 
@@ -126,7 +126,7 @@ class _Say:
     def beside(self, figure: Figure) -> str:
         pieces = [self.language.span(*figure.span)] if figure.span else []
         if figure.note is not None:
-            pieces.append(self.language.text(figure.note))
+            pieces.append(self.language.value(figure.note))
         return escape(" · ".join(pieces))
 
 

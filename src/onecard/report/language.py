@@ -14,7 +14,7 @@ import gettext
 import math
 import os
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from onecard.errors import UserError, nearest
@@ -37,10 +37,7 @@ class Language:
         """The words in this language, their figures formatted; a plain str is a name and stays as it is."""
         if isinstance(words, str):
             return words
-        if isinstance(words, Plural):
-            template = self._catalogue.ngettext(words.one, words.many, _whole(words.values["n"]))
-        else:
-            template = self._catalogue.gettext(words.text)
+        template = self._template(words)
         values = {name: self._inner(value) for name, value in words.values.items()}
         return _Kept(self._words).vformat(template, (), values)
 
@@ -55,16 +52,24 @@ class Language:
     def span(self, low: Quantity, high: Quantity) -> str:
         """Two ends as one: "6.90 – 7.42 GiB", the unit said once where it is the same."""
         first, last = self.quantity(low), self.quantity(high)
+        if first == last:
+            return first
         a, b = first.split(), last.split()
         if len(a) == len(b) == 2 and a[1] == b[1] and len(a[0]) > 0 and a[0][-1].isdigit():
             first = a[0]
-        return first if first == last else f"{first} – {last}"
+        return f"{first} – {last}"
 
     def sentence(self, words: Text) -> str:
         """Remarks are clauses; in a paragraph they are sentences, ended as the language ends them."""
         said = self.text(words)
-        said = said[:1].upper() + said[1:]
+        if isinstance(words, T) and not self._template(words).startswith("{"):  # a name keeps its own letters
+            said = said[:1].upper() + said[1:]
         return said if said.endswith((".", "!", "?", "।")) else said + ("।" if self.code == "hi" else ".")
+
+    def _template(self, words: T) -> str:
+        if isinstance(words, Plural):
+            return self._catalogue.ngettext(words.one, words.many, _whole(words.values["n"]))
+        return self._catalogue.gettext(words.text)
 
     def _inner(self, value: Any) -> Any:
         if isinstance(value, T):
@@ -117,7 +122,7 @@ def _made(code: str, region: str) -> Language:
     from onecard.report.numbers import locale_words  # Babel: 40 ms that English need not wait for
 
     name, words = locale_words(code, region)
-    with (files("onecard.report") / "locales" / code / "LC_MESSAGES" / "onecard.mo").open("rb") as compiled:
+    with (Path(__file__).parent / "locales" / code / "LC_MESSAGES" / "onecard.mo").open("rb") as compiled:
         catalogue = gettext.GNUTranslations(compiled)
     return Language(code, name, catalogue, words(catalogue))
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from babel import Locale, UnknownLocaleError
@@ -16,9 +17,9 @@ from babel.dates import format_date, format_datetime
 from babel.numbers import format_currency, format_decimal, format_percent
 
 from onecard.messages import Plural, T, Words
-from onecard.units import DAY, GIB, HOUR, KIB, MIB, MINUTE, SUPERSCRIPT, YEAR
+from onecard.units import GIB, KIB, MIB, SUPERSCRIPT, show_duration
 
-_SPEC = re.compile(r"(,)?(?:\.(\d+))?([fgde%])?")
+_SPEC = re.compile(r"(\+)?(,)?(?:\.(\d+))?([fgde%])?")
 _FIELD_SCALE = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 _SCALES: Mapping[str, tuple[tuple[float, str], ...]] = {
     "es": ((1e12, "B"), (1e9, "mil M"), (1e6, "M")),  # B: billón, a million millions
@@ -33,6 +34,11 @@ def locale_words(code: str, region: str) -> tuple[str, Callable[[gettext.NullTra
     except (UnknownLocaleError, ValueError):
         locale = Locale.parse(code)
     return str(locale), lambda catalogue: LocaleWords(locale, catalogue)
+
+
+def _rounded(value: float, digits: int) -> Decimal:
+    """As Python rounds it, so that no language says another figure than English does."""
+    return Decimal(f"{value:.{digits}f}")
 
 
 class LocaleWords(Words):
@@ -52,17 +58,18 @@ class LocaleWords(Words):
         spec = _SPEC.fullmatch(format_spec)
         if not isinstance(value, int | float) or isinstance(value, bool) or spec is None or not math.isfinite(value):
             return str(super().format_field(value, format_spec))
-        plain = format(value, format_spec.replace(",", ""))
-        if spec[3] == "%":
-            return str(self.percent(value, int(spec[2] or 0)))
+        plus = "+" if spec[1] and value >= 0 else ""
+        plain = format(value, format_spec.replace(",", "").replace("+", ""))
+        if spec[4] == "%":
+            return plus + self.percent(value, 6 if spec[3] is None else int(spec[3]))  # Python's own % has six decimals
         if "e" in plain:  # 6e-04 stays as the config writes it
-            return plain.replace(".", self.decimal("0.1")[1])
+            return plus + plain.replace(".", self.decimal("0.1")[1])
         digits = len(plain.partition(".")[2])
-        return self.number(float(plain), digits, grouped=bool(spec[1]))
+        return plus + self.number(float(plain), digits, grouped=bool(spec[2]))
 
     def number(self, value: float, digits: int, grouped: bool = True) -> str:
         pattern = ("#,##,##0" if self.locale.language == "hi" else "#,##0") + ("." + "0" * digits if digits else "")
-        return str(format_decimal(value, format=pattern, locale=self.locale, group_separator=grouped))
+        return str(format_decimal(_rounded(value, digits), format=pattern, locale=self.locale, group_separator=grouped))
 
     def decimal(self, text: str) -> str:
         return self.number(float(text), len(text.partition(".")[2]))
@@ -83,32 +90,23 @@ class LocaleWords(Words):
         return f"{self.whole(value)}\u00a0B"
 
     def duration(self, seconds: float) -> str:
-        """The cut points of units.show_duration, the words from the catalogue."""
-        if seconds < 10:
-            return self._say(T("{n:.2f} s", n=seconds))
-        if seconds < 100:
-            return self._say(T("{n:.0f} s", n=seconds))
-        if seconds < 100 * MINUTE:
-            return self._say(T("{n:.0f} min", n=seconds / MINUTE))
-        if seconds < 2 * DAY:
-            minutes = round(seconds / MINUTE)
-            return self._say(Plural("{n} h {rest:02d} min", "{n} h {rest:02d} min", n=minutes // 60, rest=minutes % 60))
-        hours = round(seconds / HOUR)
-        if hours < 24 * 365:
-            return self._say(Plural("{n} d {rest} h", "{n} d {rest} h", n=hours // 24, rest=hours % 24))
-        return self._say(T("{n:.1f} y", n=seconds / YEAR))
+        """units.show_duration, figure by figure: the same cut points, this language's numbers and words."""
+        pieces = []
+        for number, unit in re.findall(r"([\d.]+) (\w+)", show_duration(seconds)):
+            shown = number if re.fullmatch(r"0\d", number) else self.decimal(number)  # 3 h 05 min
+            pieces.append(f"{shown} {self._unit(unit, float(number))}")
+        return " ".join(pieces)
 
-    def _say(self, words: T) -> str:
-        if isinstance(words, Plural):
-            template = self.catalogue.ngettext(words.one, words.many, words.values["n"])
-        else:
-            template = self.catalogue.gettext(words.text)
-        return self.vformat(template, (), words.values)
+    def _unit(self, unit: str, n: float) -> str:
+        if unit in ("h", "d"):
+            words = Plural("hour", "hours", n=n) if unit == "h" else Plural("day", "days", n=n)
+            return self.catalogue.ngettext(words.one, words.many, int(n))
+        return self.catalogue.gettext({"ms": T("ms"), "s": T("s"), "min": T("min"), "y": T("y")}[unit].text)
 
     def percent(self, share: float, digits: int | None = None) -> str:
         digits = (1 if share < 0.1 else 0) if digits is None else digits
         pattern = str(self.locale.percent_formats[None].pattern)  # "#,##0 %" in Spain, "#,##0%" in Mexico
-        return str(format_percent(share, pattern.replace("0", "0." + "0" * digits) if digits else pattern,
+        return str(format_percent(_rounded(share * 100, digits) / 100, pattern.replace("0", "0." + "0" * digits) if digits else pattern,
                                   locale=self.locale))  # fmt: skip
 
     def power(self, value: float) -> str:
@@ -123,7 +121,15 @@ class LocaleWords(Words):
         pattern = re.sub(
             r"0\.00", "0" if amount >= 1000 else "0.00", str(self.locale.currency_formats["standard"].pattern)
         )
-        shown = str(format_currency(amount, currency, format=pattern, locale=self.locale, currency_digits=False))
+        shown = str(
+            format_currency(
+                _rounded(amount, 0 if amount >= 1000 else 2),
+                currency,
+                format=pattern,
+                locale=self.locale,
+                currency_digits=False,
+            )
+        )
         return re.sub(r"([A-Z]{3})(?=\d)", "\\1\u00a0", shown)  # es_MX: USD 0.62
 
     def when(self, iso: str) -> str:

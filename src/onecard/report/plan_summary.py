@@ -30,9 +30,7 @@ def headline(plan: RunPlan) -> tuple[Figure, ...]:
         expected = plan.loss.expected
         low, mid, high = (Quantity(end, ".2f") for end in (expected.low, expected.mid, expected.high))
         rows.append(Figure(T("Loss"), mid, (low, high)))
-    rows.append(
-        Figure(T("Electricity"), cost(plan, plan.energy.cost.mid), note=T("{kwh:,.1f} kWh", kwh=plan.energy.kwh.mid))
-    )
+    rows.append(Figure(T("Electricity"), cost(plan, plan.energy.cost.mid), note=_kwh(plan)))
     return tuple(rows)
 
 
@@ -49,6 +47,15 @@ def finish(plan: RunPlan) -> Quantity | None:
     if plan.time.finish is None:
         return None
     return Quantity(plan.time.finish, "when" if plan.time.total_seconds.mid < 200 * DAY else "date")
+
+
+def kwh_spec(kwh: float) -> str:
+    """One decimal, or two digits where there is less than a kWh."""
+    return ",.1f" if kwh >= 1 else ".2g"
+
+
+def _kwh(plan: RunPlan) -> Quantity:
+    return Quantity(plan.energy.kwh.mid, kwh_spec(plan.energy.kwh.mid), "kWh")
 
 
 def cost(plan: RunPlan, amount: float) -> Quantity:
@@ -81,7 +88,7 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
                       low=expected.low, high=expected.high))  # fmt: skip
         if plan.loss.beats_gpt2:
             said.append(plan.loss.beats_gpt2)
-    said.append(T("It draws {kwh:.1f} kWh, {cost:money} of electricity.", kwh=plan.energy.kwh.mid,
+    said.append(T("It draws {energy}, {cost:money} of electricity.", energy=_kwh(plan),
                   cost=(plan.energy.cost.mid, plan.energy.currency)))  # fmt: skip
     if k.epochs is not None and k.epochs > 1.005:
         said.append(T("It sees its data {epochs:.1f} times.", epochs=k.epochs))

@@ -23,7 +23,7 @@ from onecard.report.document import (
     Tone,
     Value,
 )
-from onecard.report.plan_summary import FITS, card_name, cost, finish, headline, summary
+from onecard.report.plan_summary import FITS, card_name, cost, finish, headline, kwh_spec, summary
 from onecard.units import HOUR
 
 BASIS: dict[str, T] = {
@@ -31,6 +31,7 @@ BASIS: dict[str, T] = {
     "fitted": T("fitted on runs of kindred cards"),
     "class": T("a guess from its class of card"),
 }
+SOURCES: dict[str, T] = {"your own price": T("your own price")}
 PARTS: dict[str, T] = {
     # parameters
     "token_embedding": T("token embedding"),
@@ -43,8 +44,8 @@ PARTS: dict[str, T] = {
     "weights": T("weights"),
     "gradients": T("gradients"),
     "optimizer": T("optimizer"),
+    "cast_weights": T("half-precision weights"),
     "activations": T("activations"),
-    "logits": T("logits and loss"),
     "logits_and_loss": T("logits and loss"),
     "context": T("CUDA context"),
     "slack": T("allocator slack"),
@@ -160,13 +161,14 @@ def _time(plan: RunPlan, why: dict[str, str]) -> Section:
 
 def _what_if(plan: RunPlan) -> Table:
     asked = plan.time.what_if
+    hours = plan.time.total_seconds.mid >= HOUR
     # Watts and price are fixed, so money goes with the hours.
     per_second = plan.energy.cost.mid / plan.time.total_seconds.mid
     rows = tuple(
         (
             Quantity(row.step_seconds, "duration"),
             Quantity(row.tokens_per_second, "int"),
-            Quantity(row.total_seconds / HOUR, ",.1f"),
+            Quantity(row.total_seconds / HOUR, ",.1f") if hours else Quantity(row.total_seconds, "duration"),
             cost(plan, row.total_seconds * per_second),
         )
         for row in asked
@@ -175,7 +177,7 @@ def _what_if(plan: RunPlan) -> Table:
     columns = (
         Column(T("What if a step takes"), "right"),
         Column(T("tokens/s"), "right"),
-        Column(T("hours in all"), "right"),
+        Column(T("hours in all") if hours else T("time in all"), "right"),
         Column(T("electricity"), "right"),
     )
     return Table(columns, rows, marked=(nearest,), bar=2)
@@ -201,7 +203,8 @@ def _outcome(plan: RunPlan, why: dict[str, str]) -> Section:
         blocks.append(Notes(tuple(notes)))
     if len(loss.curve) > 1:
         width = (loss.expected.high - loss.expected.low) / 2
-        points = tuple((float(step), value) for step, value in loss.curve)
+        # The first twentieth falls so far that the rest would look flat.
+        points = tuple((float(step), value) for step, value in loss.curve if step >= plan.config.max_iters / 20)
         blocks.append(LineChart(
             title=T("Expected loss along the run"),
             series=(Series(T("expected loss"), points, tuple((x, y - width, y + width) for x, y in points)),),
@@ -215,9 +218,9 @@ def _money(plan: RunPlan, why: dict[str, str]) -> Section:
     low, mid, high = (cost(plan, end) for end in (e.cost.low, e.cost.mid, e.cost.high))
     rows = (
         Figure(T("Electricity"), mid, (low, high), formula=why.get("energy.cost")),
-        ranged(T("Energy"), e.kwh, ",.1f", "kWh", formula=why.get("energy.kwh"),
+        ranged(T("Energy"), e.kwh, kwh_spec(e.kwh.mid), "kWh", formula=why.get("energy.kwh"),
                note=T("at {watts:int} W", watts=e.watts)),
-        Figure(T("Price of a kWh"), Quantity((e.price_per_kwh, e.currency), "money"), note=e.price_source),
+        Figure(T("Price of a kWh"), Quantity(e.price_per_kwh, ".3g", e.currency), note=SOURCES.get(e.price_source) or e.price_source),
     )  # fmt: skip
     return Section(T("What does it cost?"), (Figures(rows),))
 
@@ -232,9 +235,10 @@ def _data(plan: RunPlan, why: dict[str, str]) -> Section:
                note=Plural("in {n:int} step", "in {n:int} steps", n=c.max_iters)),
     ]  # fmt: skip
     if k.epochs is not None and k.unique is not None:
-        rows.append(Figure(T("Epochs"), Quantity(k.epochs, ".2f"), formula=why.get("tokens.epochs"),
-                           note=T("over the {unique:count} tokens of {data}", unique=k.unique,
-                                  data=k.dataset or "?")))  # fmt: skip
+        over = T("over the {unique:count} tokens of {data}", unique=k.unique, data=k.dataset)
+        if k.dataset is None:
+            over = T("over {unique:count} tokens of data", unique=k.unique)
+        rows.append(Figure(T("Epochs"), Quantity(k.epochs, ".2f"), note=over, formula=why.get("tokens.epochs")))
     else:
         rows.append(Figure(T("Epochs"), T("unknown"), note=T("--data says how large the data set is")))
     ratio = k.total / k.compute_optimal if k.compute_optimal else 0.0
@@ -291,30 +295,34 @@ def _known_runs(plan: RunPlan) -> Section:
         T("this run"),
         Quantity(plan.params.total, "count"),
         Quantity(plan.tokens.total, "count"),
-        Quantity(1.0, ".2f"),
+        "",
         Quantity(plan.loss.expected.mid, ".2f") if plan.loss else "–",
     )
     others: list[tuple[Value, ...]] = []
+    guesses: list[Text] = []
     for run in plan.known_runs:
-        loss = run.losses.get(plan.loss.dataset) if plan.loss else None
         tokens: Value = Quantity(run.tokens, "count")
-        if not run.tokens_published:
-            tokens = T("≈ {tokens:count}", tokens=run.tokens)
+        if run.tokens_low < run.tokens_high:
+            tokens = T("≈{tokens:count}", tokens=run.tokens)
+            guesses.append(T("≈: the tokens of {run} were never published; estimates run from {low:count} to {high:count}",
+                             run=run.name, low=run.tokens_low, high=run.tokens_high))  # fmt: skip
         others.append((
             run.name,
             Quantity(run.params, "count"),
             tokens,
-            Quantity(run.ratio, ".2f" if run.ratio >= 0.1 else ".2g"),
-            Quantity(loss, ".2f") if loss is not None else "–",
+            Quantity(run.ratio, ".2f" if run.ratio >= 0.1 else ".2g", "×"),
+            Quantity(run.loss, ".2f") if run.loss is not None else "–",
         ))  # fmt: skip
     columns = (
         Column(T("Run")),
         Column(T("parameters"), "right"),
         Column(T("tokens"), "right"),
-        Column(T("our 6·N·D ÷ its"), "right"),
-        Column(T("loss on {data}", data=plan.loss.dataset) if plan.loss else T("loss"), "right"),
+        Column(T("our FLOPs"), "right"),
+        Column(T("loss"), "right"),
     )
     blocks: list[Block] = [Table(columns, (here, *others), marked=(0,))]
-    if any(not run.tokens_published for run in plan.known_runs):
-        blocks.append(Notes((T("≈: never published; the middle of the estimates"),)))
+    if plan.loss:
+        guesses.insert(0, T("FLOPs as 6·N·D; losses on {data}", data=plan.loss.dataset))
+    if guesses:
+        blocks.append(Notes(tuple(guesses)))
     return Section(T("Against well-known runs"), tuple(blocks))

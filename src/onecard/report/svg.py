@@ -3,20 +3,20 @@
 Ink follows the page (currentColor), fills are CSS variables `--c0` … `--c7` with a value to fall back on, so that one
 drawing serves light, dark and paper.
 
-    stacked_bar(chart, language)  →  '<svg viewBox="0 0 640 …" role="img" …>…</svg>'
+    stacked_bar(chart, language)  →  '<svg viewBox="0 0 500 …" role="img" …>…</svg>'
 """
 
 import math
+import unicodedata
 from collections.abc import Callable
 from html import escape
-
-from rich.cells import cell_len
 
 from onecard.report.document import Bars, LineChart, Quantity, Series, StackedBar
 from onecard.report.language import Language
 
-WIDTH = 640
+WIDTH = 500
 COLORS = ("#2f7ed8", "#1aa3a3", "#4ca64c", "#d98e04", "#d1495b", "#8e63b3", "#8a8f98", "#b08900")
+LETTER = 7.0  # a letter's usual width at that size
 FONT = 'font-family="inherit" font-size="13" fill="currentColor"'
 
 
@@ -28,6 +28,11 @@ def _svg(height: float, title: str, about: str, body: list[str]) -> str:
     """The drawing with its name and its content in words, for those who hear it."""
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" class="chart">'
             f"<title>{escape(title)}</title><desc>{escape(about)}</desc>{''.join(body)}</svg>")  # fmt: skip
+
+
+def _letters(words: str) -> int:
+    """About how many letters wide: marks above and below (Devanagari's े, ु, ्) take no room."""
+    return sum(unicodedata.category(char) != "Mn" for char in words)
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", extra: str = "") -> str:
@@ -52,24 +57,27 @@ def stacked_bar(chart: StackedBar, language: Language) -> str:
     )
     edge = limit * scale
     caption = f"{language.text(chart.limit_label)} {language.quantity(chart.limit)}"
-    body.append(f'<path d="M{edge:.1f} 2V46" stroke="currentColor" stroke-width="2"/>')
+    body.append(f'<path d="M{min(edge, WIDTH - 1):.1f} 2V46" stroke="currentColor" stroke-width="2"/>')
     body.append(_text(edge - 4 if edge > WIDTH / 2 else edge + 4, 56, caption, "end" if edge > WIDTH / 2 else "start"))
     y = 80.0
+    names = max(_letters(language.text(part.label)) for part in chart.parts) * LETTER
+    values = max(_letters(language.quantity(part.value)) for part in chart.parts) * LETTER
+    columns = 2 if names + values + 45 < WIDTH / 2 else 1
     for number, part in enumerate(chart.parts):
-        column, row = number % 2, number // 2
+        column, row = number % columns, number // columns
         left, base = column * WIDTH / 2, y + row * 22
         body.append(f'<rect x="{left + 1:.1f}" y="{base - 10:.1f}" width="12" height="12" fill="{fill(number)}"/>')
         body.append(_text(left + 20, base, language.text(part.label)))
-        body.append(_text(left + WIDTH / 2 - 30, base, language.quantity(part.value), "end", ' font-weight="600"'))
-    height = y + math.ceil(len(chart.parts) / 2) * 22 - 8
+        body.append(_text(left + 30 + names + values, base, language.quantity(part.value), "end", ' font-weight="600"'))
+    height = y + math.ceil(len(chart.parts) / columns) * 22 - 8
     return _svg(height, language.text(chart.title), "; ".join([*said, caption]), body)
 
 
 def bars(chart: Bars, language: Language) -> str:
     names = [language.text(part.label) for part in chart.rows]
     values = [language.quantity(part.value) for part in chart.rows]
-    left = min(max(map(cell_len, names)) * 8.0 + 12, WIDTH * 0.45)
-    room = WIDTH - left - max(map(cell_len, values)) * 8.0 - 16
+    left = min(max(map(_letters, names)) * LETTER + 12, WIDTH * 0.45)
+    room = WIDTH - left - max(map(_letters, values)) * LETTER - 16
     most = max((float(part.value.value) for part in chart.rows), default=0.0) or 1.0
     body = []
     for number, part in enumerate(chart.rows):
@@ -87,7 +95,7 @@ def bars(chart: Bars, language: Language) -> str:
 
 def line_chart(chart: LineChart, language: Language, height: float = 260) -> str:
     """Curves over a light grid; the band of a range behind its curve; levels dashed across."""
-    left, right, top, bottom = 52.0, 12.0, 10.0, 44.0
+    left, right, top, bottom = 56.0, 12.0, 10.0, 44.0
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
     ys += [end for series in chart.series for _, low, high in series.band for end in (low, high)]
@@ -120,7 +128,7 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
         body.append(f'<path d="{line}" stroke="{fill(number)}" stroke-dasharray="6 4" stroke-width="1.5" fill="none"/>')
         body.append(_text(WIDTH - right, float(at(last, level.y).split()[1]) - 5, language.text(level.label), "end"))
     body.append(_text((left + WIDTH - right) / 2, height - 6, language.text(chart.x_label), "middle"))
-    turned = f"translate(12 {(height - bottom + top) / 2:.0f}) rotate(-90)"
+    turned = f"translate(16 {(height - bottom + top) / 2:.0f}) rotate(-90)"
     body.append(_text(0, 0, language.text(chart.y_label), "middle", f' transform="{turned}"'))
     if len(chart.series) > 1:
         x_legend = left + 8
@@ -128,7 +136,7 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
             name = language.text(series.label)
             body.append(f'<rect x="{x_legend:.0f}" y="{height + 4:.0f}" width="14" height="4" fill="{fill(number)}"/>')
             body.append(_text(x_legend + 20, height + 10, name))
-            x_legend += cell_len(name) * 8 + 48
+            x_legend += _letters(name) * LETTER + 48
         height += 18
     about = "; ".join(
         f"{language.text(s.label)}: {language.quantity(Quantity(s.points[0][1], chart.y_spec))} → "

@@ -6,10 +6,13 @@ Rich draws boxes and measures cells; the layout of rows is ours, so that a formu
 """
 
 import io
+import unicodedata
 from collections.abc import Iterable
+from itertools import zip_longest
 
 from rich import box
 from rich.cells import cell_len
+from rich.color import ColorSystem
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.segment import Segment
@@ -39,8 +42,14 @@ from onecard.report.plain import plain
 TWO_COLUMNS = 120  # from this width on
 WIDEST = 160  # a line longer than this is hard to follow
 NARROWEST = 40
-KEPT = "\ue000"  # stands for a no-break space until the lines are laid out
-LABEL, NOTE, FORMULA = "default", "dim", "italic dim"
+# Rich breaks lines at no-break spaces, and counts no cell for Devanagari's spacing marks (ा ि ी ो …), to which glibc,
+# tmux and most terminals give one. Until the lines are laid out, private characters of one cell stand for them.
+_KEPT = {"\u00a0": "\ue000"} | {
+    chr(code): chr(code - 0x900 + 0xE100) for code in range(0x900, 0x980) if unicodedata.category(chr(code)) == "Mc"
+}
+LAID_OUT = str.maketrans(_KEPT)
+RESTORED = str.maketrans({private: char if char != "\u00a0" else " " for char, private in _KEPT.items()})
+NOTE, FORMULA, FRAME = "dim", "italic dim", "bright_black"
 TONES: dict[Tone | None, str] = {"good": "bold green", "fair": "bold yellow", "bad": "bold red", None: "bold"}
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "! ", "bad": "✗ ", None: ""}
 
@@ -67,7 +76,7 @@ class _Page:
 
     def draw(self, document: Document) -> str:
         lines: list[list[Segment]] = []
-        title = Line(self.say(document.title), "bold")
+        title = Line().append(self.say(document.title), "bold")
         if document.subtitle is not None:
             title.append("\n").append(self.say(document.subtitle), NOTE)
         lines += self._lines(title, self.width)
@@ -79,14 +88,14 @@ class _Page:
             lines += self._lines(self._framed(words, SUMMARY, "cyan"), self.width)
         if document.footer is not None:
             lines += self._lines(Line(self.say(document.footer), NOTE), self.width)
-        return "\n".join(self._string(line) for line in lines).replace(KEPT, " ") + "\n"
+        return "\n".join(self._string(line) for line in lines).translate(RESTORED) + "\n"
 
     def say(self, value: object) -> str:
         return self._kept(self.language.value(value))  # type: ignore[arg-type]
 
     def _kept(self, words: str) -> str:
-        """Words ready to be laid out. Rich breaks lines at no-break spaces too, so they travel as another character."""
-        return plain(words, self.encoding).replace("\u00a0", KEPT)
+        """Words ready to be laid out."""
+        return plain(words, self.encoding).translate(LAID_OUT)
 
     # layout
 
@@ -94,10 +103,12 @@ class _Page:
         return self.console.render_lines(what, self.console.options.update(width=width), pad=True)
 
     def _string(self, line: list[Segment]) -> str:
-        with self.console.capture() as capture:
-            for segment in line:
-                self.console.print(segment.text, style=segment.style, end="")
-        return capture.get().rstrip() if not self.color else capture.get().rstrip(" ")
+        if not self.color:
+            return "".join(segment.text for segment in line).rstrip()
+        return "".join(
+            segment.style.render(segment.text, color_system=ColorSystem.EIGHT_BIT) if segment.style else segment.text
+            for segment in line
+        ).rstrip(" ")
 
     def _columns(self, panels: list[RenderableType]) -> list[list[Segment]]:
         """One column, or two of about equal height, each read downward in the order given."""
@@ -113,7 +124,8 @@ class _Page:
         rows = max(len(left), len(right))
         left += [empty] * (rows - len(left))
         right += [empty] * (rows - len(right))
-        return [[*a, Segment(" "), *b] for a, b in zip(left, right, strict=True)]
+        gap = Segment(" " * (self.width - 2 * half))
+        return [[*a, gap, *b] for a, b in zip(left, right, strict=True)]
 
     def _headline(self, figures: Iterable[Figure]) -> RenderableType:
         grid = Grid(
@@ -122,7 +134,7 @@ class _Page:
         cells = []
         for figure in figures:
             grid.add_column(justify="center", ratio=1)
-            cell = Line(self.say(figure.label) + "\n", NOTE)
+            cell = Line().append(self.say(figure.label) + "\n", NOTE)
             cell.append(self._marked(figure), TONES[figure.tone])
             below = self._beside(figure)
             cell.append("\n" + below, NOTE)
@@ -137,7 +149,7 @@ class _Page:
             if number:
                 blocks.append(Line(""))
             blocks.append(self._block(block, inner))
-        return self._framed(Group(*blocks), section.title, NOTE)
+        return self._framed(Group(*blocks), section.title, FRAME)
 
     def _framed(self, inside: RenderableType, title: Text, border: str) -> RenderableType:
         heading = Line(self.say(title), "bold cyan" if self.color else "bold")
@@ -173,33 +185,45 @@ class _Page:
         return " · ".join(pieces) if not self.ascii else "; ".join(pieces)
 
     def _figures(self, rows: tuple[Figure, ...], width: int) -> RenderableType:
-        labels = [Line(self.say(row.label), LABEL) for row in rows]
+        labels = [Line(self.say(row.label)) for row in rows]
         values = [Line(self._marked(row), TONES[row.tone]) for row in rows]
         first = min(max(label.cell_len for label in labels), width * 2 // 5)
         usual = max(12, width // 6)  # a date or a rate may be wider; it then runs on to the right
         second = max((value.cell_len for value in values if value.cell_len <= usual), default=usual)
         room = width - first - second - 4
-        out: list[RenderableType] = []
+        out: list[Line] = []
         for row, label, value in zip(rows, labels, values, strict=True):
             beside = Line(self._beside(row), NOTE)
-            grid = Grid.grid(padding=(0, 2, 0, 0))
-            grid.add_column(width=first)
             below = Line("")
             if value.cell_len > second:
-                grid.add_column(width=width - first - 2)
-                grid.add_row(label, value.append("  ").append_text(beside))
+                value.style = ""
+                value.stylize(TONES[row.tone])
+                out += self._across((label, first), (value.append("  ").append_text(beside), width - first - 2))
             else:
                 if room < 16 and beside.cell_len > room:  # no room at the side: on lines of its own
                     below, beside = beside, below
-                grid.add_column(width=second, justify="right")
-                grid.add_column(width=max(room, 1))
-                grid.add_row(label, value, beside)
-            out.append(grid)
+                value.pad_left(second - value.cell_len)
+                out += self._across((label, first), (value, second), (beside, max(room, 1)))
             if below.plain:
-                out.append(_indented(below, width))
+                out += self._across((Line(""), 2), (below, width - 4))
             if row.formula:
-                out.append(_indented(Line("= " + plain(row.formula, self.encoding), FORMULA), width))
-        return Group(*out)
+                out += self._across((Line(""), 2), (Line("= " + plain(row.formula, self.encoding), FORMULA), width - 4))
+        return _joined(out)
+
+    def _across(self, *cells: tuple[Line, int]) -> list[Line]:
+        """Cells beside each other, two spaces apart, each wrapped to its width; lighter than a table a row."""
+        wrapped = [[cell] if cell.cell_len <= width else list(cell.wrap(self.console, width)) for cell, width in cells]
+        lines = []
+        for row in zip_longest(*wrapped):
+            line = Line()
+            for number, (cell, (_, width)) in enumerate(zip(row, cells, strict=True)):
+                shown = cell if cell is not None else Line("")
+                shown.rstrip()
+                line.append("  " if number else "").append_text(shown)
+                if number + 1 < len(cells):
+                    line.append(" " * (width - shown.cell_len))
+            lines.append(line)
+        return lines
 
     def _table(self, table: Table, width: int) -> RenderableType:
         grid = Grid(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1),
@@ -208,8 +232,9 @@ class _Page:
         titles = [self.say(column.title) for column in table.columns]
         if table.marked:  # a narrow column of its own, so that long names wrap under themselves
             grid.add_column("", width=1)
-        for title, column in zip(titles, table.columns, strict=True):
-            grid.add_column(title, justify=column.align, overflow="fold")
+        widths = column_widths(table, titles, said, width - (4 if table.marked else 0))
+        for title, column, fixed in zip(titles, table.columns, widths, strict=True):
+            grid.add_column(title, justify=column.align, overflow="fold", width=fixed)
         taken = sum(max(map(cell_len, cells)) + 3 for cells in zip(titles, *said, strict=True))
         room = width - taken - (4 if table.marked else 0) if table.bar is not None else 0
         bars = charts.column(table, min(room, 30), self.color, self.ascii) if room >= 6 else None
@@ -223,19 +248,40 @@ class _Page:
 
     def _notes(self, notes: Notes, width: int) -> RenderableType:
         mark = plain("• " if notes.tone is None else MARKS[notes.tone], self.encoding)
-        out = []
+        out: list[Line] = []
         for item in notes.items:
-            grid = Grid.grid()
-            grid.add_column(width=len(mark))
-            grid.add_column(width=width - len(mark))
-            grid.add_row(Line(mark, TONES[notes.tone]), Line(self.say(item)))
-            out.append(grid)
-        return Group(*out)
+            for number, line in enumerate(Line(self.say(item)).wrap(self.console, width - len(mark))):
+                line.rstrip()
+                start = Line().append(" " * len(mark) if number else mark, TONES[notes.tone])
+                out.append(start.append_text(line))
+        return _joined(out)
 
 
-def _indented(line: Line, width: int) -> RenderableType:
-    grid = Grid.grid()
-    grid.add_column(width=4)
-    grid.add_column(width=width - 4)
-    grid.add_row("", line)
-    return grid
+def _joined(lines: list[Line]) -> Line:
+    """Lines that are laid out already."""
+    whole = Line("\n").join(lines)
+    whole.no_wrap = True
+    return whole
+
+
+def column_widths(table: Table, titles: list[str], said: list[list[str]], room: int) -> list[int | None]:
+    """The width of each column where they do not all have room: figures stay whole, names and titles wrap.
+
+    None leaves it to the renderer: all is well, or there is too little room even so.
+    """
+    cells = [max(map(cell_len, column), default=1) for column in zip(*said, strict=True)] or [1] * len(titles)
+    natural = [max(cell_len(title), cell) for title, cell in zip(titles, cells, strict=True)]
+    room -= 3 * (len(titles) - 1)
+    wraps = [i for i, column in enumerate(table.columns) if column.align == "left"]
+    if sum(natural) <= room or not wraps:
+        return [None] * len(titles)
+    widths = [
+        natural[i] if i in wraps else max(cells[i], *(cell_len(word) for word in titles[i].split() or [""]))
+        for i in range(len(titles))
+    ]
+    while sum(widths) > room:
+        widest = max(wraps, key=lambda i: widths[i])
+        if widths[widest] <= 6:
+            return [None] * len(titles)
+        widths[widest] -= 1
+    return list(widths)

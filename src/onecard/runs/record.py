@@ -23,10 +23,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from onecard import __version__
 from onecard.config import RunConfig, load, to_toml
 from onecard.errors import UserError
 from onecard.plan.result import RunPlan
+from onecard.version import __version__
 
 State = Literal["running", "finished", "stopped", "dead"]
 

@@ -5,14 +5,15 @@ Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this ca
 """
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from onecard.errors import UserError
+from onecard.facts.here import seen_cards
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ def choose_device(asked: str, local_rank: int = 0) -> torch.device:
     if asked == "cuda":
         return torch.device("cuda", local_rank)
     return device
+
+
+def unseen_card(device: torch.device, asked: str) -> str | None:
+    """A sentence when the run would fall to the CPU although the driver shows a card: torch's build cannot use it."""
+    if device.type != "cpu" or asked == "cpu":
+        return None
+    cards = seen_cards()
+    if not cards:
+        return None
+    return (f"card: the driver shows a {cards[0].name}, but this torch ({torch.__version__}) cannot see it, so the CPU trains; "
+            "install torch 2.13.0 by pytorch.org's instructions for your system")  # fmt: skip
 
 
 def choose_precision(asked: str, device_type: str, capability: tuple[int, int] | None = None) -> Precision:
@@ -72,6 +84,7 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+@cache
 def measured_peak_flops(device: torch.device, dtype: str) -> float:
     """The best of a few large matmuls: what "peak" means on a machine whose data sheet is not at hand."""
     size = 1024 if device.type == "cpu" else 4096
@@ -111,7 +124,3 @@ def watt_meter(device: torch.device) -> Callable[[], float | None]:
     except Exception:  # no NVML bindings, or a card that does not tell
         return lambda: None
     return lambda: torch.cuda.power_draw(device) / 1000  # milliwatts
-
-
-def median_seconds(seconds: list[float]) -> float:
-    return statistics.median(seconds) if seconds else 0.0

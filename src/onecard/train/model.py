@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from onecard.config import RunConfig
-from onecard.errors import UserError
 from onecard.train.chunked import chunked_cross_entropy
 
 INIT_STD = 0.02  # GPT-2's; the projections back into the residual stream get it over sqrt(2 · n_layer)
@@ -57,15 +56,8 @@ class Attention(nn.Module):
         heads = (batch, length, self.n_head, width // self.n_head)
         q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2))
         if cache is not None:
-            k, v = _remember(cache, layer, k, v)
-        dropout = self.dropout if self.training else 0.0
-        if self.flash:
-            # a single new token may look at everything cached: no mask at all, and the fastest kernel
-            y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and length > 1
-            )
-        else:
-            y = _attention_by_hand(q, k, v, mask, dropout)
+            k, v = remember(cache, layer, k, v)
+        y = attend(q, k, v, mask, self.dropout if self.training else 0.0, self.flash)
         y = self.c_proj(y.transpose(1, 2).reshape(batch, length, width))
         return F.dropout(y, self.dropout, self.training) if self.dropout else y
 
@@ -111,18 +103,21 @@ class Transformer(nn.Module):
 class GPT(nn.Module):
     """The model of a RunConfig. `forward` gives (logits, loss); with targets and chunked_loss the logits are None."""
 
+    soft_cap: float | None = None  # the modern recipe's: logits bent into ±soft_cap
+
     def __init__(self, config: RunConfig):
         super().__init__()
-        if config.recipe != "gpt2":
-            raise UserError(f"recipe {config.recipe!r} cannot be trained yet", hint="leave recipe at 'gpt2'")
         shape = config.shape
         self.config = config
-        self.transformer = Transformer(config)
+        self.transformer = self._make_transformer()
         self.lm_head = nn.Linear(shape.n_embd, shape.vocab_size, bias=False)
         if shape.tied:
             self.lm_head.weight = self.transformer.wte.weight
-        self._run_block = _block_runner(config.recompute)
+        self._run_block = block_runner(config.recompute)
         self._init_weights()
+
+    def _make_transformer(self) -> nn.Module:
+        return Transformer(self.config)
 
     def _init_weights(self) -> None:
         for name, parameter in self.named_parameters():
@@ -139,16 +134,23 @@ class GPT(nn.Module):
 
         doc_mask holds each position's document number, (batch, length): attention then stays inside a document.
         """
-        x = self._hidden(idx, None if doc_mask is None else same_document(doc_mask))
+        x = self._hidden(idx, doc_mask)
         if targets is None:
-            return self.lm_head(x), None
+            return self._logits(x), None
         if self.config.chunked_loss:
-            return None, chunked_cross_entropy(x.flatten(0, 1), self.lm_head.weight, targets.flatten())
-        logits = self.lm_head(x)
+            loss = chunked_cross_entropy(
+                x.flatten(0, 1), self.lm_head.weight, targets.flatten(), soft_cap=self.soft_cap
+            )
+            return None, loss
+        logits = self._logits(x)
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
-    def _hidden(self, idx: Tensor, mask: Tensor | None) -> Tensor:
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.lm_head(x)
+
+    def _hidden(self, idx: Tensor, doc_mask: Tensor | None) -> Tensor:
         parts = self.transformer
+        mask = None if doc_mask is None else same_document(doc_mask)
         x = parts.wte(idx) + parts.wpe.weight[: idx.shape[1]]
         if self.config.dropout:
             x = F.dropout(x, self.config.dropout, self.training)
@@ -181,11 +183,20 @@ def same_document(documents: Tensor) -> Tensor:
     return ((documents[:, :, None] == documents[:, None, :]) & causal)[:, None]
 
 
-def _remember(cache: Cache, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def remember(cache: Cache, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     end = cache.length + k.shape[2]
     cache.keys[layer][:, :, cache.length : end] = k
     cache.values[layer][:, :, cache.length : end] = v
     return cache.keys[layer][:, :, :end], cache.values[layer][:, :, :end]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, flash: bool) -> Tensor:
+    """Causal attention of (batch, heads, length, head width); a mask, if given, takes the place of causality."""
+    if not flash:
+        return _attention_by_hand(q, k, v, mask, dropout)
+    # a single new token may look at everything cached: no mask at all, and the fastest kernel
+    causal = mask is None and q.shape[2] > 1
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
 
 
 def _attention_by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
@@ -215,10 +226,10 @@ def _keep_costly(context, op, *args, **kwargs) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if op in _COSTLY else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _block_runner(recompute: str):
+def block_runner(recompute: str):
     if recompute == "block":
         return partial(checkpoint, use_reentrant=False)
     if recompute == "cheap":
         contexts = partial(create_selective_checkpoint_contexts, _keep_costly)
         return partial(checkpoint, use_reentrant=False, context_fn=contexts)
-    return lambda block, x, mask: block(x, mask)
+    return lambda block, *inputs: block(*inputs)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
+from onecard.train.muon import make_muon
 
 
 def lr_at(config: RunConfig, position: float) -> float:
@@ -41,7 +42,9 @@ def decayed(name: str, parameter: Tensor, rule: str) -> bool:
     return parameter.dim() >= 2 and not name.endswith(("wte.weight", "wpe.weight"))
 
 
-def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.AdamW:
+def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
+    if config.optimizer == "muon":
+        return make_muon(config, model)
     if config.optimizer != "adamw":
         raise UserError(f"optimizer {config.optimizer!r} cannot be used yet", hint="leave optimizer at 'adamw'")
     named = list(model.named_parameters())

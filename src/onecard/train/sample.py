@@ -23,6 +23,7 @@ from onecard.errors import UserError
 from onecard.train import checkpoint
 from onecard.train.machine import choose_device
 from onecard.train.model import GPT
+from onecard.train.modern import make_model
 
 if TYPE_CHECKING:
     from onecard.train.session import Session
@@ -123,7 +124,7 @@ def load_run(source: Path, device: str = "auto", dataset: str | None = None) -> 
         raise UserError(f"no checkpoint in {source} can be read ({damage})", hint="train it again, or name another run")
     config = RunConfig.from_values(state["config"]).replace(dropout=0.0)
     with torch.device("meta"):  # no time spent on initial weights that are replaced
-        model = GPT(config)
+        model = make_model(config)
     model.load_state_dict(weights, strict=False, assign=True)
     if config.tied:
         model.lm_head.weight = model.transformer.wte.weight

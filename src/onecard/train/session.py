@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from onecard import __version__
+from onecard.version import __version__
 from onecard.config import RunConfig, to_toml
 from onecard.data import Dataset, open_dataset
 from onecard.errors import UserError
@@ -28,6 +28,7 @@ from onecard.train.faults import Faults
 from onecard.train.loader import Loader
 from onecard.train.loggers import Loggers, open_loggers
 from onecard.train.model import GPT
+from onecard.train.modern import make_model
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
 from onecard.train.pretrained import load_weights
 from onecard.train.progress import Progress, check_same_model
@@ -173,7 +174,7 @@ def open_session(
         check_same_model(config, saved[0]["config"])
 
     torch.manual_seed(config.seed)
-    model = GPT(config)
+    model = make_model(config)
     if config.init_from not in ("scratch", "resume") and saved is None:
         load_weights(model, config.init_from)
         flight.say(f"weights: from {config.init_from}")
@@ -182,6 +183,8 @@ def open_session(
     shape = params(config.shape)
     precision = machine.precision_of(config.dtype, device)
     flight.say(f"precision: {precision.why}")
+    if unseen := machine.unseen_card(device, config.device):
+        flight.say(unseen)
     if workers.first and not config.eval_only:
         preflight.check_disk(config, shape.total, folder, flight)
     forward = preflight.compiled_forward(model, config, device, precision, flight)

@@ -54,7 +54,7 @@ class Stepper:
 
     def apply(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_scale", 1.0)  # the modern recipe's groups differ by fixed ratios
         if self.scaler.is_enabled():
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -83,7 +83,8 @@ class Stepper:
         for part in rows.split(self.micro_batch):
             with autocast(rows.device, self.precision):
                 inputs = part[:, :-1]
-                _, loss = self.forward(inputs, part[:, 1:], documents(inputs, self.mask_token))
+                # the loss alone: a name for the logits would keep them alive through the backward pass
+                loss = self.forward(inputs, part[:, 1:], documents(inputs, self.mask_token))[1]
             loss = self.faults.disturb(loss, step) * (len(part) / total_rows)
             self.scaler.scale(loss).backward()
             total += loss.detach()

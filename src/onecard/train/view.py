@@ -156,8 +156,8 @@ class View:
         if (mfu := last.get("mfu")) is not None:
             card = f" of the {self.plan.device.name}'s peak" if self.plan else ""
             speed.append(f"MFU {mfu:.1%}{card}")
-        if (wait := last.get("data_wait")) and (seconds := last.get("step_seconds")) and wait > 0.02 * seconds:
-            speed.append(f"{wait / seconds:.0%} of the step waits for data")
+        if (wait := last.get("data_wait")) is not None and wait > 0.02:
+            speed.append(f"{wait:.0%} of the time waits for data")
         if speed:
             rows.append(("speed", " · ".join(speed)))
         if (pace := self._pace_row()) is not None:

@@ -1,0 +1,146 @@
+"""Keep my model and my total batch: the fastest micro-batch, accumulation and memory savers that fit the card.
+
+>>> from onecard.config import load
+>>> fit(load("fineweb-124M-24gb"), "RTX 4090").plan.memory.fits
+'yes'
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from onecard.advise.savers import Savers, Tuned, all_savers, fastest, micro_batches, savers_of, with_memory
+from onecard.config import RunConfig
+from onecard.errors import UserError
+from onecard.facts.gpus import Device
+from onecard.facts.prices import Price
+from onecard.messages import Note
+from onecard.plan import RunPlan, plan, resolve_device
+from onecard.plan.memory import peak_memory
+from onecard.plan.result import Fits, as_plain
+from onecard.units import GIB
+
+SCHEMA = "onecard.fit/1"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One set of savers with its fastest micro-batch."""
+
+    savers: list[str]
+    batch_size: int
+    gradient_accumulation_steps: int
+    step_seconds: float
+    process_bytes: float
+    fits: Fits
+
+
+@dataclass(frozen=True)
+class Fitted:
+    schema: str
+    config: RunConfig
+    plan: RunPlan
+    before: RunPlan
+    savers: list[str]
+    limited_by: Literal["memory", "compute"]
+    reasons: list[Note]
+    runners_up: list[Choice]
+
+    def to_json(self) -> dict[str, Any]:
+        answer: dict[str, Any] = as_plain(self)
+        return answer
+
+
+def fit(
+    config: RunConfig,
+    gpu: Device | str | None = None,
+    *,
+    gpus: int = 1,
+    data: str | int | None = None,
+    price: Price | str | None = None,
+) -> Fitted:
+    """The config as it was, but for batch_size, gradient_accumulation_steps and the savers."""
+    device = resolve_device(gpu)
+    before = plan(config, device, gpus=gpus, data=data, price=price)
+    config = before.config  # with the data set's vocabulary
+    batches = micro_batches(config, gpus)
+    best = fastest(config, device, before.dtype, batches, gpus=gpus)
+    if best is None:
+        raise _too_large(config, device, before.dtype, gpus)
+    chosen = config.replace(**{key: getattr(best.config, key) for key in CHOSEN})
+    after = plan(chosen, device, gpus=gpus, data=data, price=price)
+    others = [
+        tuned
+        for savers in all_savers(config)
+        if savers != best.savers
+        and (tuned := fastest(config, device, before.dtype, batches, gpus=gpus, choices=[savers])) is not None
+    ]
+    return Fitted(
+        schema=SCHEMA,
+        config=chosen,
+        plan=after,
+        before=before,
+        savers=best.savers.names,
+        limited_by="memory" if _slowed_by_memory(best, config, device, before.dtype, gpus) else "compute",
+        reasons=_reasons(before, after, best.savers),
+        runners_up=[choice_of(tuned) for tuned in sorted(others, key=lambda t: t.seconds_per_token)[:3]],
+    )
+
+
+CHOSEN = ("batch_size", "gradient_accumulation_steps", "chunked_loss", "recompute", "optimizer")
+
+
+def choice_of(tuned: Tuned) -> Choice:
+    c = tuned.config
+    return Choice(tuned.savers.names, c.batch_size, c.gradient_accumulation_steps, tuned.time.seconds.mid,
+                  tuned.memory.process_bytes.mid, tuned.memory.fits)  # fmt: skip
+
+
+def _slowed_by_memory(best: Tuned, config: RunConfig, device: Device, dtype: str, gpus: int) -> bool:
+    """Would the run be faster if the card had memory without end? By more than a percent."""
+    endless = fastest(config, with_memory(device, 10_000), dtype, micro_batches(config, gpus), gpus=gpus)
+    return endless is not None and endless.seconds_per_token < 0.99 * best.seconds_per_token
+
+
+def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> UserError:
+    """No micro-batch and no saver helps: how much it lacks, and what to ask next."""
+    last = config.replace(batch_size=1, chunked_loss=True, recompute="block",
+                          optimizer="muon" if config.optimizer == "muon" else "adamw8bit")  # fmt: skip
+    least = peak_memory(last, device, dtype, gpus).process_bytes.mid
+    return UserError(
+        f"this model does not fit on the {device.name} even with every memory saver: "
+        f"{least / GIB:.1f} GiB of {device.usable_bytes / GIB:.1f} GiB at micro-batch 1",
+        hint=f'`onecard can CONFIG --gpu "{device.name}"` says what would; `onecard recommend` finds a model that fits',
+    )
+
+
+def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
+    was, now = before.time.step_seconds.mid, after.time.step_seconds.mid
+    same = all(getattr(before.config, key) == getattr(after.config, key) for key in CHOSEN)
+    said = []
+    if same:
+        said.append(Note("fit-same", "yours is already the fastest that fits"))
+    elif before.memory.fits == "no":
+        said.append(Note("fit-mended", "as it was it does not fit ({bytes:bytes}); so it does, with {now:duration} a step",
+                         bytes=before.memory.process_bytes.mid, now=now))  # fmt: skip
+    elif before.memory.fits == "tight":
+        said.append(Note("fit-loosened", "as it was it may not fit ({bytes:bytes}); so it surely does, with {now:duration} a step",
+                         bytes=before.memory.process_bytes.mid, now=now))  # fmt: skip
+    elif now < was * 0.995:
+        said.append(Note("fit-faster", "a step takes {now:duration} instead of {was:duration}: {share:percent} less",
+                         now=now, was=was, share=1 - now / was))  # fmt: skip
+    else:
+        said.append(
+            Note("fit-equal", "no faster than it was to within {share:percent}", share=abs(1 - now / was) + 0.001)
+        )
+    said.append(Note("fit-total", "the total batch stays {tokens:int} tokens, so nothing changes in what is learnt",
+                     tokens=after.tokens.per_step))  # fmt: skip
+    if savers.adamw8bit and before.config.optimizer != "adamw8bit":
+        said.append(
+            Note(
+                "fit-8bit",
+                "the optimizer's moments are kept in 8 bits: as good as 32 in all published tests, but rounded",
+            )
+        )
+    if savers_of(before.config).names and not savers.names:
+        said.append(Note("fit-unneeded", "no memory saver is needed on this card"))
+    return said

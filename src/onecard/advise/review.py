@@ -1,0 +1,197 @@
+"""A config in circulation, answered: what it really is, does it fit, how long, and what is better for the same hours.
+
+>>> answer = review("fineweb-81M-24gb", "RTX 4090")
+>>> answer.plan.params.nanogpt, answer.claims
+(81360000, [Claim(said='160M', where='out_dir', params=160000000)])
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onecard.advise.fit import Fitted, fit
+from onecard.advise.recommend import Recommendation, recommend
+from onecard.advise.search import Budget
+from onecard.config import load
+from onecard.errors import UserError
+from onecard.facts.gpus import Device
+from onecard.facts.prices import Price
+from onecard.messages import Note
+from onecard.plan import RunPlan, plan, resolve_device
+from onecard.plan.result import as_plain
+from onecard.units import parse_count
+from onecard.version import __version__
+
+SCHEMA = "onecard.review/1"
+OFF = 0.15  # a name that says 124M for 123.6M or 125M is right; 160M for 81M is not
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A size that the config's own names say, and that it does not have."""
+
+    said: str
+    where: str
+    params: int
+
+
+@dataclass(frozen=True)
+class Review:
+    schema: str
+    version: str
+    name: str
+    claims: list[Claim]
+    plan: RunPlan
+    fitted: Fitted | None  # the same model, made to fit and fast; None if it cannot fit
+    better: Recommendation | None  # the best run in the same hours; None where no losses are known
+    sooner: Recommendation | None  # the quickest run to the same loss
+    answers: list[Note]
+
+    def to_json(self) -> dict[str, Any]:
+        answer: dict[str, Any] = as_plain(self)
+        return answer
+
+
+def review(
+    source: str,
+    gpu: Device | str | None = None,
+    *,
+    data: str | int | None = None,
+    overrides: Iterable[str] = (),
+    price: Price | str | None = None,
+) -> Review:
+    """The plan of the config as it is, and what the same hours could give."""
+    config = load(source, overrides)
+    device = resolve_device(gpu)
+    as_is = plan(config, device, data=data, price=price)
+    claims = _claims(source, as_is)
+    fitted = _fitted(as_is, device, data, price)
+    better, sooner = _better(as_is, device, data, price)
+    return Review(
+        schema=SCHEMA,
+        version=__version__,
+        name=Path(source).name,
+        claims=claims,
+        plan=as_is,
+        fitted=fitted,
+        better=better,
+        sooner=sooner,
+        answers=[
+            *_identity(as_is, claims),
+            *_room(as_is, fitted),
+            *_hours(as_is, fitted),
+            *_gain(as_is, better, sooner),
+        ],
+    )
+
+
+def _claims(source: str, as_is: RunPlan) -> list[Claim]:
+    """Sizes in the names that are not the model's: each said size once."""
+    config = as_is.config
+    names = {"out_dir": config.out_dir, "wandb_run_name": config.wandb_run_name, "file": Path(source).stem}
+    found: dict[str, Claim] = {}
+    for where, text in names.items():
+        for said in re.findall(r"(?<![\w.])(\d+(?:\.\d+)?[MBmb])(?![\w])", re.sub(r"[-_/]", " ", text)):
+            size = parse_count(said)
+            if all(abs(size / true - 1) > OFF for true in (as_is.params.nanogpt, as_is.params.total)):
+                found.setdefault(said.upper(), Claim(said, where, size))
+    return list(found.values())
+
+
+def _fitted(as_is: RunPlan, device: Device, data: str | int | None, price: Price | str | None) -> Fitted | None:
+    try:
+        return fit(as_is.config, device, data=data, price=price)
+    except UserError:
+        return None
+
+
+def _better(
+    as_is: RunPlan, device: Device, data: str | int | None, price: Price | str | None
+) -> tuple[Recommendation | None, Recommendation | None]:
+    """The best in the same hours, and the quickest to the same loss, on the same data."""
+    if as_is.loss is None:
+        return None, None
+    text = data if data is not None else as_is.config.dataset
+    changes = {"block_size": as_is.config.block_size}
+    answers: list[Recommendation | None] = []
+    for budget in (Budget(seconds=as_is.time.total_seconds.mid), Budget(loss=as_is.loss.expected.mid)):
+        try:
+            answers.append(
+                recommend(device, budget, data=text, recipe=as_is.config.recipe, changes=changes, price=price)
+            )
+        except UserError:
+            answers.append(None)
+    return answers[0], answers[1]
+
+
+def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
+    c, p = as_is.config, as_is.params
+    said = [
+        Note("review-is", "it is a model of {params:count} parameters (nanoGPT prints {nanogpt:count}): {layers} layers, {heads} heads of "
+             "{head}, {width} wide", params=p.total, nanogpt=p.nanogpt, layers=c.n_layer, heads=c.n_head,
+             head=c.n_embd // c.n_head, width=c.n_embd),
+    ]  # fmt: skip
+    for claim in claims:
+        said.append(
+            Note("review-claim", "its {where} says {said}, which it is not", where=claim.where, said=claim.said)
+        )
+    return said
+
+
+def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
+    m = as_is.memory
+    figures = {"used": m.process_bytes.mid, "card": m.card_bytes, "name": as_is.device.name}
+    verdict = {
+        "yes": Note("review-fits", "it fits: {used:bytes} of the {name}'s {card:bytes}", **figures),
+        "tight": Note(
+            "review-tight", "it is too tight to rely on: {used:bytes} of the {name}'s {card:bytes}", **figures
+        ),
+        "no": Note(
+            "review-no-fit", "it does not fit: it wants {used:bytes} and the {name} has {card:bytes}", **figures
+        ),
+    }[m.fits]
+    if m.fits == "yes" or fitted is None:
+        return [verdict]
+    c = fitted.config
+    return [verdict, Note("review-mend", "batch_size = {batch}, gradient_accumulation_steps = {steps}{savers} makes it fit, the total batch "
+                          "unchanged", batch=c.batch_size, steps=c.gradient_accumulation_steps,
+                          savers="".join(f", {name}" for name in fitted.savers))]  # fmt: skip
+
+
+def _hours(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
+    t = as_is.time
+    said = [
+        Note("review-time", "{steps:int} steps of {step:duration} take about {total:duration} for {tokens:count} tokens",
+             steps=as_is.config.max_iters, step=t.step_seconds.mid, total=t.total_seconds.mid, tokens=as_is.tokens.total),
+    ]  # fmt: skip
+    if fitted and as_is.memory.fits == "yes" and fitted.plan.time.step_seconds.mid < 0.98 * t.step_seconds.mid:
+        c = fitted.config
+        said.append(Note("review-faster", "batch_size = {batch}, gradient_accumulation_steps = {steps}{savers} does the same run in "
+                         "{total:duration}", batch=c.batch_size, steps=c.gradient_accumulation_steps,
+                         savers="".join(f", {name}" for name in fitted.savers),
+                         total=fitted.plan.time.total_seconds.mid))  # fmt: skip
+    return said
+
+
+def _gain(as_is: RunPlan, better: Recommendation | None, sooner: Recommendation | None) -> list[Note]:
+    if as_is.loss is None:
+        return [Note("review-no-loss", "no public losses are on this data, so nothing is said of what would be better")]
+    said = [Note("review-loss", "it should end at a loss of {loss:.2f}", loss=as_is.loss.expected.mid)]
+    if better is not None:
+        gain = as_is.loss.expected.mid - better.expected_loss.mid
+        c = better.config
+        figures = {"params": better.plan.params.total, "layers": c.n_layer, "width": c.n_embd, "gain": gain,
+                   "tokens": better.plan.tokens.total, "loss": better.expected_loss.mid}  # fmt: skip
+        said.append(
+            Note("review-better", "better in the same hours: {params:count} parameters ({layers} layers, {width} wide) on {tokens:count} tokens, "
+                 "expected {loss:.2f}, {gain:.2f} nats lower", **figures)
+            if gain > 0.005
+            else Note("review-good", "nothing better is known for the same hours: it is within {gain:.3f} nats of the best", **{**figures, "gain": max(gain, 0.001)})
+        )  # fmt: skip
+    if sooner is not None and sooner.plan.time.total_seconds.mid < 0.95 * as_is.time.total_seconds.mid:
+        said.append(Note("review-sooner", "the same loss in {total:duration}: {params:count} parameters on {tokens:count} tokens",
+                         total=sooner.plan.time.total_seconds.mid, params=sooner.plan.params.total,
+                         tokens=sooner.plan.tokens.total))  # fmt: skip
+    return said

@@ -1,0 +1,172 @@
+"""The memory savers, one by one and together, and the fastest micro-batch that fits with them.
+
+>>> from onecard.facts.gpus import find_gpu
+>>> card, run = find_gpu("RTX 4070"), RunConfig(vocab_size=50304, batch_size=512, gradient_accumulation_steps=1)
+>>> tuned = fastest(run, card, card.training_dtype, (1, 2, 4, 8, 16, 32, 64))
+>>> tuned.memory.fits, tuned.config.tokens_per_step
+('yes', 524288)
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from onecard.config import RunConfig
+from onecard.facts.gpus import Device
+from onecard.plan.memory import peak_memory
+from onecard.plan.result import Memory
+from onecard.plan.speed import StepTime, step_time
+from onecard.units import GIB
+
+# What a saver must bring before it is taken, as a share of the step's time. All but the last change no result, only
+# speed by a little more or less than is modelled; 8-bit moments train like 32-bit ones (Dettmers et al. 2022), but they
+# round. The charge counts as time: a run with savers is planned so much shorter, and more memory can only help it.
+CHARGE = {"chunked_loss": 0.005, "recompute": 0.01, "adamw8bit": 0.03}
+DOUBLING_CHARGE = 0.002  # for each doubling of the micro-batch: memory is worth keeping free when nothing is gained
+BOUND_SLACK = 0.97  # the largest micro-batch is the fastest per token to within so much, tile effects included
+
+
+@dataclass(frozen=True)
+class Savers:
+    """A choice of memory savers; RunConfig's keys of the same names."""
+
+    chunked_loss: bool = False
+    recompute: Literal["none", "cheap", "block"] = "none"
+    adamw8bit: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The config keys it sets, as a person would write them."""
+        return [
+            *(["chunked_loss"] if self.chunked_loss else []),
+            *([f"recompute={self.recompute}"] if self.recompute != "none" else []),
+            *(["adamw8bit"] if self.adamw8bit else []),
+        ]
+
+    @property
+    def charge(self) -> float:
+        return (
+            CHARGE["chunked_loss"] * self.chunked_loss
+            + CHARGE["recompute"] * (self.recompute != "none")
+            + CHARGE["adamw8bit"] * self.adamw8bit
+        )
+
+    def on(self, config: RunConfig) -> RunConfig:
+        changes: dict[str, Any] = {"chunked_loss": self.chunked_loss, "recompute": self.recompute}
+        if self.adamw8bit:
+            changes["optimizer"] = "adamw8bit"
+        return variant(config, **changes)
+
+
+def savers_of(config: RunConfig) -> Savers:
+    return Savers(config.chunked_loss, config.recompute, config.optimizer == "adamw8bit")
+
+
+def all_savers(config: RunConfig) -> list[Savers]:
+    """Every combination that this config can take, the plain one first. Muon has no 8-bit form."""
+    eight = (False, True) if config.optimizer == "adamw" else (config.optimizer == "adamw8bit",)
+    choices = [
+        Savers(chunked, recompute, bits)
+        for bits in eight
+        for recompute in ("none", "cheap", "block")
+        for chunked in (False, True)
+    ]
+    return sorted(choices, key=lambda savers: savers.charge)
+
+
+def variant(config: RunConfig, **changes: Any) -> RunConfig:
+    """`config` with other values, unchecked: the checks cost more than the plan's arithmetic, and the search tries
+    thousands of values that are right by construction. What it returns to a person goes through `replace`."""
+    other = object.__new__(RunConfig)
+    other.__dict__.update(config.__dict__)
+    other.__dict__.update(changes)
+    return other
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A config with its fastest fitting micro-batch and savers."""
+
+    config: RunConfig
+    savers: Savers
+    time: StepTime
+    memory: Memory
+    seconds_per_token: float  # with the charge for its savers: what a schedule may count on
+
+
+def fastest(
+    config: RunConfig,
+    device: Device,
+    dtype: str,
+    batches: Sequence[int],
+    *,
+    gpus: int = 1,
+    choices: Sequence[Savers] | None = None,
+) -> Tuned | None:
+    """The fastest of `batches` (ascending) and savers whose step, of config's total batch, fits; None if none does.
+
+    Savers are tried in the order of the best they could do with unlimited memory, and left when that is not enough.
+    """
+    sequences = config.batch_size * config.gradient_accumulation_steps
+    best: Tuned | None = None
+    ranked = sorted(
+        (
+            (_per_token(_with_batch(s.on(config), batches[-1], sequences), s, device, dtype, gpus)[0], i, s)
+            for i, s in enumerate(choices or all_savers(config))
+        ),
+        key=lambda item: item[:2],
+    )
+    near = len(batches) // 2
+    for ideal, _, savers in ranked:
+        if best is not None and ideal * BOUND_SLACK > best.seconds_per_token:
+            break
+        saving = savers.on(config)
+        near = _fitting(saving, device, dtype, batches, sequences, gpus, max(near - 1, 0))
+        for batch in reversed(batches[:near]):
+            trial = _with_batch(saving, batch, sequences)
+            charged, time = _per_token(trial, savers, device, dtype, gpus)
+            if best is None or charged < best.seconds_per_token:
+                best = Tuned(trial, savers, time, peak_memory(trial, device, dtype, gpus), charged)
+            elif charged * BOUND_SLACK > best.seconds_per_token:
+                break  # smaller ones are slower still
+    return best
+
+
+def _per_token(config: RunConfig, savers: Savers, device: Device, dtype: str, gpus: int) -> tuple[float, StepTime]:
+    time = step_time(config, device, dtype, gpus)
+    charge = 1 + savers.charge + DOUBLING_CHARGE * math.log2(config.batch_size)
+    return time.seconds.mid * charge / config.tokens_per_step, time
+
+
+def _with_batch(config: RunConfig, batch: int, sequences: int) -> RunConfig:
+    return variant(config, batch_size=batch, gradient_accumulation_steps=sequences // batch)
+
+
+def micro_batches(config: RunConfig, gpus: int = 1, most: int = 128) -> tuple[int, ...]:
+    """The micro-batches that leave the total batch exactly as it is, smallest first."""
+    sequences = config.batch_size * config.gradient_accumulation_steps // gpus
+    return tuple(b for b in range(1, min(sequences, most) + 1) if sequences % b == 0)
+
+
+def _fitting(
+    config: RunConfig, device: Device, dtype: str, batches: Sequence[int], sequences: int, gpus: int, near: int
+) -> int:
+    """How many of `batches`, from the smallest, fit: memory grows with the micro-batch, so bisect, from `near` on."""
+    low, high = 0, len(batches)
+    middle = min(near, high - 1)
+    while low < high:
+        trial = _with_batch(config, batches[middle], sequences)
+        if peak_memory(trial, device, dtype, gpus).fits == "yes":
+            low = middle + 1
+        else:
+            high = middle
+        middle = low if low == near + 1 and low < high else (low + high) // 2
+    return low
+
+
+def with_memory(device: Device, gib: float) -> Device:
+    """The same card with other memory, as if it were sold so: for what-ifs."""
+    share = device.usable_bytes / device.memory_bytes
+    return dataclasses.replace(device, memory_bytes=round(gib * GIB), usable_bytes=round(gib * GIB * share))

@@ -1,0 +1,328 @@
+"""The search: of all shapes, micro-batches and savers, the run with the lowest expected loss in a budget.
+
+    search = Search(card, base_config(card), corpus_of("fineweb-edu"), Budget(seconds=20 * HOUR))
+    best = search.best()
+
+It is exact over its grid: every shape gets an optimistic bound first (as if memory were free), and those whose bound
+cannot beat the best found are not tuned. Micro-batches divide the total batch exactly, so that a faster step always means
+more tokens. So more hours or more memory, which only widen the choice, never give worse.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, variant
+from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
+from onecard.config import GPT2_PADDED_VOCAB, RunConfig
+from onecard.errors import UserError
+from onecard.facts.gpus import Device
+from onecard.plan.corpus import Corpus
+from onecard.plan.loss import LossEstimate, expected_loss, loss_fit
+from onecard.plan.optimal import compute_optimal_tokens
+from onecard.plan.speed import StepTime, step_time
+from onecard.plan.warnings import usual_learning_rate
+from onecard.units import HOUR, YEAR
+
+MOST_EPOCHS = 4  # repetition costs next to nothing up to there (Muennighoff et al. 2023)
+EVAL_TOKENS = 2**20  # held-out tokens of one evaluation: the loss to about 0.003 nats
+EVALS = 21  # a run is evaluated 20 times and at its start, or once an hour if that is more
+FEWEST_STEPS = 100  # less is not a training run
+SCHEDULE_STEPS = 1000  # a shorter schedule gets a smaller batch instead
+SMALLEST_BATCH = 32 * 1024  # tokens
+TIME_SLACK = 0.95  # of the time with free memory: no saver or micro-batch is faster than that
+MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
+HIGHEST_RATE = 3e-3  # below about 5M parameters the rule for the learning rate runs ahead of what is stable
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What is given: exactly one of time, tokens, or the loss to reach."""
+
+    seconds: float | None = None
+    tokens: float | None = None
+    loss: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, example in (
+            ("time", self.seconds, "--hours 20"), ("tokens", self.tokens, "--tokens 10B"), ("loss", self.loss, "--until-loss 3.2"),
+        ):  # fmt: skip
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise UserError(f"the {name} must be above zero", hint=f"for example {example}")
+        if self.seconds is not None and self.seconds > 100 * YEAR:
+            raise UserError("nobody trains for more than a hundred years", hint="for example --days 30")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One run that fits the card and the budget."""
+
+    tuned: Tuned
+    config: RunConfig  # complete, with its schedule
+    params: int
+    seconds: float  # of the whole run
+    tokens: int
+    estimate: LossEstimate
+
+    @property
+    def loss(self) -> float:
+        return self.estimate.final.mid
+
+
+class Search:
+    """All candidates of one card, data set and budget; each shape is tuned once."""
+
+    def __init__(self, device: Device, base: RunConfig, corpus: Corpus, budget: Budget):
+        self.device = device
+        self.base = base
+        self.corpus = corpus
+        self.budget = budget
+        self.dtype = device.training_dtype if base.dtype == "auto" else base.dtype
+        self.family = corpus.family or "fineweb"
+        self._tuned: dict[tuple[Shape, int], Tuned | None] = {}
+        self._runs: dict[Shape, Candidate | None] = {}
+        if expected_loss(base, 1e9, self.family, None) is None:
+            raise UserError(
+                f"no public losses say how models compare on {corpus.name or 'this data'}",
+                hint="advice needs GPT-2 tokens of FineWeb, FineWeb-Edu or OpenWebText: --data fineweb-edu; "
+                "--fit CONFIG keeps your model and needs no losses",
+            )
+
+    def with_budget(self, budget: Budget) -> "Search":
+        """The same card and data with another budget; what was tuned stays so."""
+        other = Search(self.device, self.base, self.corpus, budget)
+        other._tuned = self._tuned
+        return other
+
+    # --- what is tried
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Those whose size the public losses cover."""
+        low, high = loss_fit()["support"]["params"]
+        return tuple(shape for shape in shapes() if low <= matmul_params(self._model(shape).shape) <= high)
+
+    @property
+    def tried(self) -> list[Shape]:
+        """Those that were tuned so far."""
+        return list(self._runs)
+
+    def params(self, shape: Shape) -> int:
+        return total_params(self._model(shape).shape)
+
+    def _model(self, shape: Shape) -> RunConfig:
+        return variant(self.base, n_layer=shape.n_layer, n_head=shape.n_head, n_embd=shape.n_embd)
+
+    def _wanted_sequences(self, model: RunConfig) -> int:
+        return usual_batch(matmul_params(model.shape), self.base.block_size)
+
+    def most_tokens(self, shape: Shape) -> float:
+        """As many as the data holds four times over and the public losses reach for the size."""
+        ratio = loss_fit()["support"]["tokens_per_param"][1]
+        most = float(ratio * matmul_params(self._model(shape).shape))
+        return min(most, MOST_EPOCHS * self.corpus.tokens) if self.corpus.tokens else most
+
+    def _covered(self, shape: Shape, tokens: float) -> bool:
+        """Enough tokens for the size that public runs went so short; `most_tokens` keeps to the other end. The smallest
+        shape always counts, so that there is an answer."""
+        fewest = loss_fit()["support"]["tokens_per_param"][0]
+        return bool(shape == self.shapes[0] or tokens >= fewest * matmul_params(self._model(shape).shape))
+
+    def estimate(self, model: RunConfig, tokens: float) -> LossEstimate:
+        found = expected_loss(model, tokens, self.family, self.corpus.tokens)
+        assert found is not None, "checked when the search was made"
+        return found
+
+    # --- with free memory: what a shape could reach at best
+
+    @cached_property
+    def ideal(self) -> dict[Shape, float]:
+        """The score of each shape if the card's memory had no end."""
+        return {shape: self._ideal(shape, 1.0) for shape in self.shapes}
+
+    def _ideal(self, shape: Shape, slack: float) -> float:
+        model = self._model(shape)
+        wanted = self._wanted_sequences(model)
+        batch = micro_batches(variant(model, batch_size=wanted, gradient_accumulation_steps=1))[-1]
+        full = variant(model, batch_size=batch, gradient_accumulation_steps=wanted // batch)
+        time = step_time(full, self.device, self.dtype)
+        per_token = slack * time.seconds.mid / full.tokens_per_step
+        most = self.most_tokens(shape)
+        if self.budget.loss is not None:
+            tokens = self._tokens_to(model, self.budget.loss, most)
+            if tokens is None or not self._covered(shape, 1.02 * tokens):
+                return math.inf
+            return tokens * per_token + time.compile_seconds
+        if self.budget.tokens is not None:
+            tokens = self.budget.tokens
+            return self.estimate(model, tokens).final.mid if self._feeds(model, tokens) else math.inf
+        assert self.budget.seconds is not None
+        tokens = min(max((self.budget.seconds - time.compile_seconds) / per_token, 1.0), most)
+        return self.estimate(model, tokens).final.mid if self._covered(shape, tokens) else math.inf
+
+    def _feeds(self, model: RunConfig, tokens: float) -> bool:
+        """Are so many tokens enough for the size? With fewer than compute-optimal a smaller model is the better use of
+        the same FLOPs. The smallest shape always counts, so that there is an answer."""
+        smallest = self._model(self.shapes[0])
+        return (
+            model.n_embd == smallest.n_embd and model.n_layer == smallest.n_layer
+        ) or tokens >= compute_optimal_tokens(total_params(model.shape))
+
+    def _tokens_to(self, model: RunConfig, loss: float, most: float) -> float | None:
+        """Tokens after which the run should end at `loss`; None if not within `most`."""
+        low, high = math.log(1e6), math.log(most)
+        if self.estimate(model, most).final.mid > loss:
+            return None
+        for _ in range(24):
+            middle = (low + high) / 2
+            if self.estimate(model, math.exp(middle)).final.mid <= loss:
+                high = middle
+            else:
+                low = middle
+        return math.exp(high)
+
+    # --- on the card as it is
+
+    def run(self, shape: Shape) -> Candidate | None:
+        """The best run of one shape in the budget; None if it does not fit or has too little time."""
+        if shape not in self._runs:
+            run = self.uncovered_run(shape)
+            self._runs[shape] = run if run is not None and self._covered(shape, run.tokens) else None
+        return self._runs[shape]
+
+    def uncovered_run(self, shape: Shape) -> Candidate | None:
+        """The same, even where the run is shorter for its size than any public one: for comparison only."""
+        model = self._model(shape)
+        sequences = self._wanted_sequences(model)
+        while True:
+            tuned = self.tuned(shape, sequences)
+            if tuned is None:
+                return None
+            steps = self._steps(shape, tuned)
+            if steps >= SCHEDULE_STEPS or sequences % 2 or sequences * self.base.block_size <= SMALLEST_BATCH:
+                break
+            sequences //= 2  # a short schedule: smaller steps, more of them
+        if steps < FEWEST_STEPS:
+            return None
+        tokens = steps * tuned.config.tokens_per_step
+        estimate = self.estimate(model, tokens)
+        config = scheduled(tuned, steps, self.corpus)
+        return Candidate(tuned, config, total_params(model.shape), run_seconds(config, tuned.time), tokens, estimate)
+
+    def tuned(self, shape: Shape, sequences: int) -> Tuned | None:
+        key = shape, sequences
+        if key not in self._tuned:
+            model = variant(self._model(shape), batch_size=sequences, gradient_accumulation_steps=1)
+            self._tuned[key] = fastest(
+                model, self.device, self.dtype, micro_batches(model), choices=all_savers(self.base)
+            )
+        return self._tuned[key]
+
+    def _steps(self, shape: Shape, tuned: Tuned) -> int:
+        """Steps that the budget allows. Each rule grows with the budget, so that more of it never trains less."""
+        per_step = tuned.config.tokens_per_step
+        most = int(self.most_tokens(shape) // per_step)
+        if self.budget.loss is not None:
+            tokens = self._tokens_to(tuned.config, self.budget.loss, self.most_tokens(shape))
+            return 0 if tokens is None else max(FEWEST_STEPS, math.ceil(tokens / per_step))
+        if self.budget.tokens is not None:
+            if not self._feeds(tuned.config, self.budget.tokens):
+                return 0
+            return min(most, math.ceil(self.budget.tokens / per_step))
+        assert self.budget.seconds is not None
+        evaluations = EVALS + self.budget.seconds / HOUR
+        reserve = evaluations * 1.1 * EVAL_TOKENS / 3 * tuned.seconds_per_token  # an evaluation is forward only
+        free = self.budget.seconds - tuned.time.compile_seconds - reserve
+        return _rounded_down(min(most, int(max(0.0, free) / (tuned.seconds_per_token * per_step))))
+
+    def score(self, run: Candidate) -> float:
+        """What is made as small as can be: the loss, or the time to reach one."""
+        return run.seconds if self.budget.loss is not None else run.loss
+
+    def best(self) -> Candidate:
+        slack = {shape: self._ideal(shape, TIME_SLACK) for shape in self.shapes}
+        best: Candidate | None = self.run(self.shapes[0])
+        for shape in sorted(self.shapes, key=lambda s: slack[s]):
+            if best is not None and slack[shape] >= self.score(best):
+                break
+            run = self.run(shape)
+            if run is not None and (best is None or self.score(run) < self.score(best)):
+                best = run
+        if best is None:
+            raise self._nothing()
+        return best
+
+    def _nothing(self) -> UserError:
+        """Why there is no run at all."""
+        smallest = self.tuned(self.shapes[0], self._wanted_sequences(self._model(self.shapes[0])))
+        if smallest is None:
+            return UserError(
+                f"no model worth training fits in the {self.device.usable_bytes / 2**30:.1f} GiB of the {self.device.name}",
+                hint="even the smallest, with every memory saver, does not; try another --gpu",
+            )
+        if self.budget.loss is not None:
+            reachable = [self.estimate(self._model(s), self.most_tokens(s)).final.mid for s in self.shapes]
+            return UserError(
+                f"no run on the {self.device.name} that public losses cover is expected to reach a loss of {self.budget.loss:g}",
+                hint=f"about {min(reachable):.2f} is the lowest for any size on this data; try a higher loss or more --data",
+            )
+        if self.budget.tokens is not None:
+            return UserError(
+                f"{self.budget.tokens:,.0f} tokens are too few to train anything",
+                hint=f"even the smallest model wants {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example --tokens 1B",
+            )
+        need = FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token + smallest.time.compile_seconds
+        return UserError(
+            f"that time is too little to train anything on the {self.device.name}",
+            hint=f"even the smallest model wants {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give more --hours",
+        )
+
+
+def base_config(device: Device, **changes: object) -> RunConfig:
+    """What every candidate on that card shares. The vocabulary is padded: 50257 rows are slow in the largest matmul."""
+    return RunConfig().replace(**{"vocab_size": GPT2_PADDED_VOCAB, "compile": can_compile(device), **changes})
+
+
+def can_compile(device: Device) -> bool:
+    """torch.compile's GPU kernels need Triton: CUDA from compute capability 7.0 (not Pascal), or ROCm."""
+    return device.kind == "cuda" and not device.rate_class.startswith("pascal")
+
+
+def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
+    """The tuned config with its schedule: what a person gets, checked like any other."""
+    config = tuned.config
+    rate = (
+        MUON_RATE if config.optimizer == "muon" else min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape)))
+    )
+    interval = _ladder(min(steps / (EVALS - 1), HOUR / tuned.time.seconds.mid))
+    return variant(
+        config,
+        max_iters=steps,
+        lr_decay_iters=steps,
+        warmup_iters=max(1, round(0.03 * steps)) if steps < 60_000 else 2000,
+        learning_rate=float(f"{rate:.1e}"),
+        min_lr=float(f"{rate / 10:.1e}"),
+        eval_interval=interval,
+        eval_iters=max(1, -(-EVAL_TOKENS // config.tokens_per_micro_batch)),
+        log_interval=10,
+        dataset=corpus.name or "fineweb-edu",
+        out_dir=f"out-{total_params(config.shape) / 1e6:.0f}M",
+    )
+
+
+def run_seconds(config: RunConfig, time: StepTime) -> float:
+    """As the plan counts: steps, evaluations (a third of a step's work for each micro-batch), compilation."""
+    evaluations = config.max_iters // config.eval_interval + 1
+    extra = evaluations * config.eval_iters / config.gradient_accumulation_steps / 3
+    return time.compile_seconds + time.seconds.mid * (config.max_iters + extra)
+
+
+def _rounded_down(steps: int) -> int:
+    """To a number that is read at a glance, at most 1 % less: 19,073 is 19,070."""
+    return steps if steps < 1000 else steps // 10 * 10
+
+
+def _ladder(least: float) -> int:
+    """The next of 1, 2, 5, 10, 20, 50, … from `least` up."""
+    size = 10 ** math.floor(math.log10(max(least, 1)))
+    return next(int(size * step) for step in (1, 2, 5, 10) if size * step >= least)

@@ -1,0 +1,107 @@
+"""A recommended config as a file: TOML or nanoGPT's .py by its ending, with a comment at each choice.
+
+write_config(Path("run.toml"), config_text(answer, "run.toml"))
+"""
+
+from pathlib import Path
+
+from onecard.advise.fit import Fitted
+from onecard.advise.recommend import Recommendation
+from onecard.advise.search import MOST_EPOCHS
+from onecard.config import RunConfig, to_nanogpt, to_toml
+from onecard.errors import UserError
+from onecard.plan import RunPlan
+from onecard.runs.record import write_text_atomically
+from onecard.units import show_bytes, show_count, show_duration
+
+
+def config_text(answer: Recommendation | Fitted, name: str) -> str:
+    """The file's content. The comments are English, as the keys are."""
+    spell = to_nanogpt if name.lower().endswith(".py") else to_toml
+    if isinstance(answer, Fitted):
+        return spell(answer.config, _fit_comments(answer), _head(answer.plan, "made to fit"))
+    return spell(answer.config, _comments(answer), _head(answer.plan, "recommended"))
+
+
+def _head(plan: RunPlan, how: str) -> str:
+    lines = [
+        f"onecard: {show_count(plan.params.total)} parameters, {how} for {plan.device.name}",
+        f"about {show_duration(plan.time.total_seconds.mid)} for {show_count(plan.tokens.total)} tokens, "
+        f"{show_bytes(plan.memory.process_bytes.mid)} of {show_bytes(plan.memory.card_bytes)}",
+    ]
+    if plan.loss:
+        lines.append(f"expected loss {plan.loss.expected.mid:.2f} ({plan.loss.expected.low:.2f} to {plan.loss.expected.high:.2f}) on {plan.loss.dataset}")  # fmt: skip
+    return "\n".join(lines)
+
+
+def _comments(answer: Recommendation) -> dict[str, str]:
+    c, plan, s = answer.config, answer.plan, answer.sensitivity
+    around = ", ".join(
+        f"{name} the size: {size.loss - answer.expected_loss.mid:+.3f} nats"
+        for name, size in (("half", s.half), ("double", s.double))
+        if size is not None
+    )
+    flat = (
+        f"from {show_count(s.flat_params[0])} to {show_count(s.flat_params[1])} parameters the loss is the same to 0.01"
+    )
+    comments = {
+        "dataset": f"at least {show_count(plan.tokens.total / MOST_EPOCHS)} tokens of it, better {show_count(plan.tokens.total)}",
+        "n_layer": f"{show_count(plan.params.total)} parameters; {around or 'the largest that fits'}",
+        "n_head": f"heads of {c.n_embd // c.n_head}, which suit the attention kernels",
+        "n_embd": flat,
+        "block_size": "as the public runs that the expected loss comes from",
+        "max_iters": f"{show_count(plan.tokens.total)} tokens, {plan.tokens.per_param:.0f} a parameter; limited by {answer.limited_by}",
+        "learning_rate": "Muon's own, whatever the size (Jordan et al. 2024)"
+        if c.optimizer == "muon"
+        else "6e-4 at 124M, falling with the square root of the size (GPT-3, table 2.1)",
+        "min_lr": "a tenth of the peak",
+        "warmup_iters": f"{c.warmup_iters / c.max_iters:.0%} of the steps",
+        "lr_decay_iters": "the schedule ends with the run",
+        "eval_interval": f"every {show_duration(c.eval_interval * plan.time.step_seconds.mid)}, with a checkpoint",
+        "eval_iters": f"{show_count(c.eval_iters * c.tokens_per_micro_batch)} held-out tokens",
+        "vocab_size": "GPT-2's 50257 padded to a multiple of 64, for the tensor cores",
+    }
+    return {**comments, **_memory_comments(c, plan)}
+
+
+_OPTIMIZERS = {
+    "adamw": "full precision fits: no need for 8 bits",
+    "adamw8bit": "moments in 8 bits",
+    "muon": "for the matrices, AdamW for the rest",
+}
+
+
+def _fit_comments(answer: Fitted) -> dict[str, str]:
+    return _memory_comments(answer.config, answer.plan)
+
+
+def _memory_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
+    return {
+        "batch_size": f"the fastest that fits: {show_bytes(plan.memory.process_bytes.mid)} of {show_bytes(plan.memory.card_bytes)}",
+        "gradient_accumulation_steps": f"{c.batch_size * c.gradient_accumulation_steps} sequences, {plan.tokens.per_step:,} tokens a step",
+        "compile": "faster and smaller" if c.compile else "torch.compile does not support this card",
+        "chunked_loss": "never holds all logits at once" if c.chunked_loss else "the logits fit: no need",
+        "recompute": "activations computed again going backward" if c.recompute != "none" else "the activations fit: no need",
+        "optimizer": _OPTIMIZERS[c.optimizer],
+    }  # fmt: skip
+
+
+def check_target(path: Path, force: bool = False) -> None:
+    """A name that can be written to: .toml or .py, not there yet unless `force`."""
+    if path.suffix.lower() not in (".py", ".toml"):
+        raise UserError(f"{path.name} is neither .toml nor .py", hint="for example --out run.toml")
+    if path.is_dir() or (path.exists() and not force):
+        raise UserError(f"{path} exists already", hint="choose another name, or add --force to replace it")
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent}", hint="make it first, or choose another name")
+
+
+def write_config(path: Path, text: str, force: bool = False) -> None:
+    """Written aside and moved into place; an existing file only with `force`."""
+    check_target(path, force)
+    try:
+        write_text_atomically(path, text)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}", hint="check the folder and its rights"
+        ) from None

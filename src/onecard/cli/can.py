@@ -1,0 +1,53 @@
+"""`onecard can`: can this card train that model at all?"""
+
+import argparse
+
+HELP = "Can this card train that model at all? Compute and memory against what is needed, and what to do instead."
+EXAMPLE = 'onecard can gpt2-xl --gpu "RTX 4070 Ti" --for 1y --utilization 0.9 --tokens 10B'
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from onecard.cli.options import add_report
+
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help='a preset (gpt2-xl), a size (350M), a known model ("Gopher 1.4B") or a config file',
+    )
+    parser.add_argument("--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here (default)')
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them (default 1)")
+    parser.add_argument(
+        "--for", dest="time", default="1y", metavar="TIME", help="the time there is: 20h, 30d, 1y (default 1y)"
+    )
+    parser.add_argument("--utilization", type=float, metavar="U",
+                        help="the share of peak × time that counts, 0 to 1 (default: the rate we predict)")  # fmt: skip
+    parser.add_argument(
+        "--tokens", metavar="N", help="to train on, such as 10B (default: compute-optimal for the size)"
+    )
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
+                        help="change a config key; nanoGPT's --KEY=VALUE works too")  # fmt: skip
+    add_report(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from onecard.advise.can import can
+    from onecard.cli.options import show_report
+    from onecard.units import parse_count, parse_duration
+
+    answer = can(
+        args.model,
+        args.gpu,
+        gpus=args.gpus,
+        seconds=parse_duration(args.time),
+        utilization=args.utilization,
+        tokens=None if args.tokens is None else parse_count(args.tokens),
+        overrides=args.overrides,
+    )
+
+    def document():  # type: ignore[no-untyped-def]
+        from onecard.report.can_view import can_document
+
+        return can_document(answer)
+
+    show_report(args, answer.to_json, document)
+    return 0

@@ -1,0 +1,30 @@
+"""`onecard compare`: which run is faster, better, cheaper, and why?"""
+
+import argparse
+
+HELP = "Which run is faster, better, cheaper, and why? Reads onecard's run folders and the logs of other trainers."
+EXAMPLE = 'onecard compare small.log wide.log --gpu "RTX 4070"'
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from onecard.cli.run_sources import add_sources
+
+    add_sources(
+        parser, "runs", "+", "two or more runs: run folders, logs, CSV, trainer_state.json; FILE#2 is its second run"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from onecard.cli.options import show_report
+    from onecard.cli.run_sources import read_sources
+    from onecard.runs.compare import compare
+
+    result = compare(read_sources(args, args.runs))
+
+    def document():  # type: ignore[no-untyped-def]
+        from onecard.report.compare_view import compare_document
+
+        return compare_document(result)
+
+    show_report(args, result.to_json, document)
+    return 0

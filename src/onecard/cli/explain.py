@@ -1,0 +1,43 @@
+"""`onecard explain`: why is a run as fast and as good as it is, and what to try next?"""
+
+import argparse
+
+HELP = "Why is this run as fast and as good as it is, how far from what the card should do, and what to try next?"
+EXAMPLE = 'onecard explain train.log --gpu "RTX 4070"'
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from onecard.cli.run_sources import add_sources
+
+    add_sources(parser, "runs", "+", "a run folder or a log; two or more are explained side by side")
+
+
+def run(args: argparse.Namespace) -> int:
+    from onecard.cli.options import show_report
+    from onecard.cli.run_sources import read_sources
+
+    found = read_sources(args, args.runs)
+    if len(found) > 1:
+        from onecard.runs.compare import compare
+
+        result = compare(found)
+
+        def pair():  # type: ignore[no-untyped-def]
+            from onecard.report.compare_view import compare_document
+
+            return compare_document(result)
+
+        show_report(args, result.to_json, pair)
+        return 0
+    from onecard.runs.explain import explain
+
+    findings = explain(found[0])
+
+    def document():  # type: ignore[no-untyped-def]
+        from onecard.report.compare_view import explain_document
+
+        return explain_document(found[0], findings)
+
+    show_report(args, lambda: {"schema": "onecard.explain/1", "run": found[0].to_json(),
+                               "findings": [finding.to_json() for finding in findings]}, document)  # fmt: skip
+    return 0

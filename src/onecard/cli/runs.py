@@ -1,0 +1,52 @@
+"""`onecard runs`: the runs below a folder, with state, step, loss, hours and cost."""
+
+import argparse
+from typing import Any
+
+HELP = "The runs below this folder: what became of each, how far it came, its loss, hours and cost."
+EXAMPLE = "onecard runs"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="*", default=["."], metavar="DIR", help="where to look (default: here)")
+    parser.add_argument("--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US")
+    parser.add_argument("--json", action="store_true", help="machine-readable, base units (docs/formats.md)")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    from onecard.facts.prices import parse_price
+    from onecard.runs.list import list_runs
+
+    rows = list_runs(args.folders, parse_price(args.price) if args.price else None)
+    if args.json:
+        print(json.dumps(rows, ensure_ascii=False, indent=1, allow_nan=False))
+        return 0
+    if not rows:
+        print("no runs here; `onecard train CONFIG` makes one")
+        return 0
+    from rich import box
+    from rich.table import Table
+
+    from onecard.cli.terminal import console
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("run", "state", "step", "loss", "hours", "cost"):
+        table.add_column(head, justify="left" if head in ("run", "state") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*_cells(row))
+    console().print(table)
+    return 0
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    of = f" / {row['max_steps']:,}" if row["max_steps"] else ""
+    return [
+        row["path"],
+        row["state"],
+        "–" if row["step"] is None else f"{row['step']:,}{of}",
+        "–" if row["loss"] is None else f"{row['loss']:.4f}",
+        "–" if row["hours"] is None else f"{row['hours']:.2f}",
+        "–" if row["cost"] is None else f"{row['cost']:.2f} {row['currency']}",
+    ]

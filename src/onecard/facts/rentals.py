@@ -1,0 +1,38 @@
+"""What rented cards cost an hour, with period and source.
+
+>>> next(r for r in rentals() if r.gpu == "RTX 4090").typical
+0.45
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+from onecard.facts.table import table
+
+
+@dataclass(frozen=True)
+class Rental:
+    gpu: str  # a name that find_gpu takes
+    low: float | None
+    typical: float
+    high: float | None
+    currency: str
+    period: str
+    source: str
+
+
+@cache
+def rentals() -> tuple[Rental, ...]:
+    """Every card with a price per hour, in the file's order."""
+    return tuple(
+        Rental(
+            gpu=row["gpu"],
+            low=float(row["low"]) if row["low"] else None,
+            typical=float(row["typical"]),
+            high=float(row["high"]) if row["high"] else None,
+            currency=row["currency"],
+            period=row["period"],
+            source=row["source"],
+        )
+        for row in table("gpu_rentals")
+    )

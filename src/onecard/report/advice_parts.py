@@ -1,0 +1,52 @@
+"""What the views of advice share: a run in one line, its shape, its savers, the command that comes next."""
+
+from onecard.config import RunConfig
+from onecard.messages import T
+from onecard.plan.result import RunPlan
+from onecard.report.document import Figure, Quantity, Text, Value
+from onecard.report.plan_summary import headline
+
+NO_SAVERS = "–"
+
+
+def shape_words(config: RunConfig) -> str:
+    """Layers × width, as people write it down: 16 × 1024."""
+    return f"{config.n_layer} × {config.n_embd}"
+
+
+def batch_words(config: RunConfig) -> str:
+    return f"{config.batch_size} × {config.gradient_accumulation_steps}"
+
+
+def saver_words(names: list[str]) -> Value:
+    return " + ".join(names) if names else NO_SAVERS
+
+
+def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
+    """The choice, as the config says it."""
+    rows = [
+        Figure(T("Model"), T("{layers} layers, {heads} heads, {width} wide", layers=config.n_layer, heads=config.n_head,
+                             width=config.n_embd)),
+        Figure(T("Micro-batch × accumulation"), batch_words(config),
+               note=T("{tokens:int} tokens a step", tokens=config.tokens_per_step)),
+        Figure(T("Steps"), Quantity(config.max_iters, "int"),
+               note=T("{warmup:int} of warm-up, then {schedule}", warmup=config.warmup_iters, schedule=config.schedule)),
+        Figure(T("Learning rate"), Quantity(config.learning_rate, "g"),
+               note=T("falling to {rate:g}", rate=config.min_lr)),
+        Figure(T("Memory savers"), saver_words(savers) if savers else T("none needed")),
+        Figure(T("Data"), config.dataset),
+    ]  # fmt: skip
+    return tuple(rows)
+
+
+def model_headline(plan: RunPlan) -> tuple[Figure, ...]:
+    """The size, then what any plan's headline says."""
+    size = Figure(T("Model"), Quantity(plan.params.total, "count"), note=shape_words(plan.config))
+    return (size, *headline(plan)[:3])
+
+
+def next_step(plan: RunPlan, written: str | None) -> Text:
+    if written is None:
+        return T("--out run.toml writes this config, ready for `onecard train run.toml`.")
+    return T("{file} is written; next: `onecard data {data} --tokens {tokens}`, then `onecard train {file}`.", file=written,
+             data=plan.config.dataset, tokens=f"{plan.tokens.total / 1e9:.2g}B")  # fmt: skip

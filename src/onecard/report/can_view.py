@@ -1,0 +1,154 @@
+"""`onecard can` as a document: the verdict, compute against need, memory against the card, and what to do instead.
+
+show(can_document(can("gpt2-xl", "RTX 4070 Ti", utilization=0.9)), "terminal")
+"""
+
+from onecard.advise.can import Answer, Delivery, Needed
+from onecard.messages import T
+from onecard.report.advice_parts import saver_words
+from onecard.report.document import (
+    Block,
+    Column,
+    Document,
+    Figure,
+    Notes,
+    Quantity,
+    Section,
+    Table,
+    Text,
+    Tone,
+    Value,
+)
+from onecard.report.plan_summary import FITS
+
+VERDICTS: dict[str, tuple[T, Tone]] = {
+    "yes": (T("yes"), "good"),
+    "with_savers": (T("yes, with savers"), "fair"),
+    "no": (T("no"), "bad"),
+}
+DELIVERIES = {
+    "tensor_peak": T("its {dtype} tensor peak"),
+    "float32_peak": T("its fp32 peak"),
+    "predicted": T("the rate we predict"),
+}
+READINGS = {
+    "asked": T("the tokens asked for"),
+    "compute_optimal": T("compute-optimal tokens"),
+    "config": T("as its config says"),
+}
+
+
+def can_document(answer: Answer) -> Document:
+    sections = [_compute(answer), _memory(answer)]
+    if answer.instead:
+        sections.append(Section(T("What to do instead"), (Notes(tuple(way.text for way in answer.instead)),)))
+    return Document(
+        title=T("Can {card} train {model}?", card=_card(answer), model=answer.model),
+        subtitle=T("{params:int} parameters, in {time:duration}", params=answer.params, time=answer.seconds),
+        headline=_headline(answer),
+        sections=tuple(sections),
+        summary=(answer.verdict_text, *(way.text for way in answer.instead[:1])),
+        footer=T("FLOPs needed are 6·N·D, with N the true number of parameters and D the tokens."),
+    )
+
+
+def _card(answer: Answer) -> Text:
+    if answer.gpus == 1:
+        return answer.device.name
+    return T("{n:int} × {card}", n=answer.gpus, card=answer.device.name)
+
+
+def _headline(answer: Answer) -> tuple[Figure, ...]:
+    verdict, tone = VERDICTS[answer.verdict]
+    c, m = answer.compute, answer.memory
+    fits, fits_tone = FITS[m.plain_fits]
+    return (
+        Figure(T("Verdict"), verdict, tone=tone),
+        Figure(T("Compute"), Quantity(c.ratio, ".3g", "×"), note=T("what it needs")),
+        Figure(T("Memory, plain"), fits, note=T("{used:bytes} of {card:bytes}", used=m.plain_process_bytes, card=m.card_bytes),
+               tone=fits_tone),
+        Figure(T("Time"), Quantity(c.predicted_seconds, "duration"), note=T("as we predict")),
+    )  # fmt: skip
+
+
+def _compute(answer: Answer) -> Section:
+    c = answer.compute
+    delivered = Table(
+        (Column(T("Delivered in {time:duration} by", time=answer.seconds)), Column("TFLOPS", "right"), Column(T("of it"), "right"),
+         Column("FLOPs", "right")),
+        tuple((_delivery(d), Quantity(d.flops_per_second / 1e12, ",.1f"),
+               Quantity(d.utilization, "percent") if d.name != "predicted" else "–", Quantity(d.flops, "power"))
+              for d in c.deliveries),
+        marked=(0,),
+    )  # fmt: skip
+    columns = (
+        Column(T("Needed")), Column(T("tokens"), "right"), Column("FLOPs", "right"),
+        *(Column(_times(d), "right") for d in c.deliveries),
+    )  # fmt: skip
+    needed = Table(columns, tuple(row for n in c.readings for row in _needed(n, c.deliveries)), marked=(0,))
+    blocks: list[Block] = [delivered, needed]
+    if answer.notes:
+        blocks.append(Notes(tuple(answer.notes)))
+    return Section(T("Compute: delivered against needed"), tuple(blocks))
+
+
+def _delivery(d: Delivery) -> Text:
+    return T("its {dtype} tensor peak", dtype=d.dtype) if d.name == "tensor_peak" else DELIVERIES[d.name]
+
+
+def _times(d: Delivery) -> Text:
+    """The title of a column of ratios: how many times over each delivery does it."""
+    if d.name == "predicted":
+        return T("× as predicted")
+    return "× fp32" if d.name == "float32_peak" else "× " + d.dtype.replace("bfloat", "bf").replace("float", "fp")
+
+
+def _needed(n: Needed, deliveries: list[Delivery]) -> list[tuple[Value, ...]]:
+    """One row, or two where the tokens are a range: the lowest and the highest estimate."""
+    r = n.reading
+    label: Text = READINGS.get(r.kind) or r.name
+    if r.published:
+        return [
+            (
+                label,
+                Quantity(r.tokens, "count"),
+                Quantity(r.needed_flops, "power"),
+                *_ratios(n, deliveries, r.needed_flops),
+            )
+        ]
+    return [
+        (T("{name}, {end}", name=label, end=end), Quantity(tokens, "count"), Quantity(flops, "power"), *_ratios(n, deliveries, flops))
+        for end, tokens, flops in (
+            (T("low guess"), r.tokens_low, r.needed_low),
+            (T("high guess"), r.tokens_high, r.needed_high),
+        )
+    ]  # fmt: skip
+
+
+def _ratios(n: Needed, deliveries: list[Delivery], flops: float) -> tuple[Value, ...]:
+    ratios = (n.ratios[d.name] * n.reading.needed_flops / flops for d in deliveries)
+    return tuple(Quantity(ratio, ",.0f" if ratio >= 100 else ",.1f" if ratio >= 10 else ",.2f") for ratio in ratios)
+
+
+def _memory(answer: Answer) -> Section:
+    m = answer.memory
+    rows: list[tuple[Value, ...]] = [
+        (T("plain"), Quantity(m.plain_bytes, "bytes"), Quantity(m.plain_process_bytes, "bytes"), FITS[m.plain_fits][0], "–"),
+    ]  # fmt: skip
+    for row in m.with_savers:
+        rows.append((saver_words(row.savers), Quantity(row.allocated_bytes, "bytes"), Quantity(row.process_bytes, "bytes"),
+                     FITS[row.fits][0], Quantity(row.largest_batch, "int") if row.largest_batch else "–"))  # fmt: skip
+    rows.append(
+        (T("CPU offload (estimate)"), "–", Quantity(m.offload.process_bytes, "bytes"), FITS[m.offload.fits][0], "–")
+    )
+    columns = (Column(T("At micro-batch 1, with")), Column(T("allocated"), "right"), Column(T("on the card"), "right"),
+               Column(T("verdict")), Column(T("micro-batch"), "right"))  # fmt: skip
+    said = T("The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.", card=answer.device.name,
+             room=m.card_bytes, desktop=m.desktop_bytes)  # fmt: skip
+    notes = (
+        said,
+        T("The last column is the fastest micro-batch that fits."),
+        T("CPU offload would keep {bytes:bytes} in the computer's memory and add {extra:duration} to a step.",
+          bytes=m.offload.host_bytes, extra=m.offload.extra_step_seconds),
+    )  # fmt: skip
+    return Section(T("Memory: needed against there is"), (Table(columns, tuple(rows)), Notes(notes)))

@@ -1,0 +1,47 @@
+"""The table by memory class as a document, to be pinned to the wall."""
+
+from onecard.advise.table import MemoryTable, Row
+from onecard.messages import T
+from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
+from onecard.report.recommend_view import asked
+
+LETTERS = {"chunked_loss": "c", "recompute=cheap": "r", "recompute=block": "R", "adamw8bit": "8"}
+
+
+def memory_table_document(answer: MemoryTable) -> Document:
+    saving = any(row.savers for row in answer.rows)
+    columns = (Column("GB", "right"), Column(T("typical card")), Column(T("layers × width")), Column(T("params"), "right"),
+               Column(T("batch")), *((Column(T("savers")),) if saving else ()), Column(T("a step"), "right"),
+               Column(T("10 B tokens"), "right"), Column(T("loss"), "right"))  # fmt: skip
+    said: list[Text] = [
+        T("Each row is {asked} on that card; heads are 64 wide, the context is 1024, parameters are the true total.",
+          asked=asked(answer.budget)),
+        T("Batch is micro-batch × accumulation. Loss is expected at the end, on {data}.", data=answer.dataset),
+        T("10 B tokens: hours that this model would take for them, further than the time of the row goes."),
+        T("`onecard recommend --gpu NAME` has the reasons, the runners-up and the config."),
+    ]  # fmt: skip
+    if saving:
+        said.append(T("Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 adamw8bit."))
+    return Document(
+        title=T("What to run, by the memory of the card"),
+        subtitle=asked(answer.budget),
+        sections=(
+            Section(
+                T("By memory"), (Table(columns, tuple(_row(row, saving) for row in answer.rows)), Notes(tuple(said)))
+            ),
+        ),
+    )
+
+
+def _row(row: Row, saving: bool) -> tuple[Value, ...]:
+    return (
+        Quantity(row.memory_gb, "int"),
+        row.gpu,
+        f"{row.n_layer} × {row.n_embd}",
+        Quantity(row.params, "count"),
+        f"{row.batch_size} × {row.gradient_accumulation_steps}",
+        *((" ".join(LETTERS[name] for name in row.savers) or "–",) if saving else ()),
+        Quantity(row.step_seconds, "duration"),
+        Quantity(row.hours_10b, ",.0f", T("h")),
+        Quantity(row.loss, ".2f"),
+    )

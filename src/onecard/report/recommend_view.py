@@ -1,0 +1,140 @@
+"""A recommendation as a document: the choice, why, how sensitive it is, what else there is, what it costs to rent.
+
+show(recommend_document(recommend("RTX 4070", Budget(seconds=72_000))), "terminal")
+"""
+
+from onecard.advise.recommend import Alternative, Recommendation
+from onecard.advise.search import Budget
+from onecard.messages import T
+from onecard.report.advice_parts import (
+    batch_words,
+    model_headline,
+    next_step,
+    saver_words,
+    settings,
+    shape_words,
+)
+from onecard.report.document import (
+    Block,
+    Column,
+    Document,
+    Figures,
+    LineChart,
+    Notes,
+    Quantity,
+    Section,
+    Series,
+    Table,
+    Text,
+    Value,
+)
+
+KINDS = {"smaller": T("smaller"), "larger": T("larger"), "sooner": T("half the time")}
+LIMITS = {"memory": T("memory"), "compute": T("compute"), "data": T("data")}
+
+
+def recommend_document(answer: Recommendation, written: str | None = None) -> Document:
+    sections = [
+        Section(T("The choice"), (Figures(settings(answer.config, answer.savers)),)),
+        Section(T("Why"), (Notes(tuple(answer.reasons)),)),
+        _sizes(answer),
+        _others(answer),
+    ]
+    if answer.rentals is not None:
+        sections.append(_rentals(answer))
+    remarks: list[Text] = [*answer.notes, *answer.plan.warnings]
+    if remarks:
+        sections.append(Section(T("Remarks"), (Notes(tuple(remarks)),)))
+    return Document(
+        title=T("What to run on {card}", card=answer.plan.device.name),
+        subtitle=asked(answer.budget),
+        headline=model_headline(answer.plan),
+        sections=tuple(sections),
+        summary=_summary(answer, written),
+        footer=T("Ranges are 80 %: one run in ten is expected below, one in ten above."),
+    )
+
+
+def asked(budget: Budget) -> Text:
+    if budget.loss is not None:
+        return T("the quickest run to a loss of {loss:g}", loss=budget.loss)
+    if budget.tokens is not None:
+        return T("the best model for {tokens:count} tokens", tokens=budget.tokens)
+    return T("the best model in {time:duration}", time=budget.seconds)
+
+
+def _sizes(answer: Recommendation) -> Section:
+    """The chart of loss against size (of time against size, when a loss is asked for), and what to make of it."""
+    s = answer.sensitivity
+    until = answer.budget.loss is not None
+    blocks: list[Block] = []
+    if len(answer.sizes) > 2:
+        points = tuple((float(size.params), size.seconds / 3600 if until else size.loss) for size in answer.sizes)
+        blocks.append(LineChart(
+            title=T("Hours to that loss, by model size") if until else T("Expected loss in this budget, by model size"),
+            series=(Series(T("hours") if until else T("expected loss"), points),),
+            x_label=T("parameters"), y_label=T("hours") if until else T("loss"), log_x=True, y_spec=",.1f" if until else ".2f",
+        ))  # fmt: skip
+    rows: list[tuple[Value, ...]] = []
+    for label, size in ((T("half the size"), s.half), (T("recommended"), None), (T("double the size"), s.double)):
+        if size is not None:
+            rows.append((label, Quantity(size.params, "count"), Quantity(size.tokens, "count"),
+                         Quantity(size.seconds, "duration"), Quantity(size.loss, ".3f")))  # fmt: skip
+        elif label == T("recommended"):
+            p = answer.plan
+            rows.append((label, Quantity(p.params.total, "count"), Quantity(p.tokens.total, "count"),
+                         Quantity(p.time.total_seconds.mid, "duration"), Quantity(answer.expected_loss.mid, ".3f")))  # fmt: skip
+    marked = (1,) if s.half is not None else (0,)
+    columns = (Column(T("Size")), Column(T("parameters"), "right"), Column(T("tokens"), "right"),
+               Column(T("time"), "right"), Column(T("loss"), "right"))  # fmt: skip
+    notes: list[Text] = list(s.notes)
+    if any(size is not None and not size.in_support for size in (s.half, s.double)):
+        notes.append(T("One of these would see fewer tokens for its size than any public run: its loss is a guess."))
+    blocks += [Table(columns, tuple(rows), marked=marked), Notes(tuple(notes))]
+    return Section(T("How much the size matters"), tuple(blocks))
+
+
+def _others(answer: Recommendation) -> Section:
+    columns = (Column(T("Runner-up")), Column(T("model")), Column(T("parameters"), "right"), Column(T("tokens"), "right"),
+               Column(T("time"), "right"), Column(T("loss"), "right"))  # fmt: skip
+    table = Table(columns, tuple(_row(other) for other in answer.runners_up))
+    trades = tuple(T("{kind}: {trade}", kind=KINDS[other.kind], trade=other.trade) for other in answer.runners_up)
+    return Section(T("What else"), (table, Notes(trades)) if answer.runners_up else ())
+
+
+def _row(other: Alternative) -> tuple[Value, ...]:
+    return (KINDS[other.kind], shape_words(other.config), Quantity(other.params, "count"), Quantity(other.tokens, "count"),
+            Quantity(other.seconds, "duration"), Quantity(other.loss, ".3f"))  # fmt: skip
+
+
+def _rentals(answer: Recommendation) -> Section:
+    """This card first, at the price of its electricity."""
+    plan, e = answer.plan, answer.plan.energy
+    rows: list[tuple[Value, ...]] = [
+        (plan.device.name, batch_words(plan.config), saver_words(answer.savers),
+         Quantity(plan.time.total_seconds.mid / 3600, ",.1f"), T("electricity"), Quantity((e.cost.mid, e.currency), "money")),
+    ]  # fmt: skip
+    for offer in answer.rentals or ():
+        rows.append((offer.gpu, f"{offer.batch_size} × {offer.gradient_accumulation_steps}", saver_words(offer.savers),
+                     Quantity(offer.seconds.mid / 3600, ",.1f"), Quantity((offer.price, offer.currency), "money"),
+                     Quantity((offer.cost, offer.currency), "money")))  # fmt: skip
+    columns = (Column(T("Card")), Column(T("batch")), Column(T("savers")), Column(T("hours"), "right"),
+               Column(T("an hour"), "right"), Column(T("in all"), "right"))  # fmt: skip
+    said = T(
+        "Prices are typical ones of 2026 and move; they are for the card alone, without storage or the time to set it up."
+    )
+    return Section(T("The same run on rented cards"), (Table(columns, tuple(rows), marked=(0,)), Notes((said,))))
+
+
+def _summary(answer: Recommendation, written: str | None) -> tuple[Text, ...]:
+    plan = answer.plan
+    return (
+        T("Train {params:count} parameters on {tokens:count} tokens: {time:duration} on {card}, {used:bytes} of its {has:bytes}.",
+          params=plan.params.total, tokens=plan.tokens.total, time=plan.time.total_seconds.mid, card=plan.device.name,
+          used=plan.memory.process_bytes.mid, has=plan.memory.card_bytes),
+        T("The loss should come to {loss:.2f}, between {low:.2f} and {high:.2f}.", loss=answer.expected_loss.mid,
+          low=answer.expected_loss.low, high=answer.expected_loss.high),
+        T("What limits it is {limit}.", limit=LIMITS[answer.limited_by]),
+        answer.sensitivity.notes[0],
+        next_step(plan, written),
+    )  # fmt: skip

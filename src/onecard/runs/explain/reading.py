@@ -1,0 +1,166 @@
+"""What the log itself tells and hides: unreadable parts, compile and evaluation time inside step times, clocks, gaps."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from onecard.messages import Note
+from onecard.runs.explain.finding import Finding
+from onecard.runs.figures import RunFigures
+
+if TYPE_CHECKING:
+    from onecard.runs.compare import Comparison
+
+
+def unreadable(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to lines that are not measurements: a log may hold anything between them."""
+    run = f.run
+    if run.unreadable:
+        yield Finding(
+            Note("unreadable", "{name}: lines that could not be read and are left out: {n:int}, such as {line}",
+                 name=f.name, n=run.unreadable, line=repr(run.unreadable_lines[0]) if run.unreadable_lines else "?"),
+            {"lines": run.unreadable, "examples": run.unreadable_lines}, (f.name,),
+        )  # fmt: skip
+
+
+def disagreements(f: RunFigures) -> Iterator[Finding]:
+    """Where two things that the log says cannot both be true. Does not apply where only one of them is said."""
+    for problem in f.problems:
+        yield Finding(problem, dict(problem.values), (f.name,))
+
+
+def too_short(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply from six counted steps on."""
+    if f.run.times.first is not None and f.run.times.count == 0 and not f.run.times.every_one_leaks:
+        yield Finding(
+            Note("one-iteration", "{name}: only one step is timed, and the first one carries the compilation: I can't tell "
+                 "its speed", name=f.name),
+            {"first_step_seconds": f.run.times.first}, (f.name,),
+        )  # fmt: skip
+    elif 0 < f.run.times.count < 6:
+        yield Finding(
+            Note("few-iterations", "{name}: few steps are timed ({n:int}); its speed may still change", name=f.name,
+                 n=f.run.times.count),
+            {"steps": f.run.times.count}, (f.name,),
+        )  # fmt: skip
+
+
+def compile_leak(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where the first step is no slower than twice the usual one."""
+    first, usual = f.run.times.first, f.step_seconds
+    if first is not None and usual is not None and f.run.first_step <= 1 and first > 2 * usual:
+        yield Finding(
+            Note("compile-in-first-step", "{name}: the first step took {first:duration}, {extra:duration} of it compilation "
+                 "and warm-up; it is left out", name=f.name, first=first, extra=first - usual),
+            {"first_step_seconds": first, "step_seconds": usual}, (f.name,),
+        )  # fmt: skip
+
+
+def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to logs whose clock stops for evaluations, ours among them."""
+    times = f.run.times
+    if times.every_one_leaks:
+        yield Finding(
+            Note("every-time-leaks", "{name}: every logged step follows an evaluation, whose time is in it: {seconds:duration} "
+                 "is the most that a step takes, and the printed MFU is too low; log_interval below eval_interval would tell",
+                 name=f.name, seconds=f.step_seconds or 0.0),
+            {"step_seconds_at_most": f.step_seconds}, (f.name,),
+        )  # fmt: skip
+    elif times.leaks and f.step_seconds:
+        each = times.leaked_seconds / times.leaks
+        yield Finding(
+            Note("evaluation-in-steps", "{name}: logged step times that carry an evaluation: {n:int}, of about {each:duration} "
+                 "each; they are left out of the speed, but the printed MFU sags after each", name=f.name, n=times.leaks,
+                 each=each),
+            {"steps": times.leaks, "seconds": times.leaked_seconds}, (f.name,),
+        )  # fmt: skip
+
+
+def clock(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to logs without clock readings."""
+    if f.run.clock_jumps:
+        yield Finding(
+            Note("clock-back", "{name}: the clock goes backwards ({n:int}×); those stretches count as if they took the "
+                 "usual time", name=f.name, n=f.run.clock_jumps),
+            {"jumps": f.run.clock_jumps}, (f.name,),
+        )  # fmt: skip
+
+
+def resumed(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to a run in one sitting."""
+    if f.run.superseded:
+        yield Finding(
+            Note("resumed", "{name}: logged steps that were done again after a resume, or logged twice: {n:int}; the last ones "
+                 "count", name=f.name, n=f.run.superseded),
+            {"lines": f.run.superseded}, (f.name,),
+        )  # fmt: skip
+
+
+def gaps(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to logs whose lines come evenly."""
+    if f.run.widest_gap is not None:
+        first, last = f.run.widest_gap
+        yield Finding(
+            Note("gaps", "{name}: the log jumps over steps ({n:int}×), at the widest from step {first:int} to {last:int}: lines "
+                 "are missing, or a number is damaged", name=f.name, n=f.run.gaps, first=first, last=last),
+            {"gaps": f.run.gaps, "widest": [first, last]}, (f.name,),
+        )  # fmt: skip
+
+
+def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where one of the two losses is missing, nor to the first steps, where the curve falls steeply."""
+    apart = []
+    for e in f.run.evals:
+        around = f.run.curve.loss_at(e.step) if e.val_loss is not None and e.step > 20 else None
+        if (
+            around is not None
+            and e.val_loss is not None
+            and abs(e.val_loss - around.value) > max(0.4, 5 * around.error)
+        ):
+            apart.append((e.step, e.val_loss, around.value))
+    if apart:
+        step, val, train = apart[-1]
+        yield Finding(
+            Note("evaluation-apart", "{name}: at step {step:int} the validation loss {val:.3f} is far from the training loss "
+                 "{train:.3f} around it: other data, learnt by heart, or a damaged number", name=f.name, step=step, val=val,
+                 train=train),
+            {"steps": [s for s, _, _ in apart[:20]], "val_loss": val, "train_loss": train}, (f.name,),
+        )  # fmt: skip
+
+
+def missing(f: RunFigures) -> Iterator[Finding]:
+    """What is not known and what would tell. Does not apply where everything is known."""
+    if f.device is None and f.run.peak_flops is None and f.step_seconds is not None:
+        yield Finding(
+            Note("no-card", "{name}: the log does not name its card, so I can't tell how well it is used; give --gpu",
+                 name=f.name), {}, (f.name,),
+        )  # fmt: skip
+    if f.config is None and not f.problems and f.flops_per_token is None:
+        yield Finding(
+            Note("no-config", "{name}: the log does not hold its config, so I can't tell parameters, tokens or FLOPs; give "
+                 "--config FILE, or keys as --n_embd=384", name=f.name), {}, (f.name,),
+        )  # fmt: skip
+    if f.step_seconds is None and f.run.times.first is None:
+        yield Finding(
+            Note("no-times", "{name}: the log holds no times, so I can't tell its speed", name=f.name), {}, (f.name,)
+        )
+
+
+def comparable(c: "Comparison") -> Iterator[Finding]:
+    """Whether the losses compare at all. Does not apply where tokenizer and data are the same or unknown."""
+    if c.comparable is not None:
+        yield Finding(c.comparable, dict(c.comparable.values), tuple(f.name for f in c.runs))
+
+
+RULES = (
+    unreadable,
+    disagreements,
+    too_short,
+    compile_leak,
+    evaluation_leak,
+    clock,
+    resumed,
+    gaps,
+    evaluation_apart,
+    missing,
+)
+PAIR_RULES = (comparable,)

@@ -1,0 +1,238 @@
+"""Why it is as fast as it is, how far that is from what the card should do, and what to try, with the gain `plan` expects."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from onecard.errors import UserError
+from onecard.messages import Note
+from onecard.plan import RunPlan, plan
+from onecard.runs.explain.finding import Finding
+from onecard.runs.figures import RunFigures
+
+_WORTH = 0.02  # a gain below this is not worth a person's time
+
+
+def gain_of(f: RunFigures, **changes: Any) -> tuple[float, RunPlan] | None:
+    """The share of the step's time that a change of config saves by the plan, and that plan; None where it can't be told."""
+    if f.plan is None or f.config is None or f.device is None:
+        return None
+    try:
+        changed = plan(f.config.replace(**changes), f.device, gpus=f.gpus)
+    except UserError:
+        return None
+    return 1 - changed.time.step_seconds.mid / f.plan.time.step_seconds.mid, changed
+
+
+def compile_off(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply on a CPU or an Apple card, where compiling gains little, nor where the config is unknown."""
+    if f.config is None or f.device is None or f.device.kind != "cuda":
+        return
+    fell_back = "compile-fallback" in f.run.signs
+    if f.config.compile and not fell_back:
+        return
+    found = gain_of(f, compile=True) if not f.config.compile else gain_of(f, compile=False)
+    gain = None if found is None else found[0] if not f.config.compile else 1 - 1 / (1 - found[0])
+    if fell_back:
+        yield Finding(
+            Note("compile-fell-back", "{name}: torch.compile gave up and ran uncompiled, as the log says; its message names "
+                 "the reason", name=f.name), {"gain": gain}, (f.name,), gain,
+        )  # fmt: skip
+    else:
+        yield Finding(
+            Note("compile-off", "{name}: compile = False leaves speed on the table: a compiled step is expected to take "
+                 "{gain:percent} less time", name=f.name, gain=gain or 0.0), {"compile": False, "gain": gain}, (f.name,), gain,
+        )  # fmt: skip
+
+
+def recompiles(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to logs that do not mention torch's recompile limit."""
+    if "recompiles" in f.run.signs:
+        yield Finding(
+            Note("recompiles", "{name}: torch compiled again and again until its limit, as the log says: a shape or a value "
+                 "changes between steps", name=f.name), {}, (f.name,),
+        )  # fmt: skip
+
+
+def attention(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where flash attention runs, as far as the log tells."""
+    slow = "slow-attention" in f.run.signs or "attention-fallback" in f.run.signs
+    chosen = f.config is not None and f.config.attention == "math"
+    if not slow and not chosen:
+        return
+    found = gain_of(f, attention="flash") if chosen else None
+    if f.config is not None and not chosen:
+        back = gain_of(f, attention="math")  # the plan thinks that it is flash: turn its answer round
+        found = (1 - 1 / (1 - back[0]), back[1]) if back is not None and back[0] < 1 else None
+    gain = found[0] if found is not None else None
+    yield Finding(
+        Note("attention-slow", "{name}: attention ran without the flash kernel and keeps block × block scores; with it a step "
+             "is expected to take {gain:percent} less time", name=f.name, gain=gain or 0.0), {"gain": gain}, (f.name,), gain,
+    )  # fmt: skip
+
+
+def micro_batch(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where nothing is accumulated, or the larger micro-batch does not fit or gain."""
+    if f.config is None or f.plan is None or f.config.gradient_accumulation_steps % 2:
+        return
+    best: tuple[int, float] | None = None
+    batch, steps = f.config.batch_size, f.config.gradient_accumulation_steps
+    while steps % 2 == 0:
+        batch, steps = batch * 2, steps // 2
+        found = gain_of(f, batch_size=batch, gradient_accumulation_steps=steps)
+        if found is None or found[1].memory.fits != "yes":
+            break
+        if best is None or found[0] > best[1] + 0.005:
+            best = batch, found[0]
+    if best is not None and best[1] >= _WORTH:
+        yield Finding(
+            Note("micro-batch-small", "{name}: micro-batch {now:int} is small for the {card}; {batch:int} with accumulation "
+                 "{steps:int} is the same training, fits, and is expected to take {gain:percent} less time", name=f.name,
+                 now=f.config.batch_size, card=f.plan.device.name, batch=best[0],
+                 steps=f.config.batch_size * f.config.gradient_accumulation_steps // best[0], gain=best[1]),
+            {"batch_size": f.config.batch_size, "try": best[0], "gain": best[1]}, (f.name,), best[1],
+        )  # fmt: skip
+
+
+def logits_bound(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where the output head is less than a third of the FLOPs."""
+    if f.config is None or f.flops_per_token is None:
+        return
+    head = 6 * f.config.shape.vocab_size * f.config.n_embd / f.flops_per_token
+    if head < 1 / 3:
+        return
+    found = gain_of(f, chunked_loss=True) if not f.config.chunked_loss else None
+    yield Finding(
+        Note("logits-bound", "{name}: {share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this "
+             "narrow is paid for mostly there, and adding layers costs less than it seems", name=f.name, share=head,
+             vocab=f.config.shape.vocab_size),
+        {"head_share": head, "chunked_loss_gain": found[0] if found else None}, (f.name,),
+        found[0] if found is not None and found[0] >= _WORTH else None,
+    )  # fmt: skip
+
+
+def data_wait(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to foreign logs, which do not time it."""
+    if f.run.data_wait is not None and f.run.data_wait > 0.05:
+        yield Finding(
+            Note("data-wait", "{name}: {share:percent} of the time waits for data: a slow disk, or the data on a network; the "
+                 "card idles meanwhile", name=f.name, share=f.run.data_wait),
+            {"data_wait": f.run.data_wait}, (f.name,), f.run.data_wait,
+        )  # fmt: skip
+
+
+def evaluation_often(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where evaluation takes less than 5 % of the time, or its time is not in the log."""
+    if not f.seconds:
+        return
+    spent = f.run.times.leaked_seconds
+    if f.run.wall_seconds is not None:
+        spent = max(spent, f.run.wall_seconds - f.seconds)
+    share = spent / (spent + f.seconds)
+    if share > 0.05:
+        yield Finding(
+            Note("evaluation-often", "{name}: evaluations and checkpoints take {share:percent} of the time; a longer "
+                 "eval_interval or fewer eval_iters gives it back", name=f.name, share=share),
+            {"seconds": spent, "share": share}, (f.name,), share,
+        )  # fmt: skip
+
+
+def slows_down(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply below 40 timed steps, nor to a drift of less than 5 %."""
+    drift = f.run.times.drift()
+    if drift is not None and drift > 1.05:
+        yield Finding(
+            Note("slows-down", "{name}: the last quarter of its steps is {share:percent} slower than the first: heat, a power "
+                 "limit or another program; nvidia-smi -q -d PERFORMANCE tells which", name=f.name, share=drift - 1),
+            {"drift": drift, "watts": f.run.watts}, (f.name,), 1 - 1 / drift,
+        )  # fmt: skip
+
+
+def uneven(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply below 20 timed steps, nor where half of the steps are within 5 % of the median."""
+    spread = f.run.times.spread()
+    if spread is not None and spread > 0.05:
+        yield Finding(
+            Note("uneven-steps", "{name}: its step times scatter by ± {share:percent}: something else uses the card or the "
+                 "processor now and then; I can't tell what from the log", name=f.name, share=spread),
+            {"spread": spread, "stalls": f.run.times.stalls}, (f.name,),
+        )  # fmt: skip
+
+
+def memory_spill(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where the plan says it fits, or the step is not far slower than planned."""
+    if f.plan is None or not f.step_seconds or f.plan.memory.fits == "yes":
+        return
+    if f.step_seconds > 1.5 * f.plan.time.step_seconds.high:
+        yield Finding(
+            Note("memory-spill", "{name}: it needs about {need:bytes} where the {card} has {have:bytes}, and steps take "
+                 "{times:.1f} times what they should: the driver is likely to spill into system memory. A smaller micro-batch "
+                 "or a memory saver", name=f.name, need=f.plan.memory.process_bytes.mid, card=f.plan.device.name,
+                 have=f.plan.memory.card_bytes, times=f.step_seconds / f.plan.time.step_seconds.mid),
+            {"process_bytes": f.plan.memory.process_bytes.mid, "card_bytes": f.plan.memory.card_bytes}, (f.name,),
+        )  # fmt: skip
+
+
+def out_of_memory(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to logs that do not say so."""
+    if "out-of-memory" in f.run.signs:
+        yield Finding(
+            Note("out-of-memory", "{name}: the log says that memory ran out; `onecard plan` says what fits", name=f.name),
+            {}, (f.name,),
+        )  # fmt: skip
+
+
+def against_the_plan(f: RunFigures) -> Iterator[Finding]:
+    """How far from what the card should do. Does not apply where there is no plan: card or config unknown."""
+    wanted = f.predicted.get("step_seconds")
+    low, high = f.predicted.get("step_seconds_low"), f.predicted.get("step_seconds_high")
+    if not f.step_seconds or not wanted or not low or not high or f.run.times.every_one_leaks:
+        return
+    evidence = {"step_seconds": f.step_seconds, "predicted": wanted, "low": low, "high": high}
+    if f.step_seconds > high:
+        known = [
+            *compile_off(f),
+            *attention(f),
+            *data_wait(f),
+            *slows_down(f),
+            *uneven(f),
+            *memory_spill(f),
+            *recompiles(f),
+        ]
+        note = (
+            Note("slower-than-planned", "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+                 "expected: {times:.1f} times slower than planned. What is named here explains it, at least in part",
+                 name=f.name, actual=f.step_seconds, low=low, high=high, times=f.step_seconds / wanted)
+            if known
+            else Note("slower-unexplained", "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+                      "expected: {times:.1f} times slower than planned. I can't tell why from the log: look for another "
+                      "program on the card, a power limit, or a laptop's card", name=f.name, actual=f.step_seconds, low=low,
+                      high=high, times=f.step_seconds / wanted)
+        )  # fmt: skip
+        yield Finding(note, evidence, (f.name,), 1 - wanted / f.step_seconds)
+    elif f.step_seconds < low:
+        yield Finding(
+            Note("faster-than-planned", "{name}: a step takes {actual:duration}, less than the {low:duration} to "
+                 "{high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this card",
+                 name=f.name, actual=f.step_seconds, low=low, high=high), evidence, (f.name,),
+        )  # fmt: skip
+    else:
+        yield Finding(
+            Note("as-planned", "{name}: a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was "
+                 "expected of this card", name=f.name, actual=f.step_seconds, low=low, high=high), evidence, (f.name,),
+        )  # fmt: skip
+
+
+RULES = (
+    against_the_plan,
+    compile_off,
+    recompiles,
+    attention,
+    micro_batch,
+    logits_bound,
+    data_wait,
+    evaluation_often,
+    slows_down,
+    uneven,
+    memory_spill,
+    out_of_memory,
+)

@@ -1,0 +1,51 @@
+"""litgpt's pretrain on a terminal. Its iterations are micro-batches; `step` counts optimizer steps, and is what counts.
+
+    Epoch 1 | iter 400 step 100 | loss train: 5.123, val: n/a | iter time: 975.30 ms (step) remaining time: 2 days, …
+    iter 4000: val loss 4.1234, val time: 12345.67 ms
+
+Its own throughput figures are left alone: they divide by a time stamp.
+"""
+
+import re
+
+from onecard.runs.run import Run, RunBuilder
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
+_STEP = re.compile(
+    rf"Epoch (\d+) \| iter (\d+) step (\d+) \| loss train: ({_NUMBER}), val: ({_NUMBER}|n/a) \| iter time: ({_NUMBER}) ms.*",
+    re.I,
+)
+_VAL = re.compile(rf"iter (\d+): val loss ({_NUMBER}), val time: {_NUMBER} ms", re.I)
+_BEGINS = re.compile(r"Epoch \d+ \| iter \d")
+_PARAMS = re.compile(r"Total parameters: ([\d,]+)")
+
+
+class LitGptReader:
+    def __init__(self, name: str):
+        self._builder = RunBuilder(name, "litgpt")
+        self._per_step: float | None = None
+        self._last = 0
+
+    def line(self, text: str) -> bool:
+        builder = self._builder
+        if found := _STEP.fullmatch(text):
+            iteration, step = int(found[2][:12]), int(found[3][:12])
+            if step > 0:
+                self._per_step = iteration / step
+                per_step = max(1, round(self._per_step))
+                builder.know("gradient_accumulation_steps", per_step, "inferred")
+                builder.step(step, loss=float(found[4]), seconds=float(found[6]) / 1000 * per_step)
+                self._last = step
+            return True
+        if (found := _VAL.fullmatch(text)) and self._per_step:
+            builder.eval(round(int(found[1][:12]) / self._per_step), val_loss=float(found[2]))
+            return True
+        if found := _PARAMS.match(text):
+            builder.run.params_total = int(found[1].replace(",", "")[:13] or 0) or None
+        elif _BEGINS.match(text) and not builder.empty:
+            builder.unreadable(text)
+        return False
+
+    def done(self) -> list[Run]:
+        run = self._builder.done()
+        return [run] if run is not None else []

@@ -1,0 +1,86 @@
+"""llm.c: its main.log, and what train_gpt2cu prints.
+
+s:100 trl:7.1234 lr:0.000086 norm:1.12          main.log
+s:250 tel:6.4321
+step  100/19560 | loss 7.123456 (+nanz)| norm 1.1204 (+nanz)| lr 8.57e-05 | 4187.58 ms | 32.2% bf16 MFU | 125356 tok/s
+val loss 6.432100
+"""
+
+import re
+
+from onecard.runs.run import Run, RunBuilder
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
+_TRAIN = re.compile(rf"s:(\d+) trl:({_NUMBER})(?: lr:({_NUMBER}))?(?: norm:({_NUMBER}))?", re.I)
+_VAL = re.compile(rf"s:(\d+) tel:({_NUMBER})", re.I)
+_HELLASWAG = re.compile(rf"s:(\d+) eval: ?({_NUMBER})", re.I)
+_STEP = re.compile(
+    rf"step\s+(\d+)/(\d+) \| (?:train )?loss ({_NUMBER}).*?\| ({_NUMBER}) ms \|(?: ({_NUMBER})% (?:bf16|fp16|fp32)? ?MFU \|)?"
+    rf" {_NUMBER} tok/s",
+    re.I,
+)
+_VAL_PRINTED = re.compile(rf"val loss ({_NUMBER})", re.I)
+_ROW = re.compile(r"\|\s*([\w ]+?)\s*\|\s*(.+?)\s*\|")
+_COMMAND = re.compile(r"\s-d (\d+)")
+_BEGINS = re.compile(r"s:\d+ t|step\s+\d+/\d+ \| ")
+
+_KEYS = {
+    "micro batch size B": "batch_size", "batch size B": "batch_size", "sequence length T": "block_size",
+    "num_layers L": "n_layer", "num_heads NH": "n_head", "channels C": "n_embd", "padded_vocab_size Vp": "vocab_size",
+    "learning rate (LR)": "learning_rate", "warmup iterations": "warmup_iters", "weight decay": "weight_decay",
+}  # fmt: skip
+
+
+class LlmcReader:
+    def __init__(self, name: str):
+        self._builder = RunBuilder(name, "llm.c")
+        self._last = 0
+
+    def line(self, text: str) -> bool:
+        builder = self._builder
+        if text.startswith("s:"):
+            if found := _TRAIN.fullmatch(text):
+                builder.step(int(found[1][:12]), loss=float(found[2]))
+                return True
+            if found := _VAL.fullmatch(text):
+                builder.eval(int(found[1][:12]), val_loss=float(found[2]))
+                return True
+            if _HELLASWAG.fullmatch(text):
+                return False
+        elif found := _STEP.match(text):
+            self._last = int(found[1][:12])
+            mfu = float(found[5]) / 100 if found[5] else None
+            builder.step(self._last, loss=float(found[3]), seconds=float(found[4]) / 1000, mfu=mfu)
+            builder.run.max_steps = int(found[2][:12])
+            return True
+        elif (found := _VAL_PRINTED.fullmatch(text)) and not builder.empty:
+            builder.eval(self._last, val_loss=float(found[1]))
+            return True
+        elif found := _ROW.fullmatch(text):
+            self._row(found[1], found[2])
+        elif "train_gpt2" in text and (found := _COMMAND.search(text)):
+            builder.tokens_per_step(int(found[1][:13]))
+        if _BEGINS.match(text) and not builder.empty:
+            builder.unreadable(text)
+        return False
+
+    def done(self) -> list[Run]:
+        run = self._builder.done()
+        return [run] if run is not None else []
+
+    def _row(self, label: str, value: str) -> None:
+        builder = self._builder
+        if label in _KEYS and re.fullmatch(r"[\d.e+-]+", value):
+            try:
+                number = float(value)
+            except ValueError:
+                return
+            builder.know(_KEYS[label], int(number) if number.is_integer() else number)
+        elif label == "num_parameters" and re.fullmatch(r"\d{1,12}", value):
+            builder.run.params_total = int(value)
+        elif label == "total batch size" and re.fullmatch(r"\d{1,12}", value):
+            builder.tokens_per_step(int(value))
+        elif label == "device":
+            builder.run.gpu = value
+        elif label == "precision" and value.lower() in ("bf16", "fp16", "fp32"):
+            builder.run.dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[value.lower()]

@@ -1,0 +1,48 @@
+"""modded-nanogpt's records: its clock counts training only and is reset after the first ten steps.
+
+    step:0/1480 val_loss:10.8258 train_time:0ms step_avg:nanms
+    step:13/1480 train_time:749ms step_avg:249.78ms
+    step:100/6200 train_loss:4.1234 train_time:24999ms step_avg:250.01ms
+
+A record also holds its own source code and nvidia-smi's table; the card's name is taken from that.
+"""
+
+import re
+
+from onecard.runs.run import Run, RunBuilder
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
+_LINE = re.compile(
+    rf"step:(\d+)/(\d+) (?:(val|train)_loss:({_NUMBER}) )?train_time:({_NUMBER})(ms|s) step_avg:({_NUMBER})ms", re.I
+)
+_GPU = re.compile(r"\|\s+\d+\s+(NVIDIA [\w -]+?)\s{2,}")
+_BEGINS = re.compile(r"step:\d+/\d+ ")
+
+
+class ModdedReader:
+    def __init__(self, name: str):
+        self._builder = RunBuilder(name, "modded-nanogpt")
+        self._cards = 0
+
+    def line(self, text: str) -> bool:
+        builder = self._builder
+        if found := _LINE.match(text):
+            step, kind, loss = int(found[1][:12]), found[3], found[4]
+            elapsed = float(found[5]) / (1000 if found[6] == "ms" else 1)
+            builder.run.max_steps = int(found[2][:12])
+            if kind == "val":
+                builder.eval(step, val_loss=float(loss))
+            else:
+                builder.step(step, loss=float(loss) if loss else None, elapsed=elapsed)
+            return True
+        if _BEGINS.match(text) and not builder.empty:
+            builder.unreadable(text)
+        elif builder.empty and (found := _GPU.match(text)):
+            builder.run.gpu = found[1].removeprefix("NVIDIA ")
+            self._cards += 1
+            builder.run.gpus = self._cards
+        return False
+
+    def done(self) -> list[Run]:
+        run = self._builder.done()
+        return [run] if run is not None else []

@@ -1,0 +1,161 @@
+"""nanoGPT's train.py on a terminal, in a file or through a pipe, wandb's lines and all.
+
+    Overriding config with config/train_gpt2.py:
+    n_embd = 384
+    tokens per iteration will be: 524,288
+    number of parameters: 40.56M
+    step 0: train loss 10.9, val loss 10.9
+    iter 100: loss 5.1234, time 3901.22ms, mfu 12.93%
+
+A line that begins like a measurement and does not end like one was torn, and is counted.
+"""
+
+import re
+
+from onecard.config import KEYS
+from onecard.config.literal import evaluate
+from onecard.runs.run import Run, RunBuilder
+
+A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
+_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
+# Forks print grad_norm or lr between loss and time, and tokens per second after mfu.
+_ITER = re.compile(
+    rf"iter (\d+): loss ({_NUMBER})(?:, (?!time|mfu)[\w ]+[ :=]+{_NUMBER})*(?:, time ({_NUMBER})ms)?"
+    rf"(?:, mfu ({_NUMBER})%)?(?:, (?!time|mfu)(?:(?!iter \d)[^,])*\d(?:(?!iter \d)[^,])*)*",
+    re.I,
+)
+_BARE = re.compile(rf"iter \d+: loss (?:\d+\.\d{{4}}|{_NUMBER}, .*|nan|inf)", re.I)  # `loss 5.1` alone may be cut off
+_STEP = re.compile(rf"(?:step|iter) (\d+): train loss ({_NUMBER}), val loss (\d+\.\d{{4}}|nan|inf)(?:[, (].*)?", re.I)
+_BEGINS = re.compile(r"iter \d|step \d+:|iter \d*$|step \d*$", re.I)
+_OVERRIDE = re.compile(r"(?:Overriding: )?(\w+) ?= ?([^#]+?)\s*(?:#.*)?")
+_TOKENS = re.compile(r"(?:tokens per iteration will be|total number of tokens per iteration): ([\d,]+)")
+_PARAMS = re.compile(r"number of parameters: (\d+\.\d\d)M")
+_DECAYED = re.compile(r"num (non-)?decayed parameter tensors: \d+, with ([\d,]+) parameters")
+_VOCAB = re.compile(r"found vocab_size = (\d+) ")
+_GPU = re.compile(
+    r"(?:GPU|device name|Using device)[: ]+(NVIDIA [\w -]+|[\w ]*(?:RTX|GTX|Tesla|A100|H100)[\w ]*)", re.I
+)
+
+_SIGNS = (
+    ("WARNING: using slow attention", "slow-attention"),
+    ("compiling the model", "compiled"),
+    ("torch._dynamo hit", "compile-fallback"),
+    ("WON'T CONVERT", "compile-fallback"),
+    ("torch._dynamo.config.suppress_errors", "compile-fallback"),
+    ("cache_size_limit", "recompiles"),
+    ("recompile_limit", "recompiles"),
+    ("CUDA out of memory", "out-of-memory"),
+    ("OutOfMemoryError", "out-of-memory"),
+    ("Traceback (most recent call last)", "traceback"),
+    ("KeyboardInterrupt", "interrupted"),
+)
+
+
+class NanoGptReader:
+    """One file; a new header or a step count back at 0 begins a new run."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._runs: list[Run] = []
+        self._builder = RunBuilder(name, "nanogpt")
+        self._decayed: dict[bool, int] = {}
+        self._header = False  # lines of a header since the last measurement
+        self._resuming = False
+        self._held: list[str] = []  # measurements back at step 0 without a header: a new run, or a damaged number
+
+    def line(self, text: str) -> bool:
+        # A shell prompt, a timestamp or a rank may stand before it.
+        begins = max(text.find("iter "), text.find("step ")) if len(text) < 400 else -1
+        if begins >= 0 and self._measurement(text[begins:] if begins < 60 else text):
+            return True
+        self._heading(text)
+        return False
+
+    def done(self) -> list[Run]:
+        for line in self._held:
+            self._builder.unreadable(line)
+        self._close()
+        return self._runs
+
+    def _measurement(self, text: str) -> bool:
+        iteration = _ITER.fullmatch(text) if _BARE.match(text) else None
+        found = iteration or _STEP.fullmatch(text)
+        if found is None:
+            if _BEGINS.match(text) and not self._builder.empty:
+                self._builder.unreadable(text)
+            return False
+        step = int(found[1][:12])
+        if self._is_held(step, text):
+            return True
+        if iteration:
+            seconds = float(found[3]) / 1000 if found[3] else None
+            mfu = float(found[4]) / 100 if found[4] else None
+            self._builder.step(step, loss=float(found[2]), seconds=seconds, mfu=mfu)
+        else:
+            self._builder.eval(step, train_loss=float(found[2]), val_loss=float(found[3]))
+        self._header = self._resuming = False
+        return True
+
+    def _is_held(self, step: int, text: str) -> bool:
+        last = self._builder.last
+        if step == 0 and last is not None and last > 0 and not self._resuming:
+            if not self._header:
+                self._held.append(text)
+                return True
+            self._close()
+        elif self._held and step > 0:
+            held, self._held = self._held, []
+            if last is not None and step > last:
+                for line in held:
+                    self._builder.unreadable(line)
+            else:
+                self._close()
+                for line in held:
+                    self._measurement(line)
+        return False
+
+    def _heading(self, text: str) -> None:
+        builder = self._builder
+        if text.startswith(("Overriding config with", "Overriding: ")) and not builder.empty and not self._header:
+            self._close()
+            builder = self._builder
+        if found := _OVERRIDE.fullmatch(text):
+            if found[1] in KEYS and builder.empty:
+                self._header = True
+                try:
+                    builder.know(found[1], evaluate(found[2]))
+                except ValueError:
+                    builder.unreadable(text)
+        elif found := _TOKENS.match(text):
+            if not builder.empty and not self._header:
+                self._close()
+                builder = self._builder
+            self._header = True
+            builder.tokens_per_step(int(found[1].replace(",", "") or 0))
+            builder.sign("header")  # what it does not name has nanoGPT's default
+        elif found := _PARAMS.match(text):
+            builder.run.params_printed, builder.run.params_error = float(found[1]) * 1e6, 0.005e6
+        elif found := _DECAYED.match(text):
+            self._decayed[bool(found[1])] = int(found[2].replace(",", "") or 0)
+        elif found := _VOCAB.match(text):
+            builder.run.vocab_size = int(found[1][:9])
+        elif text.startswith("Resuming training from"):
+            self._resuming = True
+            builder.sign("resumed")
+        elif found := _GPU.search(text):
+            builder.run.gpu = builder.run.gpu or found[1].strip()
+        else:
+            for words, sign in _SIGNS:
+                if words in text:
+                    builder.sign(sign)
+
+    def _close(self) -> None:
+        self._builder.run.printed_peak_flops = A100_FLOPS
+        run = self._builder.done()
+        if run is not None:
+            if len(self._decayed) == 2:
+                run.params_total = sum(self._decayed.values())
+            self._runs.append(run)
+            run.name = self._name if len(self._runs) == 1 else f"{self._name}#{len(self._runs)}"
+        self._decayed = {}
+        self._builder = RunBuilder(self._name, "nanogpt")

@@ -1,0 +1,110 @@
+"""Histories as CSV: wandb's exports (a run's history, or a chart of several runs) and litgpt's metrics.csv.
+
+    Step,baseline - train/loss,wide - train/loss          a chart: one run a column
+    _step,_timestamp,train/loss,val/loss,lr,mfu           a history: one run
+
+Columns are known by their usual names; a cell that is empty says nothing, one that is no number is counted.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator
+
+from onecard.runs.run import Run, RunBuilder
+
+_STEP = ("iter", "step", "_step", "global_step", "train/global_step", "trainer/global_step", "iteration")
+_NAMES = {
+    "loss": ("train/loss", "loss", "train_loss", "training_loss", "train/train_loss", "loss/train"),
+    "val_loss": ("val/loss", "val_loss", "eval/loss", "eval_loss", "valid_loss", "validation_loss", "loss/val"),
+    "bits_per_byte": ("val/bpb", "val_bpb", "bits_per_byte"),
+    "seconds": ("step_seconds", "train/dt", "dt", "step_time", "time/step"),
+    "milliseconds": ("train/time", "iter_time_ms", "step_ms", "dt_ms"),
+    "elapsed": ("_runtime", "runtime", "elapsed", "total_training_time", "wall_time"),
+    "clock": ("_timestamp", "timestamp"),
+    "mfu": ("mfu", "train/mfu"),
+    "lr": ("lr", "learning_rate", "train/learning_rate", "train/lr"),
+    "tokens": ("tokens", "total_tokens", "train/tokens"),
+}
+
+
+def read_csv(lines: Iterable[str], name: str) -> list[Run]:
+    """The runs of a CSV; empty when it has no step column and no loss."""
+    rows = csv.reader((line for line in lines), strict=False)
+    try:
+        heads = [head.strip().strip("﻿\"'") for head in next(rows)]
+    except (StopIteration, csv.Error):
+        return []
+    lower = [head.lower() for head in heads]
+    step = next((lower.index(column) for column in _STEP if column in lower), None)
+    if step is None:
+        return []
+    charts = [
+        (i, run, figure)
+        for i, head in enumerate(heads)
+        for run, _, figure in [head.rpartition(" - ")]
+        if run and _figure(figure.lower())  # its __MIN and __MAX columns are no figures
+    ]
+    columns: dict[str, dict[str | None, int]]
+    if charts:
+        names = list(dict.fromkeys(run for _, run, _ in charts))
+        columns = {run: {_figure(f.lower()): i for i, r, f in charts if r == run} for run in names}
+    else:
+        columns = {name: {figure: i for i, head in enumerate(lower) if (figure := _figure(head))}}
+    if not any(set(found) & {"loss", "val_loss", "bits_per_byte"} for found in columns.values()):
+        return []
+    builders = {run: RunBuilder(run, "csv", name) for run in columns}
+    for row in _rows(rows, builders):
+        for run, found in columns.items():
+            _take(builders[run], row, step, found)
+    return [done for builder in builders.values() if (done := builder.done()) is not None]
+
+
+def _rows(rows: Iterator[list[str]], builders: dict[str, RunBuilder]) -> Iterator[list[str]]:
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            for builder in builders.values():
+                builder.unreadable(str(error))
+            continue
+        if row:
+            yield row
+
+
+def _figure(head: str) -> str | None:
+    return next((figure for figure, names in _NAMES.items() if head in names), None)
+
+
+def _take(builder: RunBuilder, row: list[str], step_column: int, columns: dict[str | None, int]) -> None:
+    found: dict[str | None, float] = {}
+    cells = {None: step_column, **columns}
+    if len(row) <= step_column:
+        builder.unreadable(",".join(row))
+        return
+    for figure, column in cells.items():
+        cell = row[column].strip().lower() if column < len(row) else ""
+        if cell in ("", "null", "none", "n/a"):
+            continue
+        try:
+            found[figure] = float(cell)
+        except ValueError:
+            builder.unreadable(",".join(row))
+            return
+    if None not in found or not found[None] >= 0 or found[None] > 1e12:
+        if len(found) > 0:
+            builder.unreadable(",".join(row))
+        return
+    step = int(found[None])
+    if "val_loss" in found or "bits_per_byte" in found:
+        builder.eval(step, val_loss=found.get("val_loss"), bits_per_byte=found.get("bits_per_byte"))
+    if "loss" not in found:
+        return
+    seconds = found.get("seconds", found["milliseconds"] / 1000 if "milliseconds" in found else None)
+    elapsed = found.get("elapsed", found.get("clock")) if seconds is None else None
+    mfu = found.get("mfu")
+    if mfu is not None and mfu > 1:  # nanoGPT logs per cent to wandb
+        mfu /= 100
+    builder.step(step, loss=found["loss"], seconds=seconds, elapsed=elapsed, mfu=mfu)
+    if "tokens" in found and step > 0 and found["tokens"] % step == 0:
+        builder.tokens_per_step(int(found["tokens"]) // step, "inferred")

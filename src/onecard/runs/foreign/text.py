@@ -1,0 +1,69 @@
+"""A text log of any size, encoding and line end, as lines; and the reader among the known formats that it belongs to.
+
+>>> import io
+>>> [line for line in text_lines(io.BytesIO(b"iter 0: loss 10.9\\r\\nwandb: syncing\\r\\n"))]
+['iter 0: loss 10.9', 'wandb: syncing']
+"""
+
+import codecs
+import re
+from collections.abc import Callable, Generator, Iterator
+from typing import BinaryIO, Protocol
+
+from onecard.runs.foreign.litgpt import LitGptReader
+from onecard.runs.foreign.llmc import LlmcReader
+from onecard.runs.foreign.modded import ModdedReader
+from onecard.runs.foreign.nanochat import NanochatReader
+from onecard.runs.foreign.nanogpt import NanoGptReader
+from onecard.runs.run import Run
+
+_CHUNK = 1 << 20
+_LONGEST_LINE = 1 << 16  # characters; more is damage
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Reader(Protocol):
+    def line(self, text: str) -> bool: ...
+
+    def done(self) -> list[Run]: ...
+
+
+def text_lines(file: BinaryIO, progress: Callable[[int], None] | None = None) -> Iterator[str]:
+    """Lines without their ends, colours and progress-bar rewrites; what PowerShell's `>` writes (UTF-16) is read too."""
+    start = file.read(4)
+    encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    rest = decoder.decode(start).removeprefix("﻿")
+    while chunk := file.read(_CHUNK):
+        if progress is not None:
+            progress(len(chunk))
+        rest = yield from _whole_lines(rest + decoder.decode(chunk))
+    yield from _whole_lines(rest + decoder.decode(b"", final=True) + "\n")
+
+
+def _whole_lines(text: str) -> Generator[str, None, str]:
+    """Give the whole lines; the unfinished rest is the generator's value, cut where it is too long to be a line."""
+    *whole, rest = re.split(r"[\r\n]+", text)
+    for line in whole:
+        if line:
+            yield _COLOUR.sub("", line) if "\x1b" in line else line
+    return rest[: _LONGEST_LINE + 1]
+
+
+def read_text(file: BinaryIO, name: str, progress: Callable[[int], None] | None = None) -> list[Run]:
+    """The runs of a text log; empty when no known format is in it.
+
+    All formats listen until one of them finds a measurement; the others are then sent home, so that no stray line of
+    another format is mixed in.
+    """
+    readers: list[Reader] = [
+        NanoGptReader(name), LlmcReader(name), NanochatReader(name), ModdedReader(name), LitGptReader(name),
+    ]  # fmt: skip
+    for line in text_lines(file, progress):
+        if len(line) > _LONGEST_LINE:
+            line = line[:200] + "…"
+        for reader in readers:
+            if reader.line(line.rstrip()) and len(readers) > 1:
+                readers = [reader]
+                break
+    return readers[0].done() if len(readers) == 1 else []

@@ -1,0 +1,74 @@
+"""Hugging Face Trainer's trainer_state.json, streamed: only one entry of its history is in memory at a time.
+
+{"log_history": [{"step": 10, "loss": 5.1, "learning_rate": 0.0006}, {"step": 500, "eval_loss": 4.7}], …}
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from onecard.runs.run import Run, RunBuilder
+
+_CHUNK = 1 << 18
+_LONGEST_ENTRY = 1 << 20  # characters
+
+
+def read_trainer(file: BinaryIO, name: str) -> list[Run]:
+    """The run of a trainer_state.json; empty when there is no history in it."""
+    builder = RunBuilder(name, "trainer")
+    for entry in _entries(file, builder):
+        step = entry.get("step")
+        if not isinstance(step, int) or isinstance(step, bool):
+            builder.unreadable(json.dumps(entry)[:120])
+            continue
+        loss, val_loss = _number(entry.get("loss")), _number(entry.get("eval_loss"))
+        if val_loss is not None:
+            builder.eval(step, val_loss=val_loss)
+        if loss is not None:
+            builder.step(step, loss=loss)
+        runtime = _number(entry.get("train_runtime"))
+        if runtime is not None and runtime > 0:
+            builder.run.wall_seconds = runtime
+    run = builder.done()
+    return [run] if run is not None else []
+
+
+def _number(value: Any) -> float | None:
+    """A number, NaN and infinity among them, as Python's JSON writes them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    return (
+        float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 else None
+    )
+
+
+def _entries(file: BinaryIO, builder: RunBuilder) -> Iterator[dict[str, Any]]:
+    """The objects of "log_history", one after the other."""
+    text = ""
+    while (found := re.search(r'"log_history"\s*:\s*\[', text)) is None:
+        chunk = file.read(_CHUNK)
+        if not chunk:
+            return
+        text = text[-64:] + chunk.decode("utf-8", errors="replace")
+    text = text[found.end() :]
+    decoder = json.JSONDecoder()
+    while True:
+        text = text.lstrip(" \t\r\n,")
+        if text.startswith("]"):
+            return
+        try:
+            entry, end = decoder.raw_decode(text)
+        except (ValueError, RecursionError):
+            chunk = file.read(_CHUNK) if len(text) < _LONGEST_ENTRY else b""
+            if not chunk:  # torn, or no JSON any more
+                builder.unreadable(text)
+                return
+            text += chunk.decode("utf-8", errors="replace")
+            continue
+        text = text[end:]
+        if isinstance(entry, dict):
+            yield entry
+        else:
+            builder.unreadable(str(entry))

@@ -1,0 +1,65 @@
+"""The run folders below a folder, a row each.
+
+for row in list_runs(["."]): print(row["path"], row["state"], row["loss"])
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from onecard.errors import UserError
+from onecard.facts.prices import Price, electricity
+from onecard.runs.folder import read_folder
+from onecard.runs.record import RunRecord, is_run_folder
+from onecard.units import HOUR
+
+_DEEPEST = 6  # folders below; runs are not hidden deeper
+_SKIPPED = {"checkpoints", "samples", "node_modules", "__pycache__"}
+
+
+def list_runs(folders: list[str], price: Price | None = None) -> list[dict[str, Any]]:
+    """Each run below the folders: path, state, step, loss, hours, kWh and cost; None where nothing was logged yet."""
+    price = price or electricity("WORLD")
+    found: dict[Path, dict[str, Any]] = {}
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UserError(f"no folder {folder!r}", hint="name a folder that holds runs, or none for this one")
+        for path in _below(Path(folder)):
+            if path.resolve() not in found:
+                found[path.resolve()] = _row(path, price)
+    return list(found.values())
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    root = len(folder.parts)
+    for here, inner, _ in os.walk(folder):
+        path = Path(here)
+        if is_run_folder(path):
+            yield path
+        deep = len(path.parts) - root >= _DEEPEST
+        inner[:] = [] if deep else sorted(name for name in inner if name not in _SKIPPED and not name.startswith("."))
+
+
+def _row(path: Path, price: Price) -> dict[str, Any]:
+    run = read_folder(path)
+    row: dict[str, Any] = {
+        "path": str(path), "state": RunRecord(path).state, "step": None, "max_steps": None, "loss": None, "kind": None,
+        "hours": None, "kwh": None, "cost": None, "currency": price.currency, "unreadable_lines": 0,
+    }  # fmt: skip
+    if run is None:
+        return row
+    val = next((e.val_loss for e in reversed(run.evals) if e.val_loss is not None), None)
+    train = run.curve.loss_at(run.curve.steps[-1]) if run.curve.steps else None
+    seconds = run.wall_seconds or (run.curve.seconds[-1] if run.curve.seconds else None)
+    row |= {
+        "step": run.last_step,
+        "max_steps": run.max_steps,
+        "loss": val if val is not None else train.value if train else None,
+        "kind": "val" if val is not None else "train" if train else None,
+        "hours": seconds / HOUR if seconds is not None else None,
+        "kwh": run.kwh,
+        "cost": run.kwh * price.per_kwh if run.kwh is not None else None,
+        "unreadable_lines": run.unreadable,
+    }
+    return row

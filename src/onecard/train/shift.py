@@ -1,0 +1,63 @@
+"""A short causal convolution along the sequence: each channel looks at its own last few positions.
+
+    y[t] = x[t] + Σ_k taps[k] · x[t − k],    k = 0 … 3,    what lies before the sequence counts as zero
+
+Allen-Zhu's "Canon layers" (Physics of Language Models 4.1, 2025); Primer's depthwise convolution (So et al., 2021) is
+the same idea inside attention. Attention then need not spend a head on "the token before this one". Taps begin at zero,
+so the layer begins as the identity.
+
+>>> x = torch.tensor([[[1.0], [2.0], [4.0]]])
+>>> mix_recent(x, torch.tensor([[0.0], [0.5]])).flatten().tolist()
+[1.0, 2.5, 5.0]
+"""
+
+import torch
+from torch import Tensor
+
+TAPS = 4  # positions looked at, its own included
+
+
+def mix_recent(x: Tensor, taps: Tensor, documents: Tensor | None = None) -> Tensor:
+    """x (batch, length, width) mixed by taps (TAPS, width); with documents nothing comes over from another document."""
+    if documents is not None:
+        return _mix_within_documents(x, taps, documents)
+    return _Mix.apply(x, taps.to(x.dtype))
+
+
+class _Mix(torch.autograd.Function):
+    """Written by hand: autograd alone would pad and copy a whole tensor for every tap, forward and back."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, taps: Tensor) -> Tensor:
+        ctx.save_for_backward(x, taps)
+        y = x * (1 + taps[0])
+        for k in range(1, min(len(taps), x.shape[1])):
+            y[:, k:].addcmul_(x[:, :-k], taps[k])
+        return y
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        x, taps = ctx.saved_tensors
+        x_grad = grad * (1 + taps[0])
+        taps_grad = torch.zeros_like(taps)
+        taps_grad[0] = (grad * x).sum((0, 1))
+        for k in range(1, min(len(taps), x.shape[1])):
+            x_grad[:, :-k].addcmul_(grad[:, k:], taps[k])
+            taps_grad[k] = (grad[:, k:] * x[:, :-k]).sum((0, 1))
+        return x_grad, taps_grad
+
+
+def _mix_within_documents(x: Tensor, taps: Tensor, documents: Tensor) -> Tensor:
+    taps = taps.to(x.dtype)
+    y = x * (1 + taps[0])
+    for k in range(1, min(len(taps), x.shape[1])):
+        same = (documents[:, k:] == documents[:, :-k])[..., None]
+        y = y + torch.nn.functional.pad(x[:, :-k] * same * taps[k], (0, 0, k, 0))
+    return y
+
+
+def mix_last(recent: Tensor, taps: Tensor) -> Tensor:
+    """The last position alone, for decoding: recent (batch, TAPS, width), oldest first; the answer keeps a length of 1."""
+    weights = taps.flip(0).to(recent.dtype).clone()
+    weights[-1] += 1
+    return (recent * weights).sum(1, keepdim=True)

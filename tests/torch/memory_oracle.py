@@ -1,0 +1,352 @@
+"""The oracle for peak memory: onecard's own model and train step, traced without data, every live byte counted.
+
+Fake tensors have shapes and storages but no data, so GPT-2 XL can be traced on a laptop. They are `cpu` tensors, for
+fake `cuda` ones abort in autograd where torch is built without CUDA; CPU autocast casts what CUDA's does (but for
+softmax, which is put right here) and the fused attention kernels of CUDA are called by name.
+
+>>> traced(RunConfig(n_layer=1, n_embd=64, n_head=4, block_size=64, vocab_size=512, compile=False), "bfloat16").bytes > 0
+True
+
+Compiled: Dynamo and AOTAutograd cut the graphs, Inductor lowers, fuses and orders them; its schedule says when each
+buffer is made and last read. Nothing is compiled to machine code.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor import compile_fx
+from torch._inductor import config as inductor_config
+from torch._inductor.debug import DebugContext
+from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import DonatedBuffer
+from torch._inductor.memory import (
+    assign_memory_planning_info_for_scheduler_buffers,
+    assign_memory_planning_info_for_scheduler_nodes,
+    get_freeable_input_buf,
+)
+from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils._ordered_set import OrderedSet
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from onecard.config import RunConfig
+from onecard.train import model as model_module
+from onecard.train.faults import Faults
+from onecard.train.machine import Precision
+from onecard.train.model import GPT
+from onecard.train.optim import make_optimizer
+from onecard.train.step import Stepper
+from onecard.train.workers import Workers
+
+ROUNDING = 512  # CUDA's allocator hands out multiples of this
+
+
+@dataclass
+class Traced:
+    bytes: int
+    at: str  # the operation during which the peak was reached
+    moments: dict[str, int] = field(default_factory=dict)  # the peak inside each phase of the step
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of storages that are alive; torch's own objects say when one dies."""
+
+    def __init__(self, rounding: int = ROUNDING):
+        super().__init__()
+        self.rounding = rounding
+        self.live = self.peak = 0
+        self.at = ""
+        self.moment = "setup"
+        self.moments: dict[str, int] = {}
+        self.log: list[tuple[str, str, int, int]] = []
+        self._seen: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        answer = op(*args, **(kwargs or {}))
+        before = self.live
+        for tensor in tree_leaves(answer):
+            if isinstance(tensor, Tensor):
+                self.take(tensor)
+        self.mark(self.live + _hidden_bytes(op, args), str(op))
+        if self.live != before:
+            self.log.append((self.moment, str(op), self.live - before, self.live))
+        return answer
+
+    def take(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._seen and self._seen[key]() is storage:
+            return
+        size = -(-storage.nbytes() // self.rounding) * self.rounding
+
+        def gone(_: Any) -> None:
+            self.live -= size
+            self._seen.pop(key, None)
+
+        self._seen[key] = weakref.ref(storage, gone)
+        self.live += size
+
+    def mark(self, total: int, at: str) -> None:
+        self.moments[self.moment] = max(self.moments.get(self.moment, 0), total)
+        if total > self.peak:
+            self.peak, self.at = total, at
+
+
+def _hidden_bytes(op: Any, args: tuple[Any, ...]) -> int:
+    """What a CUDA kernel takes from the allocator and gives back before it returns."""
+    if op is torch.ops.aten._scaled_dot_product_flash_attention_backward.default:
+        batch, heads, length, width = args[1].shape  # FlashAttention-2: dq summed in fp32, and one number a row
+        rows = batch * heads * (-(-length // 128) * 128)
+        return int(rows * 4 * (-(-width // 32) * 32) + rows * 4)
+    if op is torch.ops.aten.logsumexp.default:  # works on a copy of its input, less the largest
+        return int(args[0].nbytes)
+    return 0
+
+
+def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **kwargs):
+    """What CUDA's dispatcher chooses: FlashAttention in half precision, the memory-efficient kernel otherwise."""
+    if attn_mask is None and q.dtype != torch.float32:
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
+    bias = None
+    if attn_mask is not None:  # convert_boolean_attn_mask and pad_bias of ATen's attention.cpp
+        bias = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(attn_mask.logical_not(), -torch.inf)
+        # CUDA expands it over the heads without a copy; Inductor would make one for a CPU, so it stays as it is
+    return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, dropout_p, is_causal)[0]
+
+
+@contextlib.contextmanager
+def _as_on_cuda(mixed: bool) -> Iterator[None]:
+    """Three functions do on a CPU what they would not do on a card."""
+    originals = F.scaled_dot_product_attention, F.dropout, F.softmax
+    F.scaled_dot_product_attention = _cuda_attention
+    F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
+        0
+    ]  # keeps a mask of bytes
+    if mixed:  # softmax is on CUDA's list of what autocast runs in fp32, and not on the CPU's
+        F.softmax = lambda x, dim, **kw: torch.softmax(x.float(), dim)
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention, F.dropout, F.softmax = originals
+
+
+def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
+    """The peak of the second step, when the optimizer's memory is there; two micro-batches stand for any number."""
+    micro = min(2, config.gradient_accumulation_steps)
+    mixed = dtype != "float32"
+    live = Live(ROUNDING if on_cuda else 1)
+    torch._dynamo.reset()
+    with contextlib.ExitStack() as stack:
+        if on_cuda:
+            stack.enter_context(_as_on_cuda(mixed))
+            stack.enter_context(inductor_config.patch(cpu_backend="triton"))  # fuse as for a card
+        fake = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        model = GPT(config)
+        for parameter in model.parameters():
+            live.take(parameter)
+        stack.enter_context(live)
+        step = _stepper(config, dtype, model, live, fake, stack)
+        _watch(model, live)
+        for number in range(2):
+            rows = torch.zeros(micro * config.batch_size, config.block_size + 1, dtype=torch.long)
+            live.moment, live.peak = "loss", 0
+            step._accumulate(rows, number, seed=1)
+            live.moment = "optimizer"
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
+            step.optimizer.step()
+    return Traced(live.peak, live.at, dict(live.moments))
+
+
+def _stepper(
+    config: RunConfig, dtype: str, model: GPT, live: Live, fake: FakeTensorMode, stack: contextlib.ExitStack
+) -> Stepper:
+    """The trainer's own step, in a run of one process."""
+    cpu = torch.device("cpu")
+    forward: Any = model
+    if config.compile:
+        stack.enter_context(_counting_the_loss(live))
+        compiled = torch.compile(model, backend=_Inductor(live, fake), dynamic=False)
+
+        def forward(*inputs: Tensor | None) -> Any:
+            with _disable_current_modes(), fake:  # Dynamo will not trace under a mode of ours
+                return compiled(*inputs)
+
+    return Stepper(
+        config, model, forward, make_optimizer(config, model), torch.amp.GradScaler("cpu", enabled=dtype == "float16"),
+        Precision(dtype, dtype == "float16", ""), Workers("auto", cpu), config.batch_size,
+        0 if config.mask_documents else None, Faults(), lambda before, now: None,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _counting_the_loss(live: Live) -> Iterator[None]:
+    """The chunked loss is called from the compiled model but runs eagerly: count there."""
+    original = model_module.chunked_cross_entropy
+
+    @torch.compiler.disable
+    def counted(*inputs: Tensor) -> Tensor:
+        live.moment = "chunked loss"
+        with live:
+            return original(*inputs)
+
+    model_module.chunked_cross_entropy = counted
+    try:
+        yield
+    finally:
+        model_module.chunked_cross_entropy = original
+
+
+def _watch(model: GPT, live: Live) -> None:
+    """Name the phases of the backward pass of an eager model."""
+    if model.config.compile:
+        return
+
+    def phase(name: str):
+        def hook(*_: Any) -> None:
+            live.moment = name
+
+        return hook
+
+    def before(name: str):
+        def hook(module: Any, args: Any) -> None:
+            if torch.is_grad_enabled() and args[0].requires_grad:
+                args[0].register_hook(phase(name))
+
+        return hook
+
+    blocks = model.transformer.h
+    for index, block in enumerate(blocks):
+        last = index == len(blocks) - 1
+        block.register_forward_pre_hook(before("embedding" if index == 0 else f"mlp {'of a middle block'}"))
+        block.ln_2.register_forward_pre_hook(before("attention of the last block" if last else "attention"))
+    model.transformer.ln_f.register_forward_pre_hook(before("mlp of the last block"))
+    model.lm_head.register_forward_pre_hook(before("last norm"))
+
+
+class _Inductor:
+    """A backend for torch.compile that does all but write machine code, and plays the schedule's buffers to `live`."""
+
+    def __init__(self, live: Live, fake: FakeTensorMode):
+        self.live = live
+        self.fake = fake
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        return compile_fx.compile_fx(graph, inputs, inner_compile=self.inner)
+
+    def inner(self, graph: torch.fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
+        backward = bool(options.get("is_backward"))
+        with _disable_current_modes():
+            above = schedule(graph, inputs, backward)
+        live, fake = self.live, self.fake
+
+        def call(arguments: list[Any]) -> Any:
+            with _disable_current_modes(), fake:
+                answer = graph(*arguments)
+            live.moment = "compiled backward" if backward else "compiled forward"
+            for extra, name in above:
+                live.mark(live.live + extra, name)
+                live.log.append((live.moment, name, extra, live.live + extra))
+            for tensor in tree_leaves(answer):
+                if isinstance(tensor, Tensor):
+                    live.take(tensor)
+            live.moment = "after the compiled graph"
+            return answer
+
+        call._boxed_call = True  # it may let go of its inputs, as Inductor's code does
+        return call
+
+
+def schedule(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool) -> list[tuple[int, str]]:
+    """At each kernel, the bytes alive above those at the call: (bytes, kernel's name)."""
+    fake_mode = torch._guards.detect_fake_mode(inputs)
+    compile_fx.view_to_reshape(graph)
+    with V.set_fake_mode(fake_mode):
+        compile_fx.fake_tensor_prop(graph, inputs)
+        compile_fx._recursive_record_original_output_strides(graph)
+        compile_fx._recursive_post_grad_passes(graph, is_inference=False)
+        lowering = GraphLowering(graph, example_inputs=inputs, is_backward=backward)
+        with DebugContext(), V.set_graph_handler(lowering), V.set_extern_kernel_nodes([]):
+            lowering.run(*inputs)
+            lowering.init_wrapper_code()
+            lowering._update_scheduler()
+            return _play(lowering)
+
+
+def _play(lowering: GraphLowering) -> list[tuple[int, str]]:
+    nodes, scheduler = lowering.scheduler.nodes, lowering.scheduler
+    outputs = set(lowering.get_output_names())
+    freeable = get_freeable_input_buf(nodes, OrderedSet(lowering.graph_inputs))
+    assign_memory_planning_info_for_scheduler_buffers(nodes, scheduler.name_to_buf)
+    assign_memory_planning_info_for_scheduler_nodes(
+        nodes, scheduler.name_to_fused_node, scheduler.name_to_buf, freeable
+    )
+    place = {node: index for index, node in enumerate(nodes)}
+    dying: dict[int, list[tuple[int, bool]]] = {}  # at which node: (bytes, whether an output may be written over it)
+
+    def last_read(buffer: Any) -> int | None:
+        return max((place[node] for node in buffer.mpi_buffer.succ_nodes), default=None)
+
+    for name, buffer in freeable.items():
+        at = last_read(buffer)
+        if name not in outputs and at is not None:
+            reusable = isinstance(lowering.graph_inputs.get(name), DonatedBuffer) or _is_donated(lowering, name)
+            dying.setdefault(at, []).append((buffer.mpi_buffer.size_free, reusable))
+    total = 0
+    above = []
+    for index, node in enumerate(nodes):
+        new = []
+        for buffer in node.get_outputs():
+            at = last_read(buffer)
+            kept = buffer.get_name() in outputs
+            if not kept and at is None:  # only read inside its own fused kernel: never in memory
+                if isinstance(node, ExternKernelSchedulerNode):
+                    new.append((buffer.mpi_buffer.size_alloc, 0))
+                    dying.setdefault(index, []).append((buffer.mpi_buffer.size_free, False))
+                continue
+            new.append((buffer.mpi_buffer.size_alloc, 0))
+            if not kept:
+                dying.setdefault(at, []).append((buffer.mpi_buffer.size_free, True))
+        gone = dying.get(index, [])
+        own = isinstance(node, ExternKernelSchedulerNode | NopKernelSchedulerNode)
+        spare = [] if own else [size for size, reusable in gone if reusable]
+        alloc = 0
+        for size, _ in new:
+            if size in spare and size:
+                spare.remove(size)  # written in place over an input of the same size
+                alloc += 0
+                gone = list(gone)
+                gone.remove((size, True))
+            else:
+                alloc += size
+        above.append((total + alloc + _hidden_in_node(node), _name(node)))
+        total += alloc - sum(size for size, _ in gone)
+    return above
+
+
+def _is_donated(lowering: GraphLowering, name: str) -> bool:
+    box = lowering.graph_inputs.get(name)
+    while hasattr(box, "data") and not isinstance(box, DonatedBuffer):
+        box = box.data
+    return isinstance(box, DonatedBuffer)
+
+
+def _name(node: Any) -> str:
+    kernel = getattr(getattr(node, "node", None), "python_kernel_name", None)
+    return str(kernel or node.get_name())
+
+
+def _hidden_in_node(node: Any) -> int:
+    if "flash_attention_backward" not in _name(node):
+        return 0
+    q = node.node.inputs[1].get_size()
+    batch, heads, length, width = (int(size) for size in q)
+    rows = batch * heads * (-(-length // 128) * 128)
+    return rows * 4 * (-(-width // 32) * 32) + rows * 4

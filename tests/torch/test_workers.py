@@ -1,0 +1,90 @@
+"""Two processes under torchrun on the CPU: the single process's losses, resume across their number, a killed worker."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from runs_in_tests import losses
+
+from onecard.config import to_toml
+from onecard.runs.record import RunRecord
+from onecard.train.checkpoint import checkpoints, read_state
+from onecard.train.loop import train
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo under torchrun is not set up on Windows")
+
+
+def torchrun(config, place: Path, *more: str, processes: int = 2) -> subprocess.Popen:
+    file = place / "config.toml"
+    file.write_text(to_toml(config))
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}",
+        "-m", "onecard", "train", str(file), "--quiet", *more,
+    ]  # fmt: skip
+    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    return subprocess.Popen(command, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str]:
+    _, err = process.communicate(timeout=120)
+    return process.returncode, err.decode()
+
+
+@pytest.mark.timeout(240)
+def test_two_processes_do_the_single_ones_run_and_can_be_resumed_by_one(config, tmp_path):
+    config = config.replace(dropout=0.0, gradient_accumulation_steps=3, batch_size=3)  # 9 rows: 4 and 5
+    single = config.replace(out_dir=str(tmp_path / "single"))
+    train(single)
+    wanted = losses(single.out_dir)
+
+    first = config.replace(max_iters=6)
+    code, err = finish(torchrun(first, tmp_path))
+    assert code == 0, err
+    found = losses(config.out_dir)
+    assert [found[step] for step in range(1, 7)] == pytest.approx([wanted[step] for step in range(1, 7)], rel=1e-5)
+    assert read_state(checkpoints(Path(config.out_dir))[-1])["processes"] == 2
+
+    train(config, resume=True)  # the rest alone
+    assert list(losses(config.out_dir).values()) == pytest.approx(list(wanted.values()), rel=1e-5)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_ends_the_run_with_one_message_and_a_good_checkpoint(config, tmp_path, victim):
+    config = config.replace(max_iters=100_000, lr_decay_iters=100_000, eval_interval=100_000, checkpoint_interval=20)
+    process = torchrun(config, tmp_path)
+    log = Path(config.out_dir) / "log.jsonl"
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not (log.exists() and log.read_bytes().count(b'"kind": "step"') > 30):
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        pytest.skip("needs /proc to find the workers")
+    by_rank = {}
+    for pid in map(int, children.read_text().split()):
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        rank = next((entry for entry in environment if entry.startswith(b"RANK=")), None)
+        if rank is not None:
+            by_rank[int(rank[5:])] = pid
+    os.kill(by_rank[victim], signal.SIGKILL)
+    code, err = finish(process)
+    assert code != 0
+    assert err.count("a worker process of the run ended") == 1, err
+    assert "saved at step" in err
+    assert RunRecord(Path(config.out_dir)).state == "stopped"
+    state = read_state(checkpoints(Path(config.out_dir))[-1])
+    assert state["step"] >= 30
+    train(config.replace(max_iters=state["step"] + 2, lr_decay_iters=100_000), resume=True)
+    assert max(losses(config.out_dir)) == state["step"] + 2
+
+
+@pytest.mark.timeout(120)
+def test_a_users_mistake_is_said_once(config, tmp_path):
+    code, err = finish(torchrun(config.replace(dataset=str(tmp_path / "nowhere")), tmp_path))
+    assert code != 0
+    assert err.count("onecard:") == 1, err

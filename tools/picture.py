@@ -1,0 +1,64 @@
+"""Pictures for the README: `onecard plan` in a terminal as SVG, and its HTML report as PNG where Chromium is installed.
+
+python tools/picture.py        # writes docs/images/plan.svg and, with Chromium, docs/images/report.png
+"""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from onecard.config import load
+from onecard.plan import plan
+from onecard.report import show
+from onecard.report.plan_view import plan_document
+
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+COMMAND = 'onecard plan fineweb-41M-12gb --gpu "RTX 4070" --data 3.68B'
+WIDTH = 140
+
+
+def terminal(text: str) -> str:
+    """The view as rich draws terminals, with fonts every machine has instead of one from the network."""
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(Text.from_ansi(f"\x1b[1m$\x1b[0m {COMMAND}\n\n{text.rstrip()}"))
+    picture = console.export_svg(title="onecard plan")
+    while "@font-face" in picture:
+        start = picture.index("@font-face")
+        picture = picture[:start] + picture[picture.index("}", start) + 1 :]
+    return picture.replace("Fira Code", "ui-monospace, DejaVu Sans Mono, Menlo, Consolas")
+
+
+def page(html: str, target: Path) -> bool:
+    """A screenshot of the report; False where no browser is."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        return False
+    root = ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "report.html"
+        source.write_text(html, encoding="utf-8")
+        subprocess.run([browser, "--headless", "--disable-gpu", "--hide-scrollbars", *root, "--window-size=1280,1500",
+                        f"--screenshot={target}", source.as_uri()], check=True, capture_output=True)  # fmt: skip
+    return True
+
+
+def main() -> int:
+    made = plan(load("fineweb-41M-12gb"), "RTX 4070", data="3.68B", now=datetime(2026, 3, 13, 9, 30))
+    document = plan_document(made)
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    (IMAGES / "plan.svg").write_text(terminal(show(document, "terminal", "en", WIDTH, True, "utf-8")), encoding="utf-8")
+    if not page(show(document, "html", "en"), IMAGES / "report.png"):
+        print("no Chromium here: docs/images/report.png was left as it is", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
