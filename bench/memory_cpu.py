@@ -84,7 +84,10 @@ def main() -> int:
         rows.append({"shape": name, "predicted_bytes": round(predicted), "measured_bytes": true,
                      "error": predicted / true - 1})  # fmt: skip
         if not args.json:
-            print(f"{name:40} predicted {predicted / 2**20:8.1f} MiB   measured {true / 2**20:8.1f} MiB   {predicted / true - 1:+.2%}", flush=True)
+            print(
+                f"{name:40} predicted {predicted / 2**20:8.1f} MiB   measured {true / 2**20:8.1f} MiB   {predicted / true - 1:+.2%}",
+                flush=True,
+            )
     worst = max(abs(float(row["error"])) for row in rows)
     if args.json:
         print(json.dumps({"torch": torch.__version__, "rows": rows, "worst_abs_error": worst}, indent=1))
