@@ -160,6 +160,9 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,
+        spare_logits="nanogpt" in framework,  # `logits, loss = model(X, Y)`: they are handed back, and named
+        keeps_logits="nanogpt" in framework,
+        buckets="ddp" in parallelism,
     )  # fmt: skip
 
 
@@ -168,7 +171,10 @@ def _dropout(text: str) -> float:
     if said:
         return float(said[1])
     # nanoGPT's config for it has 0.2; the book's GPT_CONFIG_124M has 0.1
-    return 0.2 if "shakespeare_char" in text else 0.1 if re.search(r"llms?-from-scratch|gpjt", text) else 0.0
+    # and so do Hugging Face's GPT-2 configs, in training mode
+    if "shakespeare_char" in text:
+        return 0.2
+    return 0.1 if re.search(r"llms?-from-scratch|gpjt|gpt2lmhead|transformers", text) and "qwen" not in text else 0.0
 
 
 def _compiles(framework: str) -> bool:
