@@ -25,6 +25,7 @@ from onecard.data.encode import Encoding, Event
 from onecard.data.lock import FolderLock
 from onecard.data.manifest import (
     DATA_HOME,
+    DISK_FULL,
     MANIFEST,
     WORK,
     Manifest,
@@ -91,7 +92,7 @@ def prepare(
                     folder.rmdir()
             raise
         except OSError as error:
-            if error.errno not in (28, 122, 27):  # ENOSPC, EDQUOT, EFBIG
+            if error.errno not in DISK_FULL:
                 raise RunFailure(
                     f"{error.filename or folder}: {error.strerror or error}", hint="the same command goes on"
                 ) from None
