@@ -12,6 +12,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
@@ -160,7 +161,21 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,
+        spare_logits="nanogpt" in framework,  # `logits, loss = model(X, Y)`: they are handed back, and named
+        keeps_logits="nanogpt" in framework,
+        buckets="ddp" in parallelism and "zero" not in parallelism,
+        **_habits(framework, f"{text} {row.get('evidence', '')}".lower(), flash.startswith("no")),
     )  # fmt: skip
+
+
+def _habits(framework: str, text: str, by_hand: bool) -> dict[str, Any]:
+    """Whose modules the run used, and where its loss was computed; only memory asks."""
+    if "transformers" in framework or framework.startswith("hf"):
+        return {"modules": "transformers"}
+    if "from-scratch" in framework or "from scratch" in framework:
+        own = by_hand and "pytorch ln" not in text  # the book replaces its own LayerNorm and GELU along the way
+        return {"modules": "scratch" if own else "own", "loss_outside": True}
+    return {}
 
 
 def _dropout(text: str) -> float:
@@ -168,7 +183,10 @@ def _dropout(text: str) -> float:
     if said:
         return float(said[1])
     # nanoGPT's config for it has 0.2; the book's GPT_CONFIG_124M has 0.1
-    return 0.2 if "shakespeare_char" in text else 0.1 if re.search(r"llms?-from-scratch|gpjt", text) else 0.0
+    # and so do Hugging Face's GPT-2 configs, in training mode
+    if "shakespeare_char" in text:
+        return 0.2
+    return 0.1 if re.search(r"llms?-from-scratch|gpjt|gpt2lmhead|transformers", text) and "qwen" not in text else 0.0
 
 
 def _compiles(framework: str) -> bool:

@@ -20,7 +20,6 @@ from typing import Any
 
 from datatrove.pipeline.base import PipelineStep
 
-from onecard import __version__
 from onecard.data.documents import BATCH_BYTES, Batch
 from onecard.data.manifest import MANIFEST, WORK, Manifest, sync_folder, write_manifest
 from onecard.data.order import Order, lay_out, take, write_shard
@@ -29,6 +28,7 @@ from onecard.data.request import SHARD_TOKENS
 from onecard.data.tokenizer import gpt2
 from onecard.data.worker import PART_BYTES
 from onecard.errors import UserError
+from onecard.version import __version__
 
 
 class TokenizeToParts(PipelineStep):  # type: ignore[misc]
