@@ -30,7 +30,7 @@ _NONE = "–"
 _AXIS: dict[str, tuple[T, T, str]] = {  # title of the table, label of the plot, how the amount is printed
     "steps": (T("At equal steps"), T("steps"), "int"),
     "tokens": (T("At equal tokens"), T("tokens"), "count"),
-    "hours": (T("At equal hours"), T("hours of training"), ",.2f"),
+    "hours": (T("At equal hours"), T("hours of training"), "hours"),
     "flops": (T("At equal FLOPs"), T("FLOPs"), ".2e"),
 }
 _KIND = {"val": T("validation"), "train": T("training"), "bits_per_byte": T("bits per byte")}
@@ -92,18 +92,24 @@ def _side_by_side(runs: list[RunFigures]) -> Table:
     row(T("one step"), *(_figure(f, "step_seconds", "duration") for f in runs))
     row(T("predicted"), *(_quantity(f.predicted.get("step_seconds"), "duration") for f in runs))
     row(T("tokens/s"), *(_figure(f, "tokens_per_second", "int") for f in runs))
-    row(T("TFLOPS"), *(_figure(f, "tflops", ",.1f") for f in runs))
+    row(T("TFLOPS"), *(_figure(f, "tflops", ",.1f" if (f.tflops or 1) >= 1 else ".2g") for f in runs))
     row(T("MFU of this card"), *(_figure(f, "mfu_card", ".1%") for f in runs))
     row(T("MFU as printed"), *(_figure(f, "mfu_printed", ".1%") for f in runs))
     row(T("steps done"), *(_quantity(f.run.last_step, "int") for f in runs))
     row(T("tokens seen"), *(_figure(f, "tokens_seen", "count") for f in runs))
-    row(T("hours of training"), *(_quantity(f.seconds / HOUR if f.seconds else None, ",.2f") for f in runs))
+    row(
+        T("hours of training"),
+        *(
+            _quantity(f.seconds / HOUR if f.seconds else None, ",.2f" if (f.seconds or 0) > HOUR / 10 else ".2g")
+            for f in runs
+        ),
+    )
     row(T("loss"), *(_loss(f) for f in runs))
     row(T("expected loss"), *(_quantity(_expected(f, f.run.last_step), ".2f") for f in runs))
     row(T("bits per byte"), *(_figure(f, "final_bits_per_byte", ".4f") for f in runs))
     row(T("loss at the end, projected"), *(_quantity(f.projected_loss, ".2f") for f in runs))
     row(T("time left"), *(_quantity(f.seconds_left, "duration") for f in runs))
-    row(T("kWh so far"), *(_figure(f, "kwh", ",.2f") for f in runs))
+    row(T("kWh so far"), *(_figure(f, "kwh", ",.2f" if (f.kwh or 1) >= 0.1 else ".2g") for f in runs))
     row(T("cost so far"), *(Quantity((f.cost, f.currency), "money") if f.cost is not None else _NONE for f in runs))
     row(T("lines not read"), *(_quantity(f.run.unreadable or None, "int") for f in runs))
     return Table((Column(""), *(Column(f.name, "right") for f in runs)), tuple(rows))
@@ -172,7 +178,8 @@ def _row(c: Comparison, row: EqualRow, spec: str) -> tuple[Value, ...]:
         T("{loss:.4f} ± {error:.3f}", loss=e.value, error=e.error) if e is not None else _NONE for e in row.losses
     ]
     ahead: Value = c.runs[row.winner].name if row.winner is not None else T("too close to call")
-    return (Quantity(row.at, spec), *losses, _KIND[row.kind], ahead if c.comparable is None else _NONE)
+    at = Quantity(row.at * HOUR, "duration") if spec == "hours" else Quantity(row.at, spec)
+    return (at, *losses, _KIND[row.kind], ahead if c.comparable is None else _NONE)
 
 
 def _expected(f: RunFigures, step: float) -> float | None:
@@ -200,7 +207,7 @@ def _charts(runs: list[RunFigures]) -> list[Block]:
         series = [Series(f.name, points) for f in runs if len(points := _curve(f, axis)) > 1]
         if len(series) == len(runs):
             _, label, spec = _AXIS[axis]
-            blocks.append(LineChart(title, tuple(series), label, T("loss"), x_spec=spec))
+            blocks.append(LineChart(title, tuple(series), label, T("loss"), x_spec=".3g" if spec == "hours" else spec))
     return blocks
 
 
