@@ -201,3 +201,23 @@ def test_any_text_is_read_or_refused(source):
         read_python(source, "any.py", KEYS)
     except UserError as error:
         assert error.message
+
+
+def test_a_recipe_brings_its_optimizer_and_a_file_may_overrule_it(tmp_path):
+    modern = load("train_shakespeare_char", ["recipe=modern"])
+    assert (modern.optimizer, modern.learning_rate, modern.tied, modern.warmup_iters) == ("muon", 0.02, False, 0)
+    assert modern.batch_size == 64  # the file's own, where the recipe says nothing
+    assert load("train_shakespeare_char", ["recipe=modern", "learning_rate=0.01"]).learning_rate == 0.01
+    assert load("train_shakespeare_char", ["recipe=gpt2"]) == load("train_shakespeare_char")
+    file = tmp_path / "mine.toml"
+    file.write_text('recipe = "modern"\ntied = true\n')
+    assert load(file).tied
+    assert load(file).optimizer == "muon"
+
+
+@pytest.mark.parametrize("overrides", [[], ["tied=true", "optimizer=adamw", "learning_rate=6e-4"]])
+def test_a_modern_config_is_written_and_read_back_the_same(tmp_path, overrides):
+    config = load(None, ["recipe=modern", *overrides])
+    file = tmp_path / "written.toml"
+    file.write_text(to_toml(config), encoding="utf-8")
+    assert load(file) == config

@@ -11,6 +11,7 @@ from typing import Any
 
 from onecard.config.literal import evaluate, read_python
 from onecard.config.presets import PRESETS, RELEASED, preset
+from onecard.config.recipes import RECIPE_KEYS, recipe_values
 from onecard.config.run import KEYS, RunConfig
 from onecard.errors import UserError, nearest
 
@@ -28,17 +29,21 @@ def load(source: str | Path | None, overrides: Iterable[str] = ()) -> RunConfig:
         else:
             values = read_file(path)
             where = f" in {path.name}"
-    return RunConfig.from_values(_completed({**values, **parse_overrides(overrides)}), where)
+    changes = parse_overrides(overrides)
+    if changes.get("recipe", values.get("recipe", "gpt2")) != values.get("recipe", "gpt2"):
+        # another recipe over a file made for the first: AdamW's 6e-4 is not a step size for Muon
+        values = {key: value for key, value in values.items() if key not in RECIPE_KEYS}
+    return RunConfig.from_values(_completed({**values, **changes}), where)
 
 
 def _completed(values: dict[str, Any]) -> dict[str, Any]:
-    """What follows from the keys given: the released model's shape, and a schedule that ends with the run.
+    """What follows from the keys given: a released model's shape, a recipe's optimizer, a schedule that ends with the run.
 
     nanoGPT leaves lr_decay_iters at 600,000 and warmup_iters at 2,000 when only max_iters is set, so a short run never
     decays or never leaves its warm-up; nobody means that.
     """
     released = RELEASED.get(str(values.get("init_from")), {})
-    values = {**released, **values}
+    values = {**released, **recipe_values(values.get("recipe")), **values}
     steps = values.get("max_iters")
     if isinstance(steps, int | float) and 1 <= steps <= 1e9:
         values.setdefault("lr_decay_iters", steps)

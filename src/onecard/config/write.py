@@ -7,6 +7,7 @@ n_layer = 6  # half of GPT-2's
 import json
 from collections.abc import Mapping
 
+from onecard.config.recipes import RECIPE_KEYS
 from onecard.config.run import KEYS, RunConfig, Value
 
 
@@ -34,7 +35,9 @@ def _written(config: RunConfig, comments: Mapping[str, str]) -> dict[str, Value]
     values = {
         key: getattr(config, key)
         for key in KEYS
-        if key in changed or (key in comments and getattr(config, key) is not None)
+        if key in changed
+        or (key in comments and getattr(config, key) is not None)
+        or (key in RECIPE_KEYS and config.recipe != "gpt2")
     }
     if "max_iters" in values:
         for key in ("lr_decay_iters", "warmup_iters"):

@@ -1,0 +1,124 @@
+"""Where the time of a step goes: a trace for chrome://tracing or Perfetto, and a table of kinds of work.
+
+>>> table = profile_steps(lambda: None, Path("out/profile"), steps=1)      # doctest: +SKIP
+>>> print(table)                                                           # doctest: +SKIP
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+WARM_STEPS = 3  # compilation, allocation and the caches settle before anything is measured
+
+# The first kind whose word is found in an operator's name has it; what is left is "other".
+_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("attention", ("attention", "flash", "fmha", "sdpa")),
+    ("matmul", ("mm", "matmul", "linear", "gemm", "conv")),
+    ("optimizer", ("adam", "foreach", "optimizer")),
+    ("loss", ("cross_entropy", "softmax", "logsumexp", "nll_loss")),
+    ("norm", ("norm",)),
+    ("activation", ("gelu", "relu", "tanh", "silu")),
+    ("embedding", ("embedding", "index")),
+    ("copies", ("copy", "clone", "contiguous", "cat", "stack", "fill", "zero", "empty")),
+    ("compiled", ("cpp_fused", "triton", "graph_", "call_")),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    kind: str
+    seconds: float  # of one step, on the card if there is one
+    share: float
+    calls: float  # of one step
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    step_seconds: float  # measured with the profiler off
+    parts: list[Part]
+    operators: list[Part]  # the costliest single operators, by name
+    trace: Path
+
+    def __str__(self) -> str:
+        lines = [f"one step: {self.step_seconds * 1e3:.1f} ms", ""]
+        for heading, rows in (("kind of work", self.parts), ("operator", self.operators)):
+            width = max([len(heading), *(len(row.kind) for row in rows)])
+            lines.append(f"{heading:<{width}}        ms   share    calls")
+            lines += [f"{r.kind:<{width}}  {r.seconds * 1e3:8.2f}  {r.share:6.1%}  {r.calls:7.1f}" for r in rows]
+            lines.append("")
+        return "\n".join([*lines, f"trace: {self.trace} (open it in chrome://tracing or ui.perfetto.dev)"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step_seconds": self.step_seconds,
+            "parts": [vars(part) for part in self.parts],
+            "operators": [vars(part) for part in self.operators],
+            "trace": str(self.trace),
+        }
+
+
+def profile_steps(step: Callable[[], object], out_dir: Path, steps: int = 5) -> StepProfile:
+    """Run `step` WARM_STEPS + 2 · steps times; writes out_dir/trace.json and out_dir/profile.txt."""
+    for _ in range(WARM_STEPS):
+        step()
+    on_card = torch.cuda.is_available()
+    plain = _seconds_of(step, steps, on_card)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_card else [])]
+    with profile(activities=activities, acc_events=True) as watched:
+        _seconds_of(step, steps, on_card)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    trace = out_dir / "trace.json"
+    aside = out_dir / f"trace.{os.getpid()}.json"
+    watched.export_chrome_trace(str(aside))
+    os.replace(aside, trace)
+    rows = [
+        (event.key, (event.self_device_time_total if on_card else event.self_cpu_time_total) / 1e6, event.count)
+        for event in watched.key_averages()
+        if not on_card or event.device_type != DeviceType.CPU or event.self_device_time_total
+    ]
+    found = StepProfile(plain, _parts(rows, steps), _costliest(rows, steps), trace)
+    (out_dir / "profile.txt").write_text(f"{found}\n", encoding="utf-8")
+    return found
+
+
+def _seconds_of(step: Callable[[], object], steps: int, on_card: bool) -> float:
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    if on_card:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / steps
+
+
+def kind_of(operator: str) -> str:
+    """
+    >>> kind_of("aten::addmm"), kind_of("aten::_fused_adamw_"), kind_of("aten::sum")
+    ('matmul', 'optimizer', 'other')
+    """
+    name = operator.lower()
+    return next((kind for kind, words in _KINDS if any(word in name for word in words)), "other")
+
+
+def _parts(rows: list[tuple[str, float, int]], steps: int) -> list[Part]:
+    sums: dict[str, tuple[float, int]] = {}
+    for name, seconds, calls in rows:
+        before = sums.get(kind_of(name), (0.0, 0))
+        sums[kind_of(name)] = (before[0] + seconds, before[1] + calls)
+    return _ranked([(kind, seconds, calls) for kind, (seconds, calls) in sums.items()], steps)
+
+
+def _costliest(rows: list[tuple[str, float, int]], steps: int) -> list[Part]:
+    return _ranked(rows, steps)[:15]
+
+
+def _ranked(rows: list[tuple[str, float, int]], steps: int) -> list[Part]:
+    total = sum(seconds for _, seconds, _ in rows) or 1.0
+    parts = [Part(name, seconds / steps, seconds / total, calls / steps) for name, seconds, calls in rows]
+    return sorted(parts, key=lambda part: -part.seconds)
