@@ -4,6 +4,8 @@ import io
 import json
 import math
 import random
+import subprocess
+import sys
 
 import pytest
 from run_logs import nanogpt_log, small_run, wide_run
@@ -219,3 +221,11 @@ def test_the_command(tmp_path, capsys):
     for lang in ("en", "es", "hi"):
         assert main(["explain", str(tmp_path / "a.log"), "--gpu", "4070", "--lang", lang]) == 0
         assert "312" in capsys.readouterr().out
+
+
+def test_a_log_from_a_pipe():
+    command = [sys.executable, "-m", "onecard", "explain", "-", "--gpu", "4070", "--json"]
+    done = subprocess.run(command, input=small_run().replace("\n", "\r\n").encode(), capture_output=True, check=True)
+    said = json.loads(done.stdout)
+    assert said["run"]["name"] == "stdin"
+    assert round(said["run"]["tflops"], 1) == 40.3

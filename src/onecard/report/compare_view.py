@@ -4,6 +4,7 @@ show(compare_document(compare([figures(a, card), figures(b, card)])), "terminal"
 """
 
 from onecard.messages import T
+from onecard.plan.formulas import FORMULAS
 from onecard.report.document import (
     Block,
     Column,
@@ -45,13 +46,26 @@ _WON: dict[str, T] = {
 }
 
 
-def compare_document(c: Comparison) -> Document:
+_WORKED_OUT: dict[str, T] = {
+    "params.nanogpt": T("parameters, as nanoGPT counts"),
+    "tokens.per_step": T("tokens per step"),
+    "flops.per_token_nanogpt": T("FLOPs per token"),
+    "mfu.card": T("MFU of this card"),
+    "mfu.nanogpt": T("MFU as nanoGPT prints it"),
+    "energy.kwh": T("kWh so far"),
+    "loss.expected": T("expected loss"),
+}
+
+
+def compare_document(c: Comparison, explain: bool = False) -> Document:
+    """Everything the comparison holds; with `explain`, how the figures are worked out."""
     sections = [
         Section(T("Side by side"), (_side_by_side(c.runs),)),
         Section(T("What changed"), (_changed(c),)),
         Section(T("Who wins at what"), (_won(c),)),
         Section(T("Loss"), tuple(_equal(c))),
         Section(T("Why"), tuple(_findings(c.findings))),
+        _formulas(explain),
     ]
     return Document(
         title=T("Runs compared"),
@@ -62,11 +76,12 @@ def compare_document(c: Comparison) -> Document:
     )  # fmt: skip
 
 
-def explain_document(f: RunFigures, findings: list[Finding]) -> Document:
+def explain_document(f: RunFigures, findings: list[Finding], explain: bool = False) -> Document:
     sections = [
         Section(T("The run"), (_side_by_side([f]),)),
         Section(T("What it shows"), tuple(_findings(findings))),
         Section(T("Loss"), tuple(_own_chart(f))),
+        _formulas(explain),
     ]
     return Document(
         title=T("The run explained"),
@@ -75,6 +90,11 @@ def explain_document(f: RunFigures, findings: list[Finding]) -> Document:
         footer=T("≈: worked out from other figures, not logged. Times are of training alone: compilation and evaluations "
                  "are left out."),
     )  # fmt: skip
+
+
+def _formulas(wanted: bool) -> Section:
+    named = tuple(T("{name}: {formula}", name=name, formula=FORMULAS[key]) for key, name in _WORKED_OUT.items())
+    return Section(T("Compute"), (Notes(named),) if wanted else ())
 
 
 def _side_by_side(runs: list[RunFigures]) -> Table:
