@@ -74,7 +74,7 @@ def fetch(repo: str, commit: str, file: HubFile, marks: Path | None = None) -> P
     A file whose sha256 was right leaves a mark in `marks`, so that going on does not read it all again.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     disable_progress_bars()  # ours shows the whole
 

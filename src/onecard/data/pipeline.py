@@ -19,7 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onecard.version import __version__
 from onecard.data.crew import Crew
 from onecard.data.documents import batches
 from onecard.data.encode import Encoding, Event
@@ -40,6 +39,7 @@ from onecard.data.size import Size, bytes_under, check_disk, estimate, tokenizer
 from onecard.data.sources import resolve_source, units_of
 from onecard.data.tokenizer import BytesTokenizer, CharsTokenizer, Tokenizer, gpt2, load_tokenizer, train_bpe
 from onecard.errors import RunFailure, UserError
+from onecard.version import __version__
 
 _BPE_SAMPLE_BYTES = 64 * 1024**2  # text that a trained vocabulary is learnt from: the beginning of the input
 

@@ -183,6 +183,8 @@ def open_session(
     shape = params(config.shape)
     precision = machine.precision_of(config.dtype, device)
     flight.say(f"precision: {precision.why}")
+    if unseen := machine.unseen_card(device, config.device):
+        flight.say(unseen)
     if workers.first and not config.eval_only:
         preflight.check_disk(config, shape.total, folder, flight)
     forward = preflight.compiled_forward(model, config, device, precision, flight)
