@@ -13,15 +13,17 @@ fit/speed.py from public runs. Everything grows strictly with layers, width, bat
 import json
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.facts.table import fact_file
-from onecard.plan.calibration import Calibration
 from onecard.plan.flops import attention_flops
 from onecard.plan.result import Range
 from onecard.plan.workload import Workload
+
+if TYPE_CHECKING:
+    from onecard.plan.calibration import Calibration  # which counts work by this file's functions
 
 Fit = dict[str, Any]
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
@@ -38,16 +40,20 @@ class StepTime:
 
 
 def step_time(
-    config: RunConfig, device: Device, dtype: str, gpus: int = 1, calibration: Calibration | None = None
+    config: RunConfig, device: Device, dtype: str, gpus: int = 1, calibration: "Calibration | None" = None
 ) -> StepTime:
     """One optimizer step of `config` on `gpus` cards, with an 80 % range."""
     return workload_time(Workload.of(config, dtype, gpus), device, calibration)
 
 
 def workload_time(
-    w: Workload, device: Device, calibration: Calibration | None = None, fit: Fit | None = None
+    w: Workload, device: Device, calibration: "Calibration | None" = None, fit: Fit | None = None
 ) -> StepTime:
     """The same for any Workload; `fit` lets the cross-validation pass constants that never saw the run."""
+    if calibration is not None and calibration.covers(w):
+        parts, (low, high) = calibration.parts(w, device), calibration.range_of(w)
+        middle = sum(parts.values())
+        return StepTime(Range(middle * low, middle, middle * high), parts, "measured", compile_seconds(w))
     fit = fit or speed_fit()
     parts = step_parts(w, device, fit)
     basis = "fitted" if device.rate_class in fit["classes"] else "class"
@@ -81,7 +87,7 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     update = optimizer_bytes(w) / bandwidth + optimizer_flops(w) / rate
     kernels = micro_kernels(w)
     busy = matmul + memory + kernels * fit["kernel_seconds"]
-    launch = kernels * fit["kernel_seconds"] + _waiting(busy, kernels * fit["host_seconds"])
+    launch = kernels * fit["kernel_seconds"] + waiting(busy, kernels * fit["host_seconds"])
     return {
         "matmul": matmul * w.accumulation,
         "memory": memory * w.accumulation,
@@ -102,7 +108,7 @@ def ceiling(device: Device, dtype: str, fit: Fit) -> float:
     return reading * effect * float(fit["matmul"])
 
 
-def _waiting(busy: float, host: float) -> float:
+def waiting(busy: float, host: float) -> float:
     """Seconds that the card waits for the host to launch kernels: none when it is busy, all when it is idle; smooth."""
     return float((busy**4 + host**4) ** 0.25 - busy)
 

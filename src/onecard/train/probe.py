@@ -1,0 +1,305 @@
+"""Measure this machine: matmuls, copies and tiny operations alone, then real train steps of several shapes.
+
+>>> calibration = probe(quick=True)                                        # doctest: +SKIP
+>>> calibration.device, round(calibration.rates["matmul"] / 1e9)           # doctest: +SKIP
+('CPU, 2 cores', 180)
+
+The steps are the trainer's own (`Stepper`). All shapes take turns, several rounds of them, so that a disturbance falls on
+all alike; a shape's figure is the median of its rounds' medians. Nothing is written here: an interrupted probe leaves what
+was known.
+"""
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import torch
+from torch import Tensor
+
+from onecard.config import RunConfig
+from onecard.errors import RunFailure
+from onecard.facts.here import cpu, here
+from onecard.plan.calibration import PART_OF, Calibration, Observation, fit_costs, spread_of
+from onecard.plan.calibration_file import torch_version
+from onecard.plan.workload import Workload
+from onecard.train import machine
+from onecard.train.faults import Faults
+from onecard.train.modern import make_model
+from onecard.train.optim import make_optimizer
+from onecard.train.preflight import Preflight, compiled_forward
+from onecard.train.step import Stepper, is_out_of_memory
+from onecard.train.workers import Workers
+
+Tell = Callable[[float, float, str], None]  # seconds done, seconds in all as far as can be told, what is being done
+
+# Layers, heads, width, context, micro-batch, accumulation, vocabulary. Each kind of work is large in some of them and
+# small in others: depth and width, long and short contexts, GPT-2's vocabulary and small ones, one micro-batch and more.
+Shape = tuple[int, int, int, int, int, int, int]
+CPU_QUICK: tuple[Shape, ...] = (
+    (2, 2, 64, 64, 4, 1, 256),
+    (4, 4, 128, 128, 16, 1, 2048),
+    (2, 4, 256, 128, 4, 1, 256),
+    (2, 4, 128, 64, 4, 1, 50304),
+    (2, 6, 384, 64, 4, 2, 2048),
+    (2, 4, 256, 64, 8, 1, 50304),
+)
+CPU_FULL: tuple[Shape, ...] = (
+    (2, 2, 64, 64, 4, 1, 256),
+    (6, 4, 128, 128, 4, 1, 256),
+    (2, 4, 128, 128, 16, 1, 2048),
+    (2, 4, 256, 512, 2, 1, 256),
+    (4, 4, 256, 128, 8, 1, 512),
+    (3, 6, 192, 64, 8, 2, 8192),
+    (2, 6, 384, 128, 8, 1, 2048),
+    (6, 6, 384, 64, 4, 1, 256),
+    (3, 8, 512, 64, 4, 3, 512),
+    (2, 4, 128, 128, 4, 1, 50304),
+    (4, 4, 256, 64, 4, 1, 50304),
+    (2, 6, 384, 128, 4, 1, 50304),
+    (2, 4, 192, 256, 4, 1, 50304),
+)
+CPU_COMPILED: tuple[Shape, ...] = ((2, 4, 128, 128, 16, 1, 2048), (2, 4, 256, 64, 4, 1, 50304))
+CARD_QUICK: tuple[Shape, ...] = (
+    (2, 6, 384, 256, 4, 1, 1024),
+    (4, 6, 384, 1024, 4, 1, 50304),
+    (4, 12, 768, 1024, 2, 2, 50304),
+    (6, 12, 768, 512, 8, 1, 1024),
+)
+CARD_FULL: tuple[Shape, ...] = (
+    (2, 6, 384, 256, 4, 1, 1024),
+    (8, 6, 384, 1024, 4, 1, 1024),
+    (4, 6, 384, 1024, 4, 1, 50304),
+    (4, 12, 768, 1024, 2, 2, 50304),
+    (8, 12, 768, 512, 8, 1, 1024),
+    (2, 12, 768, 1024, 8, 1, 50304),
+    (3, 16, 1024, 1024, 4, 1, 8192),
+    (2, 16, 1024, 256, 8, 4, 50304),
+)
+CARD_COMPILED: tuple[Shape, ...] = (
+    (4, 6, 384, 1024, 8, 1, 1024),
+    (4, 12, 768, 1024, 4, 2, 50304),
+    (2, 6, 384, 1024, 8, 1, 50304),
+    (2, 16, 1024, 1024, 4, 1, 8192),
+)
+_SLOW = 0.15  # a shape whose one step takes this share of the whole budget is left out,
+_FEWEST = 4  # unless there would be fewer than these
+_PATIENCE = 2.0  # how far over its budget a round of steps may go
+
+
+@dataclass
+class Turn:
+    """One shape at work: its model and optimizer, and what its steps took, round by round."""
+
+    config: RunConfig
+    stepper: Stepper
+    rows: Tensor
+    rounds: list[float] = field(default_factory=list)
+
+    def steps(self, count: int) -> list[float]:
+        """Seconds of each of `count` steps, as the training loop does them."""
+        seconds = []
+        for step in range(count):
+            began = time.perf_counter()
+            self.stepper.gradients(self.rows, step, seed=step)
+            self.stepper.apply(1e-4)
+            machine.synchronize(self.rows.device)
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+
+def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") -> Calibration:
+    """All that can be measured in about 15 seconds (quick), or in a minute or two on two cores."""
+    tell = tell or (lambda done, whole, what: None)
+    torch.set_float32_matmul_precision("high")  # as the training loop does
+    device = machine.choose_device(asked)
+    facts = cpu() if device.type == "cpu" else here()
+    precision = machine.precision_of("auto", device)
+    card = device.type != "cpu"
+    eager = (CARD_QUICK if quick else CARD_FULL) if card else (CPU_QUICK if quick else CPU_FULL)
+    compiled = () if quick else CARD_COMPILED if card else CPU_COMPILED
+    budget = 9.0 if quick else 60.0
+
+    tell(0.0, budget, "matmuls, copies, tiny operations")
+    rates = measure_rates(device, precision.dtype, quick)
+    hints = hints_of(rates)
+    host = rates["host_seconds"] if card else 0.0
+    seen = measure_steps(device, [config_of(shape, False) for shape in eager], budget, tell)
+    if not seen:
+        raise RunFailure("none of the probe's shapes fits in this device's memory", hint="close what else uses it")
+    costs = {"eager": fit_costs(seen, hints, host)}
+    spread = {"eager": spread_of(seen, hints, host)}
+    if compiled:
+        found = measure_steps(device, [config_of(shape, True) for shape in compiled], budget / 3, tell)
+        if found:
+            # few shapes, for each has to be compiled: what they do not tell is as in eager mode
+            near = {kind: max(cost, 0.1 * hints[kind]) for kind, cost in costs["eager"].items()}
+            costs["compiled"] = fit_costs(found, near, host)
+            spread["compiled"] = spread["eager"] + spread_of(found, near, host)
+        seen += found
+    tell(1.0, 1.0, "done")
+    return Calibration(
+        device=facts.name,
+        memory_bytes=facts.usable_bytes,
+        torch=torch_version() or torch.__version__,
+        power_limit_watts=facts.power_limit_watts,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        dtype=Workload.of(RunConfig(), precision.dtype).dtype,
+        rates=rates,
+        host_seconds=host,
+        costs=costs,
+        spread=spread,
+        observations=tuple(seen),
+    )
+
+
+def config_of(shape: Shape, compiled: bool) -> RunConfig:
+    layers, heads, width, context, batch, accumulation, vocabulary = shape
+    return RunConfig(n_layer=layers, n_head=heads, n_embd=width, block_size=context, batch_size=batch,
+                     gradient_accumulation_steps=accumulation, vocab_size=vocabulary, compile=compiled)  # fmt: skip
+
+
+def measure_steps(device: torch.device, configs: list[RunConfig], budget: float, tell: Tell) -> list[Observation]:
+    """The median step of each config, in rounds over all of them, within about `budget` seconds."""
+    turns: list[tuple[Turn, float]] = []
+    began = time.perf_counter()
+    kind = "compiled" if configs[0].compile else "eager"
+    for config in configs:
+        tell(time.perf_counter() - began, 1.3 * budget, f"{kind} steps, first of each shape")
+        if (turn := start(device, config)) is None:
+            continue
+        try:
+            turn.steps(1)
+            pace = min(turn.steps(2))
+        except (RunFailure, RuntimeError) as error:  # RunFailure: not even one sequence fits
+            if isinstance(error, RunFailure) or is_out_of_memory(error):
+                continue
+            raise
+        if pace < _SLOW * budget or len(turns) < _FEWEST:
+            turns.append((turn, pace))
+        if len(turns) >= _FEWEST and time.perf_counter() - began > _PATIENCE * budget:
+            break  # a slow machine, or one that is busy: fewer shapes, and the range says so
+    rounds = 5 if budget > 20 else 3
+    share = budget / rounds / max(1, len(turns))
+    counts = [max(2, min(20, round(share / pace))) for _, pace in turns]
+    left = rounds * sum((count + 1) * pace for (_, pace), count in zip(turns, counts, strict=True))
+    done = time.perf_counter() - began
+    whole = done + left
+    for each in range(rounds):
+        if each and time.perf_counter() - began > _PATIENCE * budget:
+            break
+        for (turn, pace), count in zip(turns, counts, strict=True):
+            tell(done, whole, f"{kind} steps, round {each + 1} of {rounds}")
+            turn.steps(1)  # its weights come back into the caches
+            turn.rounds.append(statistics.median(turn.steps(count)))
+            done += (count + 1) * pace
+    return [Observation(workload_of(turn), statistics.median(turn.rounds)) for turn, _ in turns]
+
+
+def workload_of(turn: Turn) -> Workload:
+    return Workload.of(turn.config, turn.stepper.precision.dtype)
+
+
+def start(device: torch.device, config: RunConfig) -> Turn | None:
+    """A model and its optimizer on the device, ready to step; None where it was to be compiled and cannot be."""
+    torch.manual_seed(config.seed)
+    model = make_model(config).to(device)
+    model.train()
+    precision = machine.precision_of(config.dtype, device)
+    if config.compile:
+        torch._dynamo.reset()  # or the second shape would be compiled for any shape, which no run is
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forward = compiled_forward(model, config, device, precision, Preflight())
+    if config.compile and forward is model:
+        return None
+    stepper = Stepper(
+        config, model, forward, make_optimizer(config, model),
+        torch.amp.GradScaler(device.type, enabled=precision.scaled), precision, Workers(config.backend, device),
+        config.batch_size, None, Faults(), _shrunk,
+    )  # fmt: skip
+    total = config.batch_size * config.gradient_accumulation_steps
+    rows = torch.randint(0, config.shape.vocab_size, (total, config.block_size + 1), device=device)
+    return Turn(config, stepper, rows)
+
+
+def _shrunk(before: int, now: int) -> None:
+    raise RunFailure(f"a micro-batch of {before} does not fit")  # a smaller one would be another shape
+
+
+def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, float]:
+    """FLOP/s of large, thin and head-like matmuls, bytes/s of copy and triad, seconds of a tiny operation."""
+    card = device.type != "cpu"
+    kind = getattr(torch, dtype)
+    again = 3 if quick else 7
+    tokens = 8192 if card else 1024
+
+    def matmul(rows: int, depth: int, columns: int) -> float:
+        a = torch.randn(rows, depth, device=device).to(kind)
+        b = torch.randn(depth, columns, device=device).to(kind)
+        return 2.0 * rows * depth * columns / best(device, lambda: a @ b, again)
+
+    with torch.no_grad():
+        size = 4096 if card else 1024
+        large = torch.ones(64 * 2**20 if card else 16 * 2**20, device=device)
+        other, third = torch.ones_like(large), torch.ones_like(large)
+        copied = 8.0 * large.numel() / best(device, lambda: other.copy_(large), again)
+        triad = 12.0 * large.numel() / best(device, lambda: torch.add(large, other, alpha=2.0, out=third), again)
+        tiny = torch.ones(16, device=device)
+        host, whole = _tiny_operations(device, tiny, 300 if quick else 1000)
+        return {
+            "matmul": matmul(size, size, size),
+            "matmul_narrow": matmul(tokens, 128, 512),  # a small model's layer
+            "matmul_head": matmul(tokens // 8, 256, 50304),
+            "copy": copied,
+            "triad": triad,
+            "operation_seconds": whole,
+            "host_seconds": host,
+        }
+
+
+def best(device: torch.device, do: Callable[[], object], again: int) -> float:
+    """The quickest of several tries: what the machine can do when nothing else is in the way."""
+    seconds = []
+    for _ in range(again + 2):
+        machine.synchronize(device)
+        began = time.perf_counter()
+        do()
+        machine.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[2:])
+
+
+def _tiny_operations(device: torch.device, tiny: Tensor, count: int) -> tuple[float, float]:
+    """Seconds until the host has started one, and until the device is done with it."""
+    started, ended = [], []
+    for _ in range(5):
+        machine.synchronize(device)
+        began = time.perf_counter()
+        for _ in range(count):
+            tiny.add_(1.0)
+        started.append((time.perf_counter() - began) / count)
+        machine.synchronize(device)
+        ended.append((time.perf_counter() - began) / count)
+    return statistics.median(started), statistics.median(ended)
+
+
+def hints_of(rates: dict[str, float]) -> dict[str, float]:
+    """What each kind of work would cost if a model did it as these did alone: where the fit starts from."""
+    flop, byte = 1 / rates["matmul"], 1 / rates["copy"]
+    hints = {
+        "blocks": flop,
+        "head": 1 / rates["matmul_head"],
+        "attention": 3 * flop,  # softmax between two thin matmuls
+        "layers": byte,
+        "logits": byte,
+        "spill": byte,
+        "weights": byte,
+        "kernels": rates["operation_seconds"],
+        "update": byte,
+        "step": 30 * rates["operation_seconds"],
+    }
+    assert hints.keys() == PART_OF.keys()
+    return hints
