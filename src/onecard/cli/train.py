@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ def _refine(folder: Path) -> None:
     try:
         refine_from_run(folder)
     except (OSError, OnecardError) as error:
-        print(f"the calibration stays as it was: {error}")
+        print(f"the calibration stays as it was: {error}", file=sys.stderr)
 
 
 def _ended(outcome: Any, args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ FEWEST_STEPS = 20  # below that, warming up is most of it
 def refine_from_run(folder: Path) -> Path | None:
     """The calibration's file with the run's lesson in it; None where there is no calibration or nothing to learn."""
     lines = list(read_log(folder / "log.jsonl"))
-    start = next((line for line in reversed(lines) if line["kind"] == "start"), None)
+    start = next((line for line in reversed(lines) if line.get("kind") == "start"), None)
     if start is None or start.get("processes", 1) != 1:
         return None
     try:
@@ -31,9 +31,11 @@ def refine_from_run(folder: Path) -> Path | None:
     if known is None:
         return None
     config = load(folder / "config.toml").replace(dtype=start["dtype"])
-    if any(line["kind"] == "event" and str(line.get("text")).startswith("compile: off") for line in lines):
+    if any(line.get("kind") == "event" and str(line.get("text")).startswith("compile: off") for line in lines):
         config = config.replace(compile=False)
-    steps = [line for line in lines if line["kind"] == "step" and line["step"] > start["step"]][1:]  # the first warms up
+    steps = [line for line in lines if line.get("kind") == "step" and line["step"] > start["step"]][
+        1:
+    ]  # the first warms up
     measured = steps[-1]["step"] - steps[0]["step"] if steps else 0
     if measured < FEWEST_STEPS or any(line.get("micro_batch") != config.batch_size for line in steps):
         return None
