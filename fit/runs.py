@@ -131,7 +131,12 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     compiled = row.get("compile", "").lower()
     if not compiled:
         assumed.append("compiled" if _compiles(framework) else "not compiled")
+    dropout = _dropout(text)
     flash = row.get("flash_sdpa", "").lower()
+    early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
+    if not flash and "nanogpt" in framework and "build" not in framework and (dropout or early):
+        flash = "no"  # its first months had none, and until mid-2023 it was used without dropout only
+        assumed.append("math attention, as nanoGPT then had")
     return Workload(
         n_layer=layers,
         n_head=int(heads),
@@ -148,7 +153,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         tied=tied != "no",
         modern=modern,
         bias=not modern,
-        dropout=_dropout(text),
+        dropout=dropout,
         compiled=foreign or (compiled.startswith("yes") if compiled else _compiles(framework)),
         flash=not flash.startswith("no"),
         window=min(1.0, _number(row, "attn_window_factor") or 1.0),
