@@ -50,7 +50,7 @@ PRIORS = {
 }
 CLASS_SIGMA, CACHE_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.06, 0.15, 0.15, 0.06
 FOREIGN_EFFECT = math.log(0.93)  # hand-written CUDA is taken to be 7 % faster than PyTorch, and the data may differ
-CENTRE = 0.5
+CENTRE = 0.5  # halfway: the families too are a sample, and the cards people plan for are its fast half
 FLAGGED = "board/cloud-limited"  # a rented card that was throttled: no property of its class
 
 
