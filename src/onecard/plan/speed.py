@@ -167,7 +167,7 @@ def micro_bytes(w: Workload, fit: Fit) -> float:
         activation += (w.bias * 2) * (ff + qkv + 2 * width) * e / 2
     attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
     if not w.flash:
-# scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
+        # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
         passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
         attention += passes * w.n_head * w.block_size * e
     layer = norms + activation + rotary + attention
