@@ -12,6 +12,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
@@ -183,8 +184,19 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         nvlink="pcie" not in parallelism,
         spare_logits="nanogpt" in framework,  # `logits, loss = model(X, Y)`: they are handed back, and named
         keeps_logits="nanogpt" in framework,
-        buckets="ddp" in parallelism,
+        buckets="ddp" in parallelism and "zero" not in parallelism,
+        **_habits(framework, f"{text} {row.get('evidence', '')}".lower(), flash.startswith("no")),
     )  # fmt: skip
+
+
+def _habits(framework: str, text: str, by_hand: bool) -> dict[str, Any]:
+    """Whose modules the run used, and where its loss was computed; only memory asks."""
+    if "transformers" in framework or framework.startswith("hf"):
+        return {"modules": "transformers"}
+    if "from-scratch" in framework or "from scratch" in framework:
+        own = by_hand and "pytorch ln" not in text  # the book replaces its own LayerNorm and GELU along the way
+        return {"modules": "scratch" if own else "own", "loss_outside": True}
+    return {}
 
 
 def _dropout(text: str) -> float:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def write_jsonl(path: Path, texts: list[str], **columns: object) -> Path:
     return path
 
 
-def write_parquet(path: Path, texts: list[str], row_group: int = 100, **columns: list[object]) -> Path:
+def write_parquet(path: Path, texts: list[str], row_group: int = 100, **columns: Any) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

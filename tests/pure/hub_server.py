@@ -57,6 +57,7 @@ class Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.store = self.url.replace("127.0.0.1", "localhost")  # another host, as the hub's content store is
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return self
 
@@ -134,7 +135,7 @@ class Hub:
             reply(request, 404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": at[0]})
             return
         digest = hashlib.sha256(at[1][path]).hexdigest()
-        reply(request, 302, b"", {"Location": f"{self.url}/store/{digest}", "X-Repo-Commit": at[0],
+        reply(request, 302, b"", {"Location": f"{self.store}/store/{digest}", "X-Repo-Commit": at[0],
                                   "X-Linked-Size": str(len(at[1][path])), "X-Linked-ETag": f'"{digest}"'})  # fmt: skip
 
     def _content(self, request: BaseHTTPRequestHandler, digest: str, fault: Any) -> None:

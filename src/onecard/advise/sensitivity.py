@@ -80,7 +80,7 @@ def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensi
         )
     if optimal.params != best.params and not until:
         said.append(Note("chinchilla", "Chinchilla's law would choose about {params:count} parameters and {tokens:count} tokens here: "
-                         "{difference:+.3f} nats by our fit to public GPT-2 runs",
+                         "{difference:.3f} nats more by our fit to public GPT-2 runs",
                          params=optimal.params, tokens=optimal.tokens, difference=optimal.loss - best.loss))  # fmt: skip
     return Sensitivity(
         half=size_of(half) if half else None,

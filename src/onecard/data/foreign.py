@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from onecard import __version__
 from onecard.data.manifest import (
     HEADER_BYTES,
     MANIFEST,
@@ -30,6 +29,7 @@ from onecard.data.shards import Split
 from onecard.data.sources import Source
 from onecard.data.tokenizer import Tokenizer, gpt2, load_tokenizer
 from onecard.errors import RunFailure, UserError
+from onecard.version import __version__
 
 _AT_ONCE = 1 << 24  # tokens: 32 MB
 

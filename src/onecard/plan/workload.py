@@ -47,6 +47,8 @@ class Workload:
     mask_documents: bool = False
     spare_logits: bool = True  # the compiled model returns logits beside the loss: their gradient is a table of zeros
     keeps_logits: bool = False  # the loop has a name for the logits, so they live through the backward pass
+    loss_outside: bool = False  # the compiled model gives logits, and an eager loss follows
+    modules: Literal["own", "transformers", "scratch"] = "own"  # whose layers: some keep more for the backward pass
     buckets: bool = False  # DistributedDataParallel keeps a second copy of the gradients
 
     @classmethod

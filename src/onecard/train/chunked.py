@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SLICE_BYTES = 64 * 2**20  # of fp32 logits at a time: large enough to keep matmuls efficient
+SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time: 166 rows of GPT-2's vocabulary, enough to keep matmuls efficient
 
 
 @torch.compiler.disable  # Inductor would unroll the loop and make all slices at once: twice the memory it saves
@@ -42,34 +42,51 @@ def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
 
 
 class _ChunkedLoss(torch.autograd.Function):
+    """Softmax minus one-hot is never made: exp(logits − top) goes into the matmuls as it is, and what rows and targets
+    need beside it (1 / sum, minus one) is done on the small sides. Two passes less over the largest tensor."""
+
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, soft_cap: float | None, rows: int) -> Tensor:
+        count = targets.numel()
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        hidden_grad = torch.empty_like(hidden)
+        hidden_grad = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-        for start in range(0, hidden.shape[0], rows):
+        # one slice of memory for all slices: pages fresh from the system cost as much as a pass over them
+        room = torch.empty(min(rows, count), weight.shape[0], dtype=weight.dtype, device=weight.device)
+        for start in range(0, count, rows):
             h, t = hidden[start : start + rows], targets[start : start + rows]
-            logits = _capped((h @ weight.T).float(), soft_cap)
-            bend = None if soft_cap is None else 1 - (logits / soft_cap).square_()  # the tanh's own slope
-            log_sums = torch.logsumexp(logits, dim=1)
-            total += (log_sums - logits.gather(1, t[:, None]).squeeze(1)).sum()
-            # softmax minus one-hot, in place over the logits
-            slope = logits.sub_(log_sums[:, None]).exp_()
-            slope.scatter_add_(1, t[:, None], -torch.ones_like(log_sums)[:, None])
+            logits = torch.mm(h, weight.T, out=room[: len(h)]).float()
+            bend = target_bend = None
+            if soft_cap is not None:
+                bent = logits.div_(soft_cap).tanh_()
+                bend = 1 - bent * bent  # the tanh's own slope
+                target_bend = bend.gather(1, t[:, None])
+                logits = bent.mul_(soft_cap)
+            top = logits.amax(1, keepdim=True)
+            said = logits.gather(1, t[:, None])
+            weights = logits.sub_(top).exp_()
+            sums = weights.sum(1, keepdim=True)
+            total += (sums.log() + top - said).sum()
             if bend is not None:
-                slope.mul_(bend)
-            slope = slope.to(h.dtype)  # not yet divided by the count: that would underflow in fp16
-            torch.mm(slope, weight, out=hidden_grad[start : start + rows])
+                weights.mul_(bend)
+            weights = weights.to(h.dtype)  # from 0 to 1, so that nothing is lost in fp16 either
+            share = 1 / (sums * count)
+            minus = (-1 / count) * (torch.ones_like(sums) if target_bend is None else target_bend)
+            torch.addcmul(minus * weight[t], (weights @ weight).float(), share, out=hidden_grad[start : start + rows])
             if h.dtype == torch.float32:
-                weight_grad.addmm_(slope.T, h)
+                weight_grad.addmm_(weights.T, h * share)
             else:
-                weight_grad += slope.T @ h
+                # h · share would underflow in fp16; shares differ by a vocabulary at most, so their largest goes outside
+                scale = share.amax()
+                weight_grad.addcmul_((weights.T @ (h * (share / scale)).to(h.dtype)).float(), scale)
+            weight_grad.index_add_(0, t, h.float() * minus)
         ctx.save_for_backward(hidden_grad, weight_grad)
-        ctx.count, ctx.weight_dtype = targets.numel(), weight.dtype
-        return total / targets.numel()
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return total / count
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         hidden_grad, weight_grad = ctx.saved_tensors
-        scale = grad / ctx.count
-        return (hidden_grad * scale).to(hidden_grad.dtype), (weight_grad * scale).to(ctx.weight_dtype), None, None, None
+        hidden_dtype, weight_dtype = ctx.dtypes
+        # in place: they are nobody else's, and the head's is as large as the vocabulary
+        return hidden_grad.mul_(grad).to(hidden_dtype), weight_grad.mul_(grad).to(weight_dtype), None, None, None

@@ -23,6 +23,7 @@ class Block:
 
     kept: int
     widest: int
+    cast: int  # half-precision weights that are there then, besides those kept from the forward pass
 
 
 def block(s: Sizes) -> Block:
@@ -33,21 +34,34 @@ def block(s: Sizes) -> Block:
     up = r * ff * n
     scores = w.n_head * w.block_size * n
     masks = 2 * width * n if w.dropout else 0
+    turned = 2 * out + 8 * w.n_head * n if w.modern else 0  # queries and keys, normalised and turned
     if w.flash:
-        attention = qkv + out + 4 * w.n_head * n + s.bias_bytes
+        attention = qkv + turned + out + 4 * w.n_head * n
     else:
-        attention = qkv + out + 8 * w.n_head * n + (2 * r + (1 if w.dropout else 0)) * scores
+        held = (2 * r if s.mixed or w.dropout else r) + (1 if w.dropout else 0)
+        attention = qkv + turned + out + 8 * w.n_head * n + held * scores
     recast = out if s.mixed or w.dropout else 0
+    recast += 0 if s.mixed else 2 * out  # nothing to cast: gradients stay as they came
+    one = s.cast_layers // w.n_layer
     if w.recompute == "none":
         kept = 2 * (stream + out + 4 * n) + attention + up * (3 if w.gated else 2) + masks
-        return Block(kept, 2 * stream + out + recast)  # the last norm's backward pass
+        if w.modern:
+            return Block(kept, stream + 2 * out, 0)
+        return Block(kept, 2 * stream + out + recast, 0)  # the last norm's backward pass
     if w.recompute == "cheap":
-        kept = stream + qkv + out + 2 * out + up * (2 if w.gated else 1)
-        kept += 4 * w.n_head * n + s.bias_bytes if w.flash else r * scores
-        return Block(kept, stream + recast + up - 2 * out)
+        kept = stream + qkv + 2 * out + up * (2 if w.gated else 1)
+        mlp = stream + recast + up + (stream + masks if w.dropout else 0)
+        if w.flash:
+            return Block(kept + 4 * w.n_head * n, mlp + (3 * out if w.modern else 0), one // 3)
+        attention = stream + 5 * out + r * scores - up
+        return Block(kept + r * scores, out + max(mlp, attention), one // 3)
     # the last layer is computed again up to its output, and the activation's tanh kept in fp32
-    again = stream + 3 * out + attention + out + 2 * up + 4 * ff * n + masks
-    return Block(stream, again + stream + recast)
+    again = (0 if w.modern else stream + 4 * ff * n) + 4 * out + attention + 2 * up
+    again += stream + out + masks if w.dropout else 0
+    if not w.flash:  # Inductor starts on the next layer's scores before it is done with the last one's
+        again += (r * scores + 2 * out) if w.n_layer > 1 else 0
+        one = s.cast_layers
+    return Block(stream, again + stream + recast, one)
 
 
 def moments(w: Workload) -> list[Moment]:
@@ -57,7 +71,8 @@ def moments(w: Workload) -> list[Moment]:
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream, out = x * width * n, r * width * n
-    kept = layers * b.kept + s.embedding_bytes
+    lookup = s.embedding_bytes + s.bias_bytes  # a mask over documents is made once for all layers
+    kept = layers * b.kept + lookup
     casts = s.cast_layers if w.recompute == "none" else 0
     found: list[Moment] = []
 
@@ -69,20 +84,33 @@ def moments(w: Workload) -> list[Moment]:
         moment["logits_and_loss"] += loss
         found.append(moment)
 
-    zeros = 0 if w.chunked_loss or not w.spare_logits else r * vocab * n
-    head_in = out if w.recompute == "block" else stream + out
+    answer = 4 if w.modern else r  # bytes of a logit that is handed back: a soft cap makes it fp32
+    zeros = 0 if w.chunked_loss or not w.spare_logits else answer * vocab * n
+    head_in = {"none": stream + out, "cheap": 2 * out, "block": out}[w.recompute]
     if w.chunked_loss:
-        for cast, activations, loss in chunked_loss(s, kept + stream + out, casts, casts):
+        for cast, activations, loss in chunked_loss(s, kept + 2 * stream, casts, casts):
             at(0, cast, activations, loss)
         head_grad = x * table
     else:
         # logits, their gradient, and a table of zeros: autograd's gradient for the logits that nobody used
-        at(0, casts + s.cast_head, kept + head_in, 2 * r * vocab * n + zeros)
+        logits = (r + answer if w.modern else 2 * r) * vocab * n
+        if w.loss_outside:
+            logits, zeros = 3 * (r if w.pure else 4) * vocab * n, r * vocab * n
+            at(0, casts + s.cast_head, kept + head_in, logits)
+        else:
+            at(0, casts + s.cast_head, kept + head_in, logits + zeros)
         head_grad = r * table
     # the last layer's backward pass
-    one = s.cast_layers // layers
-    at(0, casts or one, kept + b.widest, zeros + head_grad)
-    # the end: all new gradients, the embedding's in three copies
+    at(0, casts + b.cast, kept + b.widest, zeros + head_grad)
+    # the first layer's, when the gradients of all others are there
     new = x * s.parameters
+    others = new - x * (s.layer_parameters + (0 if w.modern else w.block_size * width) + table)
+    one_cast = s.cast_layers // layers
+    at(others, one_cast, b.kept + lookup + b.widest, zeros + (head_grad if w.tied else 0))
+    qkv = r * (width + 2 * w.kv_width) * n
+    turning = 0 if s.mixed else x * width * w.ff_width  # a gradient that comes out transposed is copied
+    at(new - x * table + turning, 0, lookup + 2 * stream + qkv, zeros + (head_grad if w.tied else 0))
+    # the end: all new gradients, the embedding's in three copies
     at(new, 0, stream, zeros + (r if s.mixed else 0) * table + (x * table if w.tied else 0))
+    found.append(s.optimizer_moment())
     return found

@@ -53,17 +53,22 @@ def block(s: Sizes) -> Block:
         again_extra = norm + fresh + 3 * out + widest * scores + 3 * mask
         again_extra += -r * scores if w.recompute == "cheap" else qkv
         backward_extra = (widest - saved) * scores - out
-    attention = stream + norm + inner + dropped
-    whole = attention + stream + norm + s.mlp_bytes + dropped
+    between = stream if w.modern else 0  # the norm's output, which the short convolution keeps
+    turned = 0
+    if w.modern:  # queries and keys, normalised in fp32 and turned
+        turned = (2 * stream if s.mixed else 0) + 2 * out + 8 * heads * n
+    attention = stream + norm + between + turned + inner + dropped
+    whole = attention + stream + norm + between + s.mlp_bytes + dropped + s.foreign_bytes
     kept = {"none": whole, "block": stream, "cheap": stream + _costly(s)}[w.recompute]
     return Block(kept, whole, attention, forward_extra, again_extra, backward_extra)
 
 
 def _scores(s: Sizes) -> tuple[int, int]:
     """Bytes a score of the attention written out: kept for the backward pass, and at most."""
+    r = s.matmul
     if s.work.dropout:
-        return (9 if not s.mixed else 7), 13
-    return (s.matmul if not s.mixed else 4 + s.matmul), 12
+        return (7, 13) if s.mixed else (2 * r + 1, 3 * r + 1)
+    return (4 + r, 12) if s.mixed else (r, 3 * r)
 
 
 def _costly(s: Sizes) -> int:
@@ -82,7 +87,8 @@ def moments(w: Workload) -> list[Moment]:
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream = x * width * n
-    kept = layers * b.kept + s.embedding_bytes
+    lookup = s.embedding_bytes + (stream if w.modern else 0)  # the modern recipe norms the embedding first
+    kept = layers * b.kept + lookup
     casts = s.cast_layers if w.recompute == "none" else 0
     head_in = stream + (s.norm_stats + r * width) * n  # the last norm's input, and the head's
     fresh = stream if s.mixed else 0
@@ -103,10 +109,12 @@ def moments(w: Workload) -> list[Moment]:
         for cast, activations, loss in chunked_loss(s, body, s.cast_layers, casts):
             at(0, cast, activations, loss)
     else:
-        held = (r if w.keeps_logits and s.mixed else 0) * vocab * n
-        at(cast=casts + s.cast_head, activations=kept + head_in, loss=12 * vocab * n + held)
-        forward = (r + 8 if s.mixed else 8) * vocab * n
-        at(cast=s.cast_layers + s.cast_head, activations=kept + head_in + fresh, loss=forward)
+        held = r * vocab * n if w.keeps_logits else 0
+        exact = r if w.pure else 4  # bytes of a number in the loss: fp32 but where nothing is
+        copies = 3 + (1 if w.modern or w.modules == "transformers" else 0)  # a soft cap's tanh, a shifted copy
+        at(cast=casts + s.cast_head, activations=kept + head_in, loss=copies * exact * vocab * n + held)
+        forward = (r + 8 if s.mixed else 2 * exact) * vocab * n + (copies - 3) * exact * vocab * n
+        at(cast=s.cast_layers + s.cast_head, activations=kept + head_in + fresh, loss=forward + held)
         # the head's backward pass: its weight's gradient, then that cast to fp32
         at(cast=casts + s.cast_head, activations=kept + head_in + r * width * n, loss=r * vocab * n + r * table)
         if s.mixed:
@@ -117,21 +125,24 @@ def moments(w: Workload) -> list[Moment]:
     one_cast = s.cast_layers // layers if layers else 0
     copy = r * width * n if s.mixed or w.dropout else 0
     mlp = stream + copy + r * w.ff_width * n - (width * n if w.dropout else 0)
+    if w.modern:  # the square's backward pass makes three
+        mlp += 2 * r * w.ff_width * n - copy
     for done in (0, layers - 1):
         left = layers - done
         cast = casts * left // layers if casts else one_cast
         grads = s.new_gradients * done // layers + (0 if w.accumulation > 1 or w.tied else x * table)
-        saved = left * b.kept + s.embedding_bytes
+        saved = left * b.kept + lookup
         weight = r * width * w.ff_width
         at(grads, cast, saved + again + mlp + weight, pending)
         at(grads, cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
         if w.recompute != "none":
             at(grads, cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
     # the forward pass of the last block
-    at(cast=s.cast_layers, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + s.embedding_bytes)
+    at(cast=s.cast_layers, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + lookup)
     # the end: the embedding's gradient, made dense, added to the head's
     rest = s.new_gradients
     at(rest, 0, stream + 4 * width * w.block_size, x * table + pending)
     if w.tied:
         at(rest, 0, 0, 3 * x * table)
+    found.append(s.optimizer_moment())
     return found

@@ -52,17 +52,15 @@ def step_memory(w: Workload, device: Device, fit: Fit | None = None) -> StepMemo
     context = _context(w, device, fit)
     reserved = allocated + slack
     low, high = fit["spread"]
-    unsure = fit["slack_spread"] * slack
-    spare = fit["context_spread"] * context
+
+    def around(value: int) -> Range:
+        return Range(value * (1 - low), value, value * (1 + high))
+
     return StepMemory(
         parts={**parts, "context": context, "slack": slack},
-        allocated=Range(allocated * (1 - low), allocated, allocated * (1 + high)),
-        reserved=Range(reserved * (1 - low) - unsure, reserved, reserved * (1 + high) + unsure),
-        process=Range(
-            reserved * (1 - low) - unsure + context - spare,
-            reserved + context,
-            reserved * (1 + high) + unsure + context + spare,
-        ),
+        allocated=around(allocated),
+        reserved=around(reserved),
+        process=around(reserved + context),
     )
 
 
@@ -74,7 +72,7 @@ def _slack(w: Workload, fit: Fit) -> int:
         largest = 0
     else:
         largest = (s.matmul if w.compiled else 4) * w.vocab_size * w.tokens
-    return max(0, round(largest - fit["late_share"] * late)) + round(fit["rounding"] * total(base))
+    return max(0, round(largest - fit["late_share"] * late))
 
 
 def _context(w: Workload, device: Device, fit: Fit) -> int:

@@ -11,6 +11,7 @@ from onecard.plan.workload import Workload
 
 Moment = dict[str, int]
 HALF, FULL = 2, 4
+TAPS = 4  # of the modern recipe's short convolutions: train/shift.py
 
 
 def total(moment: Moment) -> int:
@@ -48,7 +49,7 @@ class Sizes:
     def layer_parameters(self) -> int:
         w = self.work
         biases = sum(outputs for _, outputs in w.layer_matrices) if w.bias else 0
-        norms = 0 if w.modern else 2 * w.n_embd * (2 if w.bias else 1)
+        norms = 2 * TAPS * w.n_embd if w.modern else 2 * w.n_embd * (2 if w.bias else 1)
         return w.layer_params + biases + norms
 
     @cached_property
@@ -83,6 +84,16 @@ class Sizes:
         return self.matmul * self.work.ff_width * self.tokens * (4 if self.work.gated else 2)
 
     @cached_property
+    def foreign_bytes(self) -> int:
+        """Other people's modules, eager: GELU and LayerNorm written out in small steps, each keeping its input.
+
+        transformers' gelu_new in fp32 pieces: 34 bytes a channel, by tracing GPT2LMHeadModel; "LLMs from scratch"
+        with its own LayerNorm and GELU: 16 numbers a channel, from their definitions.
+        """
+        each = {"own": 0, "transformers": 34, "scratch": 16 * self.matmul}[self.work.modules]
+        return each * self.work.n_embd * self.tokens
+
+    @cached_property
     def bias_bytes(self) -> int:
         """A mask over documents becomes a table of numbers to add to the scores, in every layer."""
         w = self.work
@@ -113,6 +124,21 @@ class Sizes:
             "activations": 0,
             "logits_and_loss": 0,
         }
+
+    def optimizer_moment(self) -> Moment:
+        """The step itself: all gradients, and what the optimizer needs for its own arithmetic."""
+        w = self.work
+        moment = self.base()
+        weight = self.residual * self.parameters
+        moment["gradients"] += weight if w.accumulation <= 1 else 0
+        if w.optimizer == "muon":
+            # the momentum ahead, the last group's updates, then the largest group (the MLP's) stacked, in half
+            # precision, normalised, multiplied: train/muon.py
+            square = w.n_layer * w.n_embd * w.n_embd
+            moment["optimizer"] += self.residual * w.n_layer * w.layer_params + 16 * square + (32 + 48 + 8) * square
+        elif not w.fused_optimizer:
+            moment["optimizer"] += weight  # torch's foreach loops keep the root of the second moment
+        return moment
 
     @cached_property
     def optimizer_bytes(self) -> int:
