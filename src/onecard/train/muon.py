@@ -49,7 +49,9 @@ def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
     """The groups of a model with nanoGPT's names: block matrices to Muon, embeddings, head and vectors to AdamW."""
     groups: dict[str, list[Tensor]] = {"matrices": [], "embeddings": [], "head": [], "vectors": []}
     for name, parameter in model.named_parameters():
-        if name.endswith(("wte.weight", "wpe.weight")):
+        if config.tied and name.endswith("wte.weight"):
+            groups["head"].append(parameter)
+        elif name.endswith(("wte.weight", "wpe.weight")):
             groups["embeddings"].append(parameter)
         elif name.startswith("lm_head"):
             groups["head"].append(parameter)
@@ -76,13 +78,14 @@ def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
             if parameters
         ],
         betas=(config.beta1, config.beta2),
+        momentum=MOMENTUM,
     )
 
 
 class Muon(torch.optim.Optimizer):
     """Groups with `muon` true hold matrices, out × in; a matrix of three times as many rows as columns is q, k and v."""
 
-    def __init__(self, groups: Iterable[dict], betas: tuple[float, float] = (0.9, 0.95), momentum: float = MOMENTUM):
+    def __init__(self, groups: Iterable[dict], betas: tuple[float, float], momentum: float):
         super().__init__(groups, {"lr": 0.02, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "muon": False})
 
     @torch.no_grad()
