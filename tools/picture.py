@@ -22,7 +22,7 @@ from onecard.report.plan_view import plan_document
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 COMMAND = 'onecard plan fineweb-41M-12gb --gpu "RTX 4070" --data 3.68B'
-WIDTH = 132
+WIDTH = 140
 
 
 def terminal(text: str) -> str:

@@ -4,16 +4,14 @@ import hashlib
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 CORPORA = Path(__file__).parents[3] / "shared" / "corpora"
-WORDS = (
-    "the of and card token naïve 東京 run train loss écrit 3.14 \t— end, shuffle; 'quote' 🙂 line\nbreak  two".split(
-        " "
-    )
-)
+WORDS = ["the", "of", "and", "card", "token", "naïve", "東京", "run", "train", "loss", "écrit", "3.14", "\t—", "end,",
+         "shuffle;", "'quote'", "🙂", "line\nbreak", "", "two"]  # fmt: skip
 
 
 def corpus(name: str) -> Path:
@@ -38,7 +36,7 @@ def write_jsonl(path: Path, texts: list[str], **columns: object) -> Path:
     return path
 
 
-def write_parquet(path: Path, texts: list[str], row_group: int = 100, **columns: list[object]) -> Path:
+def write_parquet(path: Path, texts: list[str], row_group: int = 100, **columns: Any) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

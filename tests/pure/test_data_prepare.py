@@ -57,7 +57,7 @@ def test_every_document_once_and_shuffled(big: Path, plain: Path) -> None:
     texts = [t for i in range(3) for t in documents(800, i, 400)] + [
         t for i in range(3) for t in documents(400, 10 + i, 400)
     ]
-    texts += documents(300, 20) + ["\n".join(documents(50, 30))]
+    texts += [*documents(300, 20), "\n".join(documents(50, 30))]
     assert prepared(plain) == encoded(texts)
     order = [tuple(ids) for ids in documents_in(plain, "train")]
     place = {ids: index for index, ids in enumerate(each(texts))}

@@ -135,6 +135,9 @@ def test_no_english_is_left(plan) -> None:  # type: ignore[no-untyped-def]
         ("es", 3.9, "duration", "3,90 s"),
         ("es", 6e-4, "g", "0,0006"),
         ("es", 6e-5, "g", "6e-05"),
+        ("es", 0.0123, "+.3f", "+0,012"),
+        ("es", -0.0123, "+.3f", "-0,012"),
+        ("es", 1234567, ",d", "1.234.567"),
     ],
 )
 def test_quantities(lang: str, value: object, spec: str, shown: str) -> None:

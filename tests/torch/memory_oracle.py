@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._inductor import compile_fx
+from torch._inductor import config as inductor_config
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import DonatedBuffer
@@ -41,6 +42,7 @@ from onecard.train import model as model_module
 from onecard.train.faults import Faults
 from onecard.train.machine import Precision
 from onecard.train.model import GPT
+from onecard.train.modern import make_model
 from onecard.train.optim import make_optimizer
 from onecard.train.step import Stepper
 from onecard.train.workers import Workers
@@ -105,11 +107,16 @@ def _hidden_bytes(op: Any, args: tuple[Any, ...]) -> int:
         batch, heads, length, width = args[1].shape  # FlashAttention-2: dq summed in fp32, and one number a row
         rows = batch * heads * (-(-length // 128) * 128)
         return int(rows * 4 * (-(-width // 32) * 32) + rows * 4)
+    if op is torch.ops.aten.logsumexp.default:  # works on a copy of its input, less the largest
+        return int(args[0].nbytes)
     return 0
 
 
 def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **kwargs):
     """What CUDA's dispatcher chooses: FlashAttention in half precision, the memory-efficient kernel otherwise."""
+    if torch.is_autocast_enabled("cpu"):
+        lower = torch.get_autocast_dtype("cpu")
+        q, k, v = q.to(lower), k.to(lower), v.to(lower)
     if attn_mask is None and q.dtype != torch.float32:
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
     bias = None
@@ -121,14 +128,19 @@ def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **k
 
 @contextlib.contextmanager
 def _as_on_cuda(mixed: bool) -> Iterator[None]:
-    attention, softmax = F.scaled_dot_product_attention, F.softmax
+    """Some functions do on a CPU what they would not do on a card."""
+    originals = F.scaled_dot_product_attention, F.dropout, F.softmax, F.rms_norm
     F.scaled_dot_product_attention = _cuda_attention
-    if mixed:  # on CUDA's list of what runs in fp32, and not on the CPU's
-        F.softmax = lambda x, dim: torch.softmax(x.float(), dim)
+    F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
+        0
+    ]  # keeps a mask of bytes
+    F.rms_norm = lambda x, shape: torch.ops.aten._fused_rms_norm(x.float() if mixed else x, shape, None, None)[0]
+    if mixed:  # softmax and rms_norm are on CUDA's list of what autocast runs in fp32, and not on the CPU's
+        F.softmax = lambda x, dim, **kw: torch.softmax(x.float(), dim)
     try:
         yield
     finally:
-        F.scaled_dot_product_attention, F.softmax = attention, softmax
+        F.scaled_dot_product_attention, F.dropout, F.softmax, F.rms_norm = originals
 
 
 def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
@@ -140,13 +152,13 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
     with contextlib.ExitStack() as stack:
         if on_cuda:
             stack.enter_context(_as_on_cuda(mixed))
+            stack.enter_context(inductor_config.patch(cpu_backend="triton"))  # fuse as for a card
         fake = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        model = GPT(config)
+        model = make_model(config)
         for parameter in model.parameters():
             live.take(parameter)
         stack.enter_context(live)
         step = _stepper(config, dtype, model, live, fake, stack)
-        _watch(model, live)
         for number in range(2):
             rows = torch.zeros(micro * config.batch_size, config.block_size + 1, dtype=torch.long)
             live.moment, live.peak = "loss", 0
@@ -184,43 +196,16 @@ def _counting_the_loss(live: Live) -> Iterator[None]:
     original = model_module.chunked_cross_entropy
 
     @torch.compiler.disable
-    def counted(*inputs: Tensor) -> Tensor:
+    def counted(*inputs: Tensor, **options: Any) -> Tensor:
         live.moment = "chunked loss"
         with live:
-            return original(*inputs)
+            return original(*inputs, **options)
 
     model_module.chunked_cross_entropy = counted
     try:
         yield
     finally:
         model_module.chunked_cross_entropy = original
-
-
-def _watch(model: GPT, live: Live) -> None:
-    """Name the phases of the backward pass of an eager model."""
-    if model.config.compile:
-        return
-
-    def phase(name: str):
-        def hook(*_: Any) -> None:
-            live.moment = name
-
-        return hook
-
-    def before(name: str):
-        def hook(module: Any, args: Any) -> None:
-            if torch.is_grad_enabled() and args[0].requires_grad:
-                args[0].register_hook(phase(name))
-
-        return hook
-
-    blocks = model.transformer.h
-    for index, block in enumerate(blocks):
-        last = index == len(blocks) - 1
-        block.register_forward_pre_hook(before("embedding" if index == 0 else f"mlp {'of a middle block'}"))
-        block.ln_2.register_forward_pre_hook(before("attention of the last block" if last else "attention"))
-    model.transformer.ln_f.register_forward_pre_hook(before("mlp of the last block"))
-    model.lm_head.register_forward_pre_hook(before("last norm"))
 
 
 class _Inductor:

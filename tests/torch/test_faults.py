@@ -74,7 +74,7 @@ class Runs:
         sent = {"term": signal.SIGTERM, "interrupt": signal.SIGINT}.get(kind, signal.SIGKILL)
         if process.poll() is None:
             process.send_signal(sent)
-        out, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=120)
         ended = {"term": (0,), "interrupt": (130,)}.get(kind, (0, -signal.SIGKILL))
         assert process.returncode in ended, (kind, process.returncode, err.decode()[-2000:])
         assert b"Traceback" not in err, err.decode()[-2000:]
@@ -92,7 +92,7 @@ class Runs:
 
     def finish(self) -> None:
         process = self.start()
-        out, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err.decode()[-2000:]
 
 

@@ -13,8 +13,7 @@ from onecard.advise.instead import Instead, instead
 from onecard.advise.models import NamedModel, named_model
 from onecard.advise.need import Reading, readings
 from onecard.advise.offload import Offload, offload
-from onecard.advise.rent import micro_batches
-from onecard.advise.savers import Savers, Tuned, all_savers, fastest, variant
+from onecard.advise.savers import Savers, Tuned, all_savers, fastest, micro_batches, variant
 from onecard.advise.search import can_compile
 from onecard.config import RunConfig
 from onecard.errors import UserError

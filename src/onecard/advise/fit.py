@@ -8,8 +8,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onecard.advise.rent import micro_batches
-from onecard.advise.savers import Savers, Tuned, all_savers, fastest, savers_of, with_memory
+from onecard.advise.savers import Savers, Tuned, all_savers, fastest, micro_batches, savers_of, with_memory
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from onecard.advise.models import RELEASED, NamedModel
 from onecard.advise.offload import Offload
-from onecard.advise.rent import micro_batches, rented
-from onecard.advise.savers import fastest, variant
+from onecard.advise.rent import rented
+from onecard.advise.savers import fastest, micro_batches, variant
 from onecard.advise.search import base_config
 from onecard.advise.shapes import shapes, total_params, usual_batch
 from onecard.config import RunConfig, load
@@ -36,7 +36,7 @@ def instead(
     because: str | None,
 ) -> list[Instead]:  # fmt: skip
     """The ways that are open, the nearest to what was asked first."""
-    found = [_smaller(device, gpus, seconds, model.params), _rent(config, first)]
+    found = [_smaller(device, gpus, seconds, model.params), _rent(config, first, seconds)]
     if because == "time":
         found.append(_cards(first, gpus))
     if because == "memory":
@@ -71,14 +71,15 @@ def _smaller(device: Device, gpus: int, seconds: float, limit: int) -> Instead |
     return None
 
 
-def _rent(config: RunConfig, first: "Needed") -> Instead | None:
+def _rent(config: RunConfig, first: "Needed", seconds: float) -> Instead | None:
+    """The cheapest card that does it in the time; the cheapest of all if none does."""
     steps = max(1, math.ceil(first.reading.tokens / config.tokens_per_step))
     if steps > 10**9:
         return None
     offers = rented(variant(config, max_iters=steps, eval_interval=max(1, steps // 20)))
     if not offers:
         return None
-    best = offers[0]
+    best = next((offer for offer in offers if offer.seconds.mid <= seconds), offers[0])
     return Instead(
         "rent",
         Note("instead-rent", "rent: {card}, {time:duration} and about {cost:money} at {price:money} an hour ({period})",

@@ -122,7 +122,9 @@ def _base(device: Device, data: str | int | None, recipe: str, changes: dict[str
     vocabulary = _corpus(data).vocab_size
     if vocabulary is None or vocabulary in GPT2_VOCABULARY:
         vocabulary = GPT2_PADDED_VOCAB
-    return base_config(device, recipe=recipe, **{"vocab_size": vocabulary, **changes})
+    # The modern recipe is trained with Muon and a schedule that holds its rate until the last fifth, as its public runs are.
+    modern = {"optimizer": "muon", "schedule": "wsd"} if recipe == "modern" else {}
+    return base_config(device, **{"recipe": recipe, "vocab_size": vocabulary, **modern, **changes})
 
 
 def _named(best: Candidate, data: str | int | None) -> RunConfig:
@@ -173,8 +175,16 @@ def _reasons(search: Search, best: Candidate, limit: Limit) -> list[Note]:
     said.append(Note("choice-batch", "micro-batch {batch}: the fastest that fits, with {used:bytes} of the {card:bytes} and "
                      "{desktop:bytes} kept for the desktop", batch=c.batch_size, used=m.process_bytes.mid,
                      card=m.card_bytes, desktop=m.desktop_bytes))  # fmt: skip
-    said.append(Note("choice-total", "{tokens:int} tokens a step, as runs of this size and length want; {rate:g} is the learning rate "
-                     "for the size (GPT-3, table 2.1)", tokens=c.tokens_per_step, rate=c.learning_rate))  # fmt: skip
+    said.append(
+        Note(
+            "choice-total", "{tokens:int} tokens a step, as runs of this size and length want", tokens=c.tokens_per_step
+        )
+    )
+    said.append(
+        Note("choice-muon", "learning rate {rate:g}: Muon's own, whatever the size", rate=c.learning_rate)
+        if c.optimizer == "muon"
+        else Note("choice-rate", "learning rate {rate:g}: that of the size (GPT-3, table 2.1)", rate=c.learning_rate)
+    )
     if names := best.tuned.savers.names:
         said.append(
             Note("choice-savers", "memory savers: {savers}; they pay for themselves here", savers=", ".join(names))
@@ -210,8 +220,10 @@ def _runners_up(search: Search, best: Candidate, runs: list[Candidate]) -> list[
         found.append(_alternative("smaller", min(smaller, key=search.score), best, search))
     if larger:
         found.append(_alternative("larger", min(larger, key=search.score), best, search))
-    if search.budget.seconds is not None and (sooner := _sooner(search)) is not None:
-        found.append(_alternative("sooner", sooner, best, search))
+    if search.budget.seconds is not None:
+        sooner = _sooner(search)
+        if sooner is not None and sooner.seconds < 0.75 * best.seconds:
+            found.append(_alternative("sooner", sooner, best, search))
     for run in sorted(runs, key=search.score):
         if len(found) >= 3:
             break
@@ -241,6 +253,8 @@ def _alternative(kind: str, run: Candidate, best: Candidate, search: Search) -> 
                 "trade-larger-loss", "fewer tokens, each slower; takes {extra:duration} longer to get there", **longer
             )
         )
+    elif kind == "smaller" and run.tokens < 1.05 * best.tokens:
+        trade = Note("trade-smaller-data", "cheaper to use afterwards and sooner done, for {nats:.3f} nats", **figures)
     elif kind == "smaller":
         trade = Note("trade-smaller", "cheaper to use afterwards and more tokens seen, for {nats:.3f} nats", **figures)
     elif kind == "larger":

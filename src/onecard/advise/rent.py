@@ -8,7 +8,7 @@ True
 
 from dataclasses import dataclass
 
-from onecard.advise.savers import fastest
+from onecard.advise.savers import fastest, micro_batches
 from onecard.advise.search import run_seconds
 from onecard.config import RunConfig
 from onecard.facts.gpus import find_gpu
@@ -61,9 +61,3 @@ def rented(config: RunConfig) -> list[Rented]:
             source=rental.source,
         ))  # fmt: skip
     return sorted(offers, key=lambda offer: offer.cost)
-
-
-def micro_batches(config: RunConfig, gpus: int = 1) -> tuple[int, ...]:
-    """The micro-batches that leave the total batch exactly as it is, smallest first."""
-    sequences = config.batch_size * config.gradient_accumulation_steps // gpus
-    return tuple(b for b in range(1, min(sequences, 256) + 1) if sequences % b == 0)

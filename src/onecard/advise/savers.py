@@ -113,7 +113,7 @@ def fastest(
     best: Tuned | None = None
     ranked = sorted(
         (
-            (_per_token(_with_batch(s.on(config), batches[-1], sequences, gpus), s, device, dtype, gpus)[0], i, s)
+            (_per_token(_with_batch(s.on(config), batches[-1], sequences), s, device, dtype, gpus)[0], i, s)
             for i, s in enumerate(choices or all_savers(config))
         ),
         key=lambda item: item[:2],
@@ -125,7 +125,7 @@ def fastest(
         saving = savers.on(config)
         near = _fitting(saving, device, dtype, batches, sequences, gpus, max(near - 1, 0))
         for batch in reversed(batches[:near]):
-            trial = _with_batch(saving, batch, sequences, gpus)
+            trial = _with_batch(saving, batch, sequences)
             charged, time = _per_token(trial, savers, device, dtype, gpus)
             if best is None or charged < best.seconds_per_token:
                 best = Tuned(trial, savers, time, peak_memory(trial, device, dtype, gpus), charged)
@@ -140,15 +140,14 @@ def _per_token(config: RunConfig, savers: Savers, device: Device, dtype: str, gp
     return time.seconds.mid * charge / config.tokens_per_step, time
 
 
-def _with_batch(config: RunConfig, batch: int, sequences: int, gpus: int) -> RunConfig:
-    """The total batch in micro-batches: exactly where they divide it, else near it with a number that can be halved."""
-    if sequences % (batch * gpus) == 0:
-        accumulation = sequences // batch
-    else:
-        wanted = sequences / batch / gpus
-        step = 8 if wanted >= 64 else 4 if wanted >= 32 else 2 if wanted >= 16 else 1
-        accumulation = max(1, round(wanted / step)) * step * gpus
-    return variant(config, batch_size=batch, gradient_accumulation_steps=accumulation)
+def _with_batch(config: RunConfig, batch: int, sequences: int) -> RunConfig:
+    return variant(config, batch_size=batch, gradient_accumulation_steps=sequences // batch)
+
+
+def micro_batches(config: RunConfig, gpus: int = 1, most: int = 128) -> tuple[int, ...]:
+    """The micro-batches that leave the total batch exactly as it is, smallest first."""
+    sequences = config.batch_size * config.gradient_accumulation_steps // gpus
+    return tuple(b for b in range(1, min(sequences, most) + 1) if sequences % b == 0)
 
 
 def _fitting(
@@ -158,7 +157,7 @@ def _fitting(
     low, high = 0, len(batches)
     middle = min(near, high - 1)
     while low < high:
-        trial = _with_batch(config, batches[middle], sequences, gpus)
+        trial = _with_batch(config, batches[middle], sequences)
         if peak_memory(trial, device, dtype, gpus).fits == "yes":
             low = middle + 1
         else:

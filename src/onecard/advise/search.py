@@ -4,14 +4,15 @@
     best = search.best()
 
 It is exact over its grid: every shape gets an optimistic bound first (as if memory were free), and those whose bound
-cannot beat the best found are not tuned. So more hours or more memory, which only widen the choice, never give worse.
+cannot beat the best found are not tuned. Micro-batches divide the total batch exactly, so that a faster step always means
+more tokens. So more hours or more memory, which only widen the choice, never give worse.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from onecard.advise.savers import Tuned, all_savers, fastest, variant
+from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, variant
 from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
 from onecard.config import GPT2_PADDED_VOCAB, RunConfig
 from onecard.errors import UserError
@@ -21,9 +22,8 @@ from onecard.plan.loss import LossEstimate, expected_loss, loss_fit
 from onecard.plan.optimal import compute_optimal_tokens
 from onecard.plan.speed import StepTime, step_time
 from onecard.plan.warnings import usual_learning_rate
-from onecard.units import HOUR
+from onecard.units import HOUR, YEAR
 
-BATCHES = tuple(sorted({2**k for k in range(8)} | {3 * 2**k for k in range(6)}))  # 1, 2, 3, 4, 6, 8, … 96, 128
 MOST_EPOCHS = 4  # repetition costs next to nothing up to there (Muennighoff et al. 2023)
 EVAL_TOKENS = 2**20  # held-out tokens of one evaluation: the loss to about 0.003 nats
 EVALS = 21  # a run is evaluated 20 times and at its start, or once an hour if that is more
@@ -31,6 +31,7 @@ FEWEST_STEPS = 100  # less is not a training run
 SCHEDULE_STEPS = 1000  # a shorter schedule gets a smaller batch instead
 SMALLEST_BATCH = 32 * 1024  # tokens
 TIME_SLACK = 0.95  # of the time with free memory: no saver or micro-batch is faster than that
+MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
 HIGHEST_RATE = 3e-3  # below about 5M parameters the rule for the learning rate runs ahead of what is stable
 
 
@@ -48,6 +49,8 @@ class Budget:
         ):  # fmt: skip
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise UserError(f"the {name} must be above zero", hint=f"for example {example}")
+        if self.seconds is not None and self.seconds > 100 * YEAR:
+            raise UserError("nobody trains for more than a hundred years", hint="for example --days 30")
 
 
 @dataclass(frozen=True)
@@ -111,13 +114,19 @@ class Search:
         return variant(self.base, n_layer=shape.n_layer, n_head=shape.n_head, n_embd=shape.n_embd)
 
     def _wanted_sequences(self, model: RunConfig) -> int:
-        return max(1, usual_batch(matmul_params(model.shape)) * 1024 // self.base.block_size)
+        return usual_batch(matmul_params(model.shape), self.base.block_size)
 
     def most_tokens(self, shape: Shape) -> float:
         """As many as the data holds four times over and the public losses reach for the size."""
         ratio = loss_fit()["support"]["tokens_per_param"][1]
         most = float(ratio * matmul_params(self._model(shape).shape))
         return min(most, MOST_EPOCHS * self.corpus.tokens) if self.corpus.tokens else most
+
+    def _covered(self, shape: Shape, tokens: float) -> bool:
+        """Enough tokens for the size that public runs went so short; `most_tokens` keeps to the other end. The smallest
+        shape always counts, so that there is an answer."""
+        fewest = loss_fit()["support"]["tokens_per_param"][0]
+        return bool(shape == self.shapes[0] or tokens >= fewest * matmul_params(self._model(shape).shape))
 
     def estimate(self, model: RunConfig, tokens: float) -> LossEstimate:
         found = expected_loss(model, tokens, self.family, self.corpus.tokens)
@@ -134,20 +143,22 @@ class Search:
     def _ideal(self, shape: Shape, slack: float) -> float:
         model = self._model(shape)
         wanted = self._wanted_sequences(model)
-        batch = min(BATCHES[-1], wanted)
-        full = variant(model, batch_size=batch, gradient_accumulation_steps=max(1, wanted // batch))
+        batch = micro_batches(variant(model, batch_size=wanted, gradient_accumulation_steps=1))[-1]
+        full = variant(model, batch_size=batch, gradient_accumulation_steps=wanted // batch)
         time = step_time(full, self.device, self.dtype)
         per_token = slack * time.seconds.mid / full.tokens_per_step
         most = self.most_tokens(shape)
         if self.budget.loss is not None:
             tokens = self._tokens_to(model, self.budget.loss, most)
-            return math.inf if tokens is None else tokens * per_token + time.compile_seconds
+            if tokens is None or not self._covered(shape, 1.02 * tokens):
+                return math.inf
+            return tokens * per_token + time.compile_seconds
         if self.budget.tokens is not None:
             tokens = self.budget.tokens
             return self.estimate(model, tokens).final.mid if self._feeds(model, tokens) else math.inf
         assert self.budget.seconds is not None
         tokens = min(max((self.budget.seconds - time.compile_seconds) / per_token, 1.0), most)
-        return self.estimate(model, tokens).final.mid
+        return self.estimate(model, tokens).final.mid if self._covered(shape, tokens) else math.inf
 
     def _feeds(self, model: RunConfig, tokens: float) -> bool:
         """Are so many tokens enough for the size? With fewer than compute-optimal a smaller model is the better use of
@@ -175,10 +186,12 @@ class Search:
     def run(self, shape: Shape) -> Candidate | None:
         """The best run of one shape in the budget; None if it does not fit or has too little time."""
         if shape not in self._runs:
-            self._runs[shape] = self._run(shape)
+            run = self.uncovered_run(shape)
+            self._runs[shape] = run if run is not None and self._covered(shape, run.tokens) else None
         return self._runs[shape]
 
-    def _run(self, shape: Shape) -> Candidate | None:
+    def uncovered_run(self, shape: Shape) -> Candidate | None:
+        """The same, even where the run is shorter for its size than any public one: for comparison only."""
         model = self._model(shape)
         sequences = self._wanted_sequences(model)
         while True:
@@ -186,16 +199,13 @@ class Search:
             if tuned is None:
                 return None
             steps = self._steps(shape, tuned)
-            if steps >= SCHEDULE_STEPS or sequences * self.base.block_size <= SMALLEST_BATCH:
+            if steps >= SCHEDULE_STEPS or sequences % 2 or sequences * self.base.block_size <= SMALLEST_BATCH:
                 break
-            sequences = -(-sequences // 2)  # a short schedule: smaller steps, more of them
+            sequences //= 2  # a short schedule: smaller steps, more of them
         if steps < FEWEST_STEPS:
             return None
         tokens = steps * tuned.config.tokens_per_step
         estimate = self.estimate(model, tokens)
-        low, high = loss_fit()["support"]["tokens_per_param"]
-        if not low <= tokens / matmul_params(model.shape) <= high and shape != self.shapes[0]:
-            return None
         config = scheduled(tuned, steps, self.corpus)
         return Candidate(tuned, config, total_params(model.shape), run_seconds(config, tuned.time), tokens, estimate)
 
@@ -203,8 +213,9 @@ class Search:
         key = shape, sequences
         if key not in self._tuned:
             model = variant(self._model(shape), batch_size=sequences, gradient_accumulation_steps=1)
-            batches = tuple(b for b in BATCHES if b <= sequences)
-            self._tuned[key] = fastest(model, self.device, self.dtype, batches, choices=all_savers(self.base))
+            self._tuned[key] = fastest(
+                model, self.device, self.dtype, micro_batches(model), choices=all_savers(self.base)
+            )
         return self._tuned[key]
 
     def _steps(self, shape: Shape, tuned: Tuned) -> int:
@@ -213,7 +224,7 @@ class Search:
         most = int(self.most_tokens(shape) // per_step)
         if self.budget.loss is not None:
             tokens = self._tokens_to(tuned.config, self.budget.loss, self.most_tokens(shape))
-            return 0 if tokens is None else math.ceil(tokens / per_step)
+            return 0 if tokens is None else max(FEWEST_STEPS, math.ceil(tokens / per_step))
         if self.budget.tokens is not None:
             if not self._feeds(tuned.config, self.budget.tokens):
                 return 0
@@ -255,11 +266,14 @@ class Search:
                 f"no run on the {self.device.name} that public losses cover is expected to reach a loss of {self.budget.loss:g}",
                 hint=f"about {min(reachable):.2f} is the lowest for any size on this data; try a higher loss or more --data",
             )
-        what = "tokens are" if self.budget.tokens is not None else "time is"
-        per_step = SMALLEST_BATCH * smallest.seconds_per_token
-        need = FEWEST_STEPS * per_step + smallest.time.compile_seconds
+        if self.budget.tokens is not None:
+            return UserError(
+                f"{self.budget.tokens:,.0f} tokens are too few to train anything",
+                hint=f"even the smallest model wants {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example --tokens 1B",
+            )
+        need = FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token + smallest.time.compile_seconds
         return UserError(
-            f"that {what} too little to train anything on the {self.device.name}",
+            f"that time is too little to train anything on the {self.device.name}",
             hint=f"even the smallest model wants {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give more --hours",
         )
 
@@ -277,14 +291,16 @@ def can_compile(device: Device) -> bool:
 def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
     """The tuned config with its schedule: what a person gets, checked like any other."""
     config = tuned.config
-    rate = float(f"{min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape))):.1e}")
+    rate = (
+        MUON_RATE if config.optimizer == "muon" else min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape)))
+    )
     interval = _ladder(min(steps / (EVALS - 1), HOUR / tuned.time.seconds.mid))
     return variant(
         config,
         max_iters=steps,
         lr_decay_iters=steps,
         warmup_iters=max(1, round(0.03 * steps)) if steps < 60_000 else 2000,
-        learning_rate=rate,
+        learning_rate=float(f"{rate:.1e}"),
         min_lr=float(f"{rate / 10:.1e}"),
         eval_interval=interval,
         eval_iters=max(1, -(-EVAL_TOKENS // config.tokens_per_micro_batch)),

@@ -13,6 +13,7 @@ from onecard.messages import Note
 from onecard.plan.optimal import compute_optimal_tokens
 
 FLAT = 0.01  # nats: less than runs of one recipe differ by; seven times the noise between seeds
+FLAT_TIME = 0.05  # where a loss is asked for: the time to reach it
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,14 @@ class Size:
     tokens: int
     seconds: float
     loss: float
+    in_support: bool  # no shorter for its size than public runs
 
 
 @dataclass(frozen=True)
 class Sensitivity:
     """How much the choice of size matters."""
 
-    half: Size | None  # None: outside the public losses, or it does not fit
+    half: Size | None  # None: it does not fit, or no such shape is in the public range of sizes
     double: Size | None
     flat: bool  # sizes that differ by a factor of 1.5 and more are within 0.01 nats of the best
     flat_params: tuple[int, int]  # the smallest and largest size within 0.01 nats
@@ -54,38 +56,31 @@ def neighbours(search: Search, best: Candidate) -> list[Candidate]:
 
 
 def size_of(run: Candidate) -> Size:
-    return Size(run.params, run.config.n_layer, run.config.n_embd, run.tokens, run.seconds, run.loss)
+    return Size(
+        run.params, run.config.n_layer, run.config.n_embd, run.tokens, run.seconds, run.loss, run.estimate.in_support
+    )
 
 
 def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensitivity:
     error = (best.estimate.final.high - best.estimate.final.low) / 2
     half, double = (_nearest(search, best.params * factor) for factor in (0.5, 2.0))
-    everything = [*runs, best, *(run for run in (half, double) if run)]
-    flat = _within(everything, best, FLAT, search)
+    everything = [*runs, best, *(run for run in (half, double) if run and run.estimate.in_support)]
+    until = search.budget.loss is not None
+    flat = _within(everything, search.score(best) * (1 + FLAT_TIME) if until else best.loss + FLAT, search)
+    unsure = _within(everything, search.score(best) * 2 if until else best.loss + error, search)
+    optimal = min(everything, key=lambda run: abs(math.log(run.tokens / compute_optimal_tokens(run.params))))
     is_flat = flat[1] >= 1.5 * flat[0]
-    unsure = _within(everything, best, error, search)
-    optimal = min(
-        (run for run in everything), key=lambda run: abs(math.log(run.tokens / compute_optimal_tokens(run.params))), default=None
-    )  # fmt: skip
-    said = [
-        Note("flat", "the optimum is flat: from {low:count} to {high:count} parameters the expected loss is the same to {flat:g} nats",
-             low=flat[0], high=flat[1], flat=FLAT)
-        if is_flat
-        else Note("sharp", "the size matters: only {low:count} to {high:count} parameters come within {flat:g} nats of the best",
-                  low=flat[0], high=flat[1], flat=FLAT),
-        Note("fit-error", "the loss is known to ±{error:.2f} nats, which cannot tell sizes from {low:count} to {high:count} apart; the "
-             "error is mostly common to them all, so their order is surer than that", error=error, low=unsure[0], high=unsure[1]),
-    ]  # fmt: skip
+    said = _time_notes(flat, error) if until else _loss_notes(flat, unsure, error, is_flat)
     if double is None:
         said.append(
             Note(
                 "no-double",
-                "a model of twice the size does not fit, or is beyond what the public losses cover in this budget",
+                "a model of twice the size does not fit, or is larger than any of the public runs",
             )
         )
-    if optimal is not None and optimal.params != best.params:
+    if optimal.params != best.params and not until:
         said.append(Note("chinchilla", "Chinchilla's law would choose about {params:count} parameters and {tokens:count} tokens here: "
-                         "{difference:+.3f} nats by our fit to public GPT-2 runs",
+                         "{difference:.3f} nats more by our fit to public GPT-2 runs",
                          params=optimal.params, tokens=optimal.tokens, difference=optimal.loss - best.loss))  # fmt: skip
     return Sensitivity(
         half=size_of(half) if half else None,
@@ -94,18 +89,39 @@ def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensi
         flat_params=flat,
         fit_error=error,
         unsure_params=unsure,
-        chinchilla=size_of(optimal) if optimal else None,
+        chinchilla=size_of(optimal),
         notes=said,
     )
 
 
+def _loss_notes(flat: tuple[int, int], unsure: tuple[int, int], error: float, is_flat: bool) -> list[Note]:
+    figures = {"low": flat[0], "high": flat[1], "flat": FLAT}
+    return [
+        Note("flat", "the optimum is flat: from {low:count} to {high:count} parameters the expected loss is the same to {flat:g} nats", **figures)
+        if is_flat
+        else Note("sharp", "the size matters: only {low:count} to {high:count} parameters come within {flat:g} nats of the best", **figures)
+        if flat[0] < flat[1]
+        else Note("sharpest", "the size matters: no other comes within {flat:g} nats of the best", **figures),
+        Note("fit-error", "the loss is known to ±{error:.2f} nats, which cannot tell sizes from {low:count} to {high:count} apart; the "
+             "error is mostly common to them all, so their order is surer than that", error=error, low=unsure[0], high=unsure[1]),
+    ]  # fmt: skip
+
+
+def _time_notes(flat: tuple[int, int], error: float) -> list[Note]:
+    return [
+        Note("flat-time", "from {low:count} to {high:count} parameters it takes the same time to within {share:.0%}",
+             low=flat[0], high=flat[1], share=FLAT_TIME),
+        Note("fit-error-time", "the loss is known to ±{error:.2f} nats, so the time to reach it is a rough guess", error=error),
+    ]  # fmt: skip
+
+
 def _nearest(search: Search, params: float) -> Candidate | None:
-    """The run of the shape nearest to a size; None if none is near, or it does not fit."""
+    """The run of the shape nearest to a size, however short; None if no shape is near, or it does not fit."""
     shape = min(search.shapes, key=lambda s: abs(math.log(search.params(s) / params)))
-    return search.run(shape) if abs(math.log(search.params(shape) / params)) < 0.2 else None
+    return search.uncovered_run(shape) if abs(math.log(search.params(shape) / params)) < 0.2 else None
 
 
-def _within(runs: list[Candidate], best: Candidate, nats: float, search: Search) -> tuple[int, int]:
-    """The smallest and the largest size whose expected loss is so near to the best."""
-    near = [run.params for run in runs if abs(run.loss - best.loss) <= nats or search.score(run) <= search.score(best)]
+def _within(runs: list[Candidate], most: float, search: Search) -> tuple[int, int]:
+    """The smallest and the largest size that score no worse than `most`."""
+    near = [run.params for run in runs if search.score(run) <= most]
     return min(near), max(near)

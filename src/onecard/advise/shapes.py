@@ -45,13 +45,18 @@ def matmul_params(shape: ModelShape) -> int:
     return Workload.of_shape(shape).matmul_params
 
 
-def usual_batch(size: float) -> int:
-    """Sequences of 1024 tokens that a step of a model of `size` parameters wants in all, a power of two.
+def usual_batch(size: float, block_size: int = 1024) -> int:
+    """Sequences in all that a step of a model of `size` parameters wants: 30 × 2^k, which many micro-batches divide.
 
-    0.5M tokens from 80M to 1B parameters and 1M above (GPT-3's table 2.1; llm.c and modded-nanogpt train 124M with 0.5M);
-    0.25M below, as Cerebras-GPT's smallest (111M with 246k) and the critical batch of a higher loss (Kaplan et al. 2020).
+    480 of 1024 tokens from 80M to 1B parameters, nanoGPT's own 0.5M tokens (GPT-3's table 2.1, llm.c and modded-nanogpt
+    have as much at 124M); twice that above (the same table), half below, as Cerebras-GPT's smallest (246k tokens for
+    111M) and the smaller critical batch of a higher loss (Kaplan et al. 2020) have it.
+
+    >>> usual_batch(124e6), usual_batch(30e6), usual_batch(124e6, block_size=2048)
+    (480, 240, 240)
     """
-    return 256 if size < 80e6 else 512 if size < 1e9 else 1024
+    tokens = 1024 * (240 if size < 80e6 else 480 if size < 1e9 else 960)
+    return 30 << max(0, round(math.log2(tokens / block_size / 30)))
 
 
 def shape_of(count: float, vocab_size: int = GPT2_PADDED_VOCAB) -> Shape:

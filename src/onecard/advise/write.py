@@ -51,7 +51,9 @@ def _comments(answer: Recommendation) -> dict[str, str]:
         "n_embd": flat,
         "block_size": "as the public runs that the expected loss comes from",
         "max_iters": f"{show_count(plan.tokens.total)} tokens, {plan.tokens.per_param:.0f} a parameter; limited by {answer.limited_by}",
-        "learning_rate": "6e-4 at 124M, falling with the square root of the size (GPT-3, table 2.1)",
+        "learning_rate": "Muon's own, whatever the size (Jordan et al. 2024)"
+        if c.optimizer == "muon"
+        else "6e-4 at 124M, falling with the square root of the size (GPT-3, table 2.1)",
         "min_lr": "a tenth of the peak",
         "warmup_iters": f"{c.warmup_iters / c.max_iters:.0%} of the steps",
         "lr_decay_iters": "the schedule ends with the run",
@@ -60,6 +62,13 @@ def _comments(answer: Recommendation) -> dict[str, str]:
         "vocab_size": "GPT-2's 50257 padded to a multiple of 64, for the tensor cores",
     }
     return {**comments, **_memory_comments(c, plan)}
+
+
+_OPTIMIZERS = {
+    "adamw": "full precision fits: no need for 8 bits",
+    "adamw8bit": "moments in 8 bits",
+    "muon": "for the matrices, AdamW for the rest",
+}
 
 
 def _fit_comments(answer: Fitted) -> dict[str, str]:
@@ -73,7 +82,7 @@ def _memory_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
         "compile": "faster and smaller" if c.compile else "torch.compile does not support this card",
         "chunked_loss": "never holds all logits at once" if c.chunked_loss else "the logits fit: no need",
         "recompute": "activations computed again going backward" if c.recompute != "none" else "the activations fit: no need",
-        "optimizer": "moments in 8 bits" if c.optimizer == "adamw8bit" else "full precision fits: no need for 8 bits",
+        "optimizer": _OPTIMIZERS[c.optimizer],
     }  # fmt: skip
 
 

@@ -30,6 +30,10 @@ VERBS: dict[str, str] = {
 }
 
 
+# What `pip install onecard` leaves out.
+_TRAINING = {"torch", "numpy", "safetensors", "pyarrow", "zstandard", "tokenizers", "huggingface_hub", "fastokens"}
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(message, hint=f"`{self.prog} --help` shows an example")
@@ -51,6 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("onecard: stopped", file=sys.stderr)
         return 130
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _TRAINING:
+            return _own_fault(error)
+        print(f"onecard: this command needs {error.name}, which is not installed", file=sys.stderr)
+        print(
+            "  hint: pip install 'onecard[train]' (on Windows, torch by pytorch.org's instructions first)",
+            file=sys.stderr,
+        )
+        return 2
     except MemoryError:
         print("onecard: out of memory", file=sys.stderr)
         return 1
@@ -58,11 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if os.environ.get("ONECARD_DEBUG"):
-            raise
-        print(f"onecard: a fault of onecard's own: {type(error).__name__}: {error}", file=sys.stderr)
-        print("  hint: please report it with what ONECARD_DEBUG=1 shows", file=sys.stderr)
-        return 70  # EX_SOFTWARE
+        return _own_fault(error)
+
+
+def _own_fault(error: Exception) -> int:
+    if os.environ.get("ONECARD_DEBUG"):
+        raise error
+    print(f"onecard: a fault of onecard's own: {type(error).__name__}: {error}", file=sys.stderr)
+    print("  hint: please report it with what ONECARD_DEBUG=1 shows", file=sys.stderr)
+    return 70  # EX_SOFTWARE
 
 
 def _dispatch(words: list[str]) -> int:

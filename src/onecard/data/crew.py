@@ -33,15 +33,20 @@ class Crew:
     def __enter__(self) -> "Crew":
         home = str(Path(__file__).resolve().parents[2])  # so that a worker finds this very package
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        # One thread each: the crew is what is parallel. Rayon is fastokens' and tokenizers' pool.
+        # One thread each: the crew is what is parallel (rayon is the tokenisers' pool). The rest keeps freed memory for
+        # the next batch: giving it back and faulting it in again took a fifth of the system time (0.47 to 0.39 s on 72 MB).
         environment = {
             **os.environ,
             "PYTHONPATH": path,
+            "PYTHONUTF8": "1",
             "RAYON_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONUTF8": "1",
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 28),
+            "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
+            "MALLOC_TOP_PAD_": str(1 << 25),
         }
         for index in range(self.size):
             worker = subprocess.Popen(

@@ -27,46 +27,59 @@ class Event:
 
 
 class Feed:
-    """Units as their files arrive. A file on the hub is fetched only when what is here will not give enough tokens."""
+    """Units as their files arrive. A file on the hub is fetched only when it is asked for."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, work: Path):
         self.plan = plan
+        self.marks = work / "fetched"
         self.units: list[Unit] = []
+        self.fetched = 0  # files of the hub whose units are here
         self.ended = False
         self.error: BaseException | None = None
-        self.wanted = threading.Event()
-        self.stopped = False
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        self._asked = 0
+        self._change = threading.Condition()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def ask(self, fetched: int) -> None:
+        """One file more than the `fetched` that whoever asks has seen."""
+        with self._change:
+            self._asked = max(self._asked, fetched + 1)
+            self._change.notify()
+
+    def stop(self) -> None:
+        with self._change:
+            self._asked = -1
+            self._change.notify()
 
     def _run(self) -> None:
         try:
-            reading = self.plan.reading
             local: list[tuple[int, Input, Path]] = []
             for place, source, item in self.plan.inputs:
                 if source.repo is None:
                     local.append((place, item, Path(item.path)))
                     continue
-                self._add(units_of(local, self.plan.unit_bytes, len(self.units), reading))
+                self._add(local, 0)
                 local = []
-                self.wanted.wait()
-                if self.stopped:
-                    return
-                here = source.fetch(item)
-                self._add(units_of([(place, item, here)], self.plan.unit_bytes, len(self.units), reading))
-            self._add(units_of(local, self.plan.unit_bytes, len(self.units), reading))
+                with self._change:
+                    self._change.wait_for(lambda: self._asked < 0 or self._asked > self.fetched)
+                    if self._asked < 0:
+                        return
+                self._add([(place, item, source.fetch(item, self.marks))], 1)
+            self._add(local, 0)
         except BaseException as error:
             self.error = error
         finally:
             self.ended = True
 
-    def _add(self, units: list[Unit]) -> None:
-        self.units = [*self.units, *units]
-        self.wanted.clear()
+    def _add(self, files: list[tuple[int, Input, Path]], fetched: int) -> None:
+        units = units_of(files, self.plan.unit_bytes, len(self.units), self.plan.reading)
+        with self._change:
+            self.units = [*self.units, *units]
+            self.fetched += fetched
 
-    def stop(self) -> None:
-        self.stopped = True
-        self.wanted.set()
+    def seen(self) -> tuple[list[Unit], int]:
+        with self._change:
+            return self.units, self.fetched
 
 
 class Encoding:
@@ -77,7 +90,7 @@ class Encoding:
         self.work = work
         self.expected_bytes = expected_bytes
         self.tell = tell
-        self.feed = Feed(plan)
+        self.feed = Feed(plan, work)
         self.done: dict[int, list[Part]] = {}
         self.given = 0  # units given out, or found finished
         self.reach = 0  # units that are finished with all before them
@@ -126,10 +139,16 @@ class Encoding:
 
     def _ask(self, goal: int | None) -> None:
         """Let the next file come when those here, by what their text has given so far, will not do."""
-        waiting = sum(unit.size for unit in self.feed.units if unit.index not in self.done)
-        per_byte = self.tokens / self.text_bytes if self.text_bytes else 1 / 5
-        if goal is None or self.tokens + waiting * per_byte < goal:
-            self.feed.wanted.set()
+        units, fetched = self.feed.seen()
+        waiting = sum(unit.size for unit in units if unit.index not in self.done)
+        if goal is not None and waiting:
+            if not self.text_bytes:
+                return  # how many tokens a byte gives is not known yet
+            if self.tokens + waiting * self.tokens / self.text_bytes >= goal:
+                return
+        elif goal is not None and self.tokens >= goal:
+            return
+        self.feed.ask(fetched)
 
 
 def _parts_of(work: Path, unit: int) -> list[Part]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from onecard import __version__
 from onecard.data.manifest import (
     HEADER_BYTES,
     MANIFEST,
@@ -30,6 +29,7 @@ from onecard.data.shards import Split
 from onecard.data.sources import Source
 from onecard.data.tokenizer import Tokenizer, gpt2, load_tokenizer
 from onecard.errors import RunFailure, UserError
+from onecard.version import __version__
 
 _AT_ONCE = 1 << 24  # tokens: 32 MB
 
@@ -123,7 +123,7 @@ def _take_shard(source: Source, item: Any, into: Path, split: str) -> dict[str, 
     if kept.exists() and target.exists():
         found: dict[str, Any] = json.loads(kept.read_text())
         return found
-    here = source.fetch(item)
+    here = source.fetch(item, into.parent / "fetched")
     aside = target.with_name(target.name + ".tmp")
     shutil.copyfile(here, aside)
     with open(aside, "rb+") as file:

@@ -5,8 +5,8 @@
 ('87f09149ef4734204d70ed1d046ddc9ca3f2b8f9', 14, 'odc-by')
 """
 
-import contextlib
 import fnmatch
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,45 +68,46 @@ def look_up(repo: str, revision: str | None, config: str | None, patterns: Seque
     return HubRepo(repo, commit, licence, tuple(sorted(files, key=lambda file: file.path)))
 
 
-def fetch(repo: str, commit: str, file: HubFile) -> Path:
-    """The file in the hub's cache, downloaded if need be, and checked against the listing."""
+def fetch(repo: str, commit: str, file: HubFile, marks: Path | None = None) -> Path:
+    """The file in the hub's cache, downloaded if need be, and checked against the listing.
+
+    A file whose sha256 was right leaves a mark in `marks`, so that going on does not read it all again.
+    """
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    disable_progress_bars()  # ours shows the whole
 
     def get(force: bool) -> Path:
         found = hf_hub_download(
-            repo,
-            file.path,
-            repo_type="dataset",
-            revision=commit,
-            library_name="onecard",
-            force_download=force,
-            tqdm_class=None,
+            repo, file.path, repo_type="dataset", revision=commit, library_name="onecard", force_download=force
         )
         return Path(found)
 
+    mark = None if marks is None else marks / hashlib.sha256(f"{repo} {commit} {file.path}".encode()).hexdigest()[:24]
     path = _patiently(lambda: get(False), f"{repo}/{file.path}")
-    for again in (True, False):
-        wrong = _wrong(path, file)
-        if wrong is None:
-            return path
-        if again:  # a damaged cache entry, or a proxy that served something else: once more from the start
-            path = _patiently(lambda: get(True), f"{repo}/{file.path}")
-    raise RunFailure(
-        f"{repo}/{file.path} at {commit[:12]}: {wrong}",
-        hint="it changed on the server or a proxy alters it; try later, or begin anew with --fresh",
-    )
+    wrong = _wrong(path, file, mark)
+    if wrong is not None:  # a damaged cache entry, or a proxy that served something else: once more from the start
+        path = _patiently(lambda: get(True), f"{repo}/{file.path}")
+        wrong = _wrong(path, file, mark)
+    if wrong is not None:
+        raise RunFailure(
+            f"{repo}/{file.path} at {commit[:12]}: {wrong}",
+            hint="it changed on the server or a proxy alters it; try later, or begin anew with --fresh",
+        )
+    return path
 
 
-def _wrong(path: Path, file: HubFile) -> str | None:
+def _wrong(path: Path, file: HubFile, mark: Path | None) -> str | None:
     size = path.stat().st_size
     if size != file.size:
         return f"{size:,} bytes came, the listing says {file.size:,}"
-    mark = path.resolve().with_name(path.resolve().name + ".onecard-ok")
-    if file.sha256 is None or mark.exists():
+    if file.sha256 is None or (mark is not None and mark.exists()):
         return None
     if file_sha256(path) != file.sha256:
         return "its sha256 is not the listing's"
-    with contextlib.suppress(OSError):  # only spares reading it again
+    if mark is not None:
+        mark.parent.mkdir(exist_ok=True)
         mark.touch()
     return None
 
@@ -120,9 +121,12 @@ def _patiently(call: Callable[[], T], what: str) -> T:
     from huggingface_hub import errors
 
     wait = 0.5
+    last: BaseException
     for attempt in range(_ATTEMPTS):
         try:
             return call()
+        except errors.LocalEntryNotFoundError as error:  # its way to say that the server could not be asked
+            asked, last = None, error
         except errors.GatedRepoError:
             raise UserError(
                 f"{what} needs an accepted licence and a token", hint="accept it on its page, then `hf auth login`"
@@ -137,7 +141,7 @@ def _patiently(call: Callable[[], T], what: str) -> T:
             if status is not None and status < 500 and status not in (408, 429):
                 raise RunFailure(f"{what}: the hub answered {status}", hint=_first_line(error)) from None
             asked = _retry_after(error.response.headers if error.response is not None else {})
-            last: BaseException = error
+            last = error
         except (OSError, RuntimeError) as error:  # cut connections, wrong lengths, time-outs, no network
             if isinstance(error, OSError) and error.errno in (28, 122):  # ENOSPC, EDQUOT
                 raise RunFailure(

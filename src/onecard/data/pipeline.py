@@ -19,7 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onecard import __version__
 from onecard.data.crew import Crew
 from onecard.data.documents import batches
 from onecard.data.encode import Encoding, Event
@@ -40,6 +39,7 @@ from onecard.data.size import Size, bytes_under, check_disk, estimate, tokenizer
 from onecard.data.sources import resolve_source, units_of
 from onecard.data.tokenizer import BytesTokenizer, CharsTokenizer, Tokenizer, gpt2, load_tokenizer, train_bpe
 from onecard.errors import RunFailure, UserError
+from onecard.version import __version__
 
 _BPE_SAMPLE_BYTES = 64 * 1024**2  # text that a trained vocabulary is learnt from: the beginning of the input
 
@@ -71,7 +71,7 @@ def prepare(
         return adopt(adopted, out, tell)
     folder = Path(out) if out is not None else DATA_HOME / (asked.name or default_name(words))
     done = _finished(folder, request, words, asked)
-    if done is not None:
+    if done is not None and not (folder / WORK).exists():
         return done
     try:
         (folder / WORK).mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def prepare(
         raise UserError(f"{folder} cannot be made: {error.strerror}", hint="choose another --out") from None
     with FolderLock(folder / WORK):
         done = _finished(folder, request, words, asked)
-        if done is not None:  # the run that held the lock has just finished it
+        if done is not None:  # a run was killed while it cleared away, or has finished since we looked
             shutil.rmtree(folder / WORK, ignore_errors=True)
             return done
         try:
@@ -205,7 +205,7 @@ def _tokenizer(plan: Plan, work: Path) -> Tokenizer:
     if kind == "chars":
         seen: set[str] = set()
         count, goal = 0, None if plan.options.dedup else plan.options.tokens
-        for text in _texts(plan):
+        for text in _texts(plan, work):
             seen.update(text)
             count += len(text) + 1
             if goal is not None and count >= goal:
@@ -214,24 +214,24 @@ def _tokenizer(plan: Plan, work: Path) -> Tokenizer:
             raise _nothing(plan)
         made = CharsTokenizer(sorted(seen), separator=plan.running is None)
     else:
-        made = train_bpe(_sample(plan), int(plan.options.tokenizer.partition(":")[2]))
+        made = train_bpe(_sample(plan, work), int(plan.options.tokenizer.partition(":")[2]))
     write_aside(work / "tokenizer.json", made.file_content() or b"")
     return load_tokenizer({"name": kind}, work)
 
 
-def _sample(plan: Plan) -> Iterator[str]:
+def _sample(plan: Plan, work: Path) -> Iterator[str]:
     size = 0
-    for text in _texts(plan):
+    for text in _texts(plan, work):
         yield text
         size += len(text.encode())
         if size >= _BPE_SAMPLE_BYTES:
             return
 
 
-def _texts(plan: Plan) -> Iterator[str]:
+def _texts(plan: Plan, work: Path) -> Iterator[str]:
     reading = plan.reading
     for place, source, item in plan.inputs:
-        for unit in units_of([(place, item, source.fetch(item))], plan.unit_bytes, 0, reading):
+        for unit in units_of([(place, item, source.fetch(item, work / "fetched"))], plan.unit_bytes, 0, reading):
             for batch in batches(unit, reading):
                 yield from (text for text in batch.texts if _encodable(text))
 

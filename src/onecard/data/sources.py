@@ -64,11 +64,11 @@ class Source:
     def from_json(raw: dict[str, Any]) -> "Source":
         return Source(**{**raw, "inputs": tuple(Input(**entry) for entry in raw["inputs"])})
 
-    def fetch(self, item: Input) -> Path:
-        """The file on this machine."""
+    def fetch(self, item: Input, marks: Path) -> Path:
+        """The file on this machine; `marks` remembers which downloads were checked."""
         if self.repo is None:
             return Path(item.path)
-        return fetch(self.repo, str(self.revision), HubFile(item.path, item.size, item.sha256))
+        return fetch(self.repo, str(self.revision), HubFile(item.path, item.size, item.sha256), marks)
 
 
 def resolve_source(word: str, tokens: int | None) -> Source:

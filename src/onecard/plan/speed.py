@@ -25,6 +25,7 @@ from onecard.plan.workload import Workload
 
 Fit = dict[str, Any]
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
+_NO_FLASH = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
 _DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
 
 
@@ -50,8 +51,10 @@ def workload_time(
     fit = fit or speed_fit()
     parts = step_parts(w, device, fit)
     basis = "fitted" if device.rate_class in fit["classes"] else "class"
-    middle, spread = sum(parts.values()), fit["spread"][basis]
-    return StepTime(Range(middle / spread, middle, middle * spread), parts, basis, compile_seconds(w))
+    plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
+    low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
+    middle = sum(parts.values())
+    return StepTime(Range(middle * low, middle, middle * high), parts, basis, compile_seconds(w))
 
 
 @cache
@@ -68,10 +71,13 @@ def compile_seconds(w: Workload) -> float:
 
 def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     """Seconds of one step by what they are spent on."""
-    rate = device.peak_flops(w.dtype) * ceiling(device, fit) * fit["matmul"]
-    bandwidth = device.bandwidth * fit["bandwidth"]
-    matmul = matmul_work(w, device.units, fit) / rate
+    rate = device.peak_flops(w.dtype) * ceiling(device, w.dtype, fit)
+    bandwidth = device.bandwidth * fit["bandwidth"] * fit["caches"].get(device.architecture, 1.0)
+    # a matmul loads its operands while it computes: the longer of the two counts, the shorter shows a little
+    matmul = float((matmul_seconds(w, device, rate, fit) ** 3 + (operand_bytes(w) / bandwidth) ** 3) ** (1 / 3))
     memory = micro_bytes(w, fit) / bandwidth
+    if w.dropout:
+        matmul, memory = matmul * fit["dropout"], memory * fit["dropout"]
     update = optimizer_bytes(w) / bandwidth + optimizer_flops(w) / rate
     kernels = micro_kernels(w)
     busy = matmul + memory + kernels * fit["kernel_seconds"]
@@ -86,10 +92,14 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     }
 
 
-def ceiling(device: Device, fit: Fit) -> float:
-    """Share of its specified rate that the card's largest matmuls reach."""
-    share: float = fit["cards"].get(device.name) or fit["classes"].get(device.rate_class, fit["default_class"])
-    return share
+def ceiling(device: Device, dtype: str, fit: Fit) -> float:
+    """Share of its specified rate that the card reaches in a model's matmuls: its own reading, or its class's."""
+    shares = fit["ceilings"][dtype]
+    reading: float = shares["cards"].get(device.name) or shares["classes"].get(device.rate_class, shares["default"])
+    effect: float = fit["classes"].get(device.rate_class, 1.0)
+    # tensor cores at half rate (GeForce) are easier to keep fed
+    effect *= fit["half_rate"] if device.rate_class.endswith("_half") else 1.0
+    return reading * effect * float(fit["matmul"])
 
 
 def _waiting(busy: float, host: float) -> float:
@@ -97,29 +107,47 @@ def _waiting(busy: float, host: float) -> float:
     return float((busy**4 + host**4) ** 0.25 - busy)
 
 
-def matmul_work(w: Workload, units: int, fit: Fit) -> float:
-    """FLOPs of one micro-batch, each matmul with the half wave of tiles that its last round leaves idle."""
-    tokens = w.tokens
-    wave = 0.5 * units * _TILE
-    layer = 0.0
+def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
+    """One micro-batch's matmuls, tile by tile: each tile's FLOPs, what it takes to start and end a tile, and what
+    the last wave of tiles leaves idle. Fast units (H100, B200) lose most to starting and ending."""
+    unit_rate = rate / device.units
+    start = fit["tile_seconds"]
+
+    def product(rows: int, columns: int, depth: int) -> float:
+        tiles = rows * columns / _TILE / device.units + fit["wave"]
+        return tiles * (2 * _TILE * depth / unit_rate + start)
+
+    tokens, layer = w.tokens, 0.0
+    forwards = 2 if w.recompute == "block" else 1
     for inputs, outputs in w.layer_matrices:
-        forward = 2 * inputs * (tokens * outputs + wave) + 2 * outputs * (
-            tokens * inputs + wave
-        )  # y = x·W and dx = dy·Wᵀ
-        layer += forward + 2 * tokens * inputs * outputs  # dW = xᵀ·dy: split along the tokens, so always full
-        if w.recompute == "block":
-            layer += 2 * inputs * (tokens * outputs + wave)
-    head = 6 * tokens * w.n_embd * w.vocab_size
-    if w.vocab_size % 8 and w.dtype not in ("float32", "tf32"):
-        head *= fit["odd_vocab"]  # rows that tensor cores cannot load aligned
-    # Flash attention computes the scores again going backward: 2 + 5 matmuls instead of 2 + 4. Math attention does both halves.
-    passes = 3.5 + (w.recompute == "block") if w.flash else 2 * (3 + (w.recompute == "block"))
-    attention = attention_flops(w) * tokens * passes / fit["attention"]
-    return w.n_layer * layer + head + attention
+        layer += forwards * product(tokens, outputs, inputs) + product(tokens, inputs, outputs)
+        layer += 2 * tokens * inputs * outputs / rate  # xᵀ·dy is cut along the tokens, so its waves are full
+    head = product(tokens, w.vocab_size, w.n_embd) + product(tokens, w.n_embd, w.vocab_size)
+    head += 2 * tokens * w.n_embd * w.vocab_size / rate
+    if w.vocab_size % 8 and w.dtype in ("bfloat16", "float16"):
+        # rows that the tensor cores cannot load aligned; the compiler pads some of them
+        head *= fit["odd_vocab_compiled"] if w.compiled else fit["odd_vocab"]
+    return w.n_layer * layer + head + attention_work(w, device, fit) / rate
+
+
+def attention_work(w: Workload, device: Device, fit: Fit) -> float:
+    """Attention's FLOPs of one micro-batch, stretched to matmul FLOPs that take as long.
+
+    A flash kernel computes the scores again going backward: 2 + 5 matmuls instead of 2 + 4. The exponentials between them
+    cost the same on every unit, so fast units and narrow heads reach less. Math attention does both halves of the square.
+    """
+    again = w.recompute == "block"
+    passes = 3.5 + again if w.flash else 2.0 * (3 + again)
+    width = max(1, w.head_width)
+    narrow = (width + 48) / width * 64 / (64 + 48)
+    waiting = 1 + device.peak_flops(w.dtype) / device.units / fit["attention_rate"] * narrow
+    if device.architecture in _NO_FLASH:
+        waiting *= fit["old_attention"]  # torch falls back to its memory-efficient kernel
+    return float(attention_flops(w) * w.tokens * passes * waiting)
 
 
 def micro_bytes(w: Workload, fit: Fit) -> float:
-    """Bytes that one micro-batch moves outside the matmuls, and the share of the matmuls' own that is not hidden."""
+    """Bytes that one micro-batch moves outside the matmuls."""
     e = _DTYPE_BYTES[w.dtype]  # bytes of an activation
     r = 2 if w.pure else 4  # bytes of the residual stream
     width, ff, kv = w.n_embd, w.ff_width, w.kv_width
@@ -137,31 +165,36 @@ def micro_bytes(w: Workload, fit: Fit) -> float:
         activation = ff * (2 * gate + (gate > 1)) * e + ff * (3 * gate + 2 * (gate > 1)) * e
         rotary = 16 * (width + kv) * e if w.modern else 0
         activation += (w.bias * 2) * (ff + qkv + 2 * width) * e / 2
-    if w.dropout:
-        norms += 2 * width * (0 if w.compiled else 5 * e) + 2 * width
     attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
     if not w.flash:
-        passes = 10 if w.compiled else 22  # scores written and read: scale, mask, softmax, cast, and all that backward
+        # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
+        passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
         attention += passes * w.n_head * w.block_size * e
     layer = norms + activation + rotary + attention
     if w.recompute == "block":
-        layer *= 1.35
+        layer *= 1.35  # the forward third once more
     elif w.recompute == "cheap":
         layer += norms / 3 + activation / 3
-    operands = 3 * sum(inputs + outputs for inputs, outputs in w.layer_matrices) * e
-    logits = 8 * w.vocab_size if w.compiled else (24 if w.pure else 36) * w.vocab_size
-    operands_head = 3 * e * (w.vocab_size + width)
-    per_token = w.n_layer * (layer + fit["matmul_bytes"] * operands) + logits + fit["matmul_bytes"] * operands_head
-    # weights read in fp32 and cast, read three times, gradients written and added up
-    weights = (0 if w.pure or e == 4 else 4 + e) + 3 * e * fit["matmul_bytes"] + (e if w.pure else e + 8)
-    return w.tokens * per_token + weights * w.params
+    # forward reads them twice, backward once, and writes their gradient; by itself each op, with an fp32 copy
+    logits = 8 * w.vocab_size if w.compiled or w.chunked_loss else (24 if w.pure else 36) * w.vocab_size
+    slack = 1.0 if w.compiled else fit["eager_bytes"]
+    # weights read in fp32 and cast; gradients added up
+    weights = (0 if w.pure or e == 4 else 4 + e) + (2 * e if w.pure else e + 8)
+    return float(slack * w.tokens * (w.n_layer * layer + logits) + weights * w.params)
+
+
+def operand_bytes(w: Workload) -> float:
+    """Bytes that the matmuls of one micro-batch read and write: inputs, outputs and weights, forward and twice backward."""
+    e = _DTYPE_BYTES[w.dtype]
+    per_token = w.n_layer * sum(inputs + outputs for inputs, outputs in w.layer_matrices) + w.vocab_size + w.n_embd
+    return 3.0 * e * (w.tokens * per_token + w.matmul_params)
 
 
 def optimizer_bytes(w: Workload) -> float:
     """Bytes of the update: gradient norm and clip, weights, gradients and moments read and written."""
     e = _DTYPE_BYTES[w.dtype] if w.pure else 4
     clip = 3 * e
-    update = 7 * e if w.fused_optimizer else 24 * e
+    update = 7 * e if w.fused_optimizer else 18 * e
     if w.optimizer == "adamw8bit":
         update = 3 * e + 4
     elif w.optimizer == "muon":

@@ -44,6 +44,12 @@ class Workload:
     pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
     sharded: bool = False  # FSDP: weights gathered from the other cards for every micro-batch
     nvlink: bool = True  # between the cards, where there are several
+    mask_documents: bool = False
+    spare_logits: bool = True  # the compiled model returns logits beside the loss: their gradient is a table of zeros
+    keeps_logits: bool = False  # the loop has a name for the logits, so they live through the backward pass
+    loss_outside: bool = False  # the compiled model gives logits, and an eager loss follows
+    modules: Literal["own", "transformers", "scratch"] = "own"  # whose layers: some keep more for the backward pass
+    buckets: bool = False  # DistributedDataParallel keeps a second copy of the gradients
 
     @classmethod
     def of(cls, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
@@ -68,6 +74,7 @@ class Workload:
             chunked_loss=config.chunked_loss,
             recompute=config.recompute,
             optimizer=config.optimizer,
+            mask_documents=config.mask_documents,
         )
 
     @classmethod

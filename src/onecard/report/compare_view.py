@@ -21,7 +21,7 @@ from onecard.report.document import (
 )
 from onecard.runs.compare import AXES, DEPENDS, Comparison, EqualRow, amount_of
 from onecard.runs.explain import Finding
-from onecard.runs.figures import RunFigures
+from onecard.runs.figures import RunFigures, expected_at
 from onecard.units import HOUR
 
 _POINTS = 120  # of a plotted curve
@@ -66,7 +66,7 @@ def explain_document(f: RunFigures, findings: list[Finding]) -> Document:
     sections = [
         Section(T("The run"), (_side_by_side([f]),)),
         Section(T("What it shows"), tuple(_findings(findings))),
-        Section(T("Loss"), tuple(_charts([f]))),
+        Section(T("Loss"), tuple(_own_chart(f))),
     ]
     return Document(
         title=T("The run explained"),
@@ -99,6 +99,7 @@ def _side_by_side(runs: list[RunFigures]) -> Table:
     row(T("tokens seen"), *(_figure(f, "tokens_seen", "count") for f in runs))
     row(T("hours of training"), *(_quantity(f.seconds / HOUR if f.seconds else None, ",.2f") for f in runs))
     row(T("loss"), *(_loss(f) for f in runs))
+    row(T("expected loss"), *(_quantity(_expected(f, f.run.last_step), ".2f") for f in runs))
     row(T("bits per byte"), *(_figure(f, "final_bits_per_byte", ".4f") for f in runs))
     row(T("loss at the end, projected"), *(_quantity(f.projected_loss, ".2f") for f in runs))
     row(T("time left"), *(_quantity(f.seconds_left, "duration") for f in runs))
@@ -172,6 +173,21 @@ def _row(c: Comparison, row: EqualRow, spec: str) -> tuple[Value, ...]:
     ]
     ahead: Value = c.runs[row.winner].name if row.winner is not None else T("too close to call")
     return (Quantity(row.at, spec), *losses, _KIND[row.kind], ahead if c.comparable is None else _NONE)
+
+
+def _expected(f: RunFigures, step: float) -> float | None:
+    return expected_at(f.plan, step) if f.plan is not None and step > 0 else None
+
+
+def _own_chart(f: RunFigures) -> list[Block]:
+    """One run against what the plan expects of it."""
+    points = _curve(f, "tokens")
+    if len(points) < 2 or not f.tokens_per_step:
+        return _charts([f])
+    steps = [f.run.last_step * i / 60 for i in range(1, 61)]
+    known = [(step * f.tokens_per_step, loss) for step in steps if (loss := _expected(f, step)) is not None]
+    series = [Series(f.name, points), *([Series(T("expected loss"), tuple(known))] if len(known) > 1 else [])]
+    return [LineChart(T("Loss against tokens"), tuple(series), T("tokens"), T("loss"))]
 
 
 def _charts(runs: list[RunFigures]) -> list[Block]:

@@ -2,9 +2,10 @@
 
 from onecard.advise.table import MemoryTable, Row
 from onecard.messages import T
-from onecard.report.advice_parts import saver_words
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
 from onecard.report.recommend_view import asked
+
+LETTERS = {"chunked_loss": "c", "recompute=cheap": "r", "recompute=block": "R", "adamw8bit": "8"}
 
 
 def memory_table_document(answer: MemoryTable) -> Document:
@@ -19,6 +20,8 @@ def memory_table_document(answer: MemoryTable) -> Document:
         T("10 B tokens: hours that this model would take for them, further than the time of the row goes."),
         T("`onecard recommend --gpu NAME` has the reasons, the runners-up and the config."),
     ]  # fmt: skip
+    if saving:
+        said.append(T("Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 adamw8bit."))
     return Document(
         title=T("What to run, by the memory of the card"),
         subtitle=asked(answer.budget),
@@ -37,8 +40,8 @@ def _row(row: Row, saving: bool) -> tuple[Value, ...]:
         f"{row.n_layer} × {row.n_embd}",
         Quantity(row.params, "count"),
         f"{row.batch_size} × {row.gradient_accumulation_steps}",
-        *((saver_words(row.savers),) if saving else ()),
+        *((" ".join(LETTERS[name] for name in row.savers) or "–",) if saving else ()),
         Quantity(row.step_seconds, "duration"),
-        Quantity(row.hours_10b, ",.0f", "h"),
+        Quantity(row.hours_10b, ",.0f", T("h")),
         Quantity(row.loss, ".2f"),
     )

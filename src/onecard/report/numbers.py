@@ -19,7 +19,7 @@ from babel.numbers import format_currency, format_decimal, format_percent
 from onecard.messages import Plural, T, Words
 from onecard.units import GIB, KIB, MIB, SUPERSCRIPT, show_duration
 
-_SPEC = re.compile(r"(,)?(?:\.(\d+))?([fgde%])?")
+_SPEC = re.compile(r"(\+)?(,)?(?:\.(\d+))?([fgde%])?")
 _FIELD_SCALE = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 _SCALES: Mapping[str, tuple[tuple[float, str], ...]] = {
     "es": ((1e12, "B"), (1e9, "mil M"), (1e6, "M")),  # B: billón, a million millions
@@ -58,13 +58,14 @@ class LocaleWords(Words):
         spec = _SPEC.fullmatch(format_spec)
         if not isinstance(value, int | float) or isinstance(value, bool) or spec is None or not math.isfinite(value):
             return str(super().format_field(value, format_spec))
-        plain = format(value, format_spec.replace(",", ""))
-        if spec[3] == "%":
-            return str(self.percent(value, int(spec[2] or 0)))
+        plus = "+" if spec[1] and value >= 0 else ""
+        plain = format(value, format_spec.replace(",", "").replace("+", ""))
+        if spec[4] == "%":
+            return plus + self.percent(value, 6 if spec[3] is None else int(spec[3]))  # Python's own % has six decimals
         if "e" in plain:  # 6e-04 stays as the config writes it
-            return plain.replace(".", self.decimal("0.1")[1])
+            return plus + plain.replace(".", self.decimal("0.1")[1])
         digits = len(plain.partition(".")[2])
-        return self.number(float(plain), digits, grouped=bool(spec[1]))
+        return plus + self.number(float(plain), digits, grouped=bool(spec[2]))
 
     def number(self, value: float, digits: int, grouped: bool = True) -> str:
         pattern = ("#,##,##0" if self.locale.language == "hi" else "#,##0") + ("." + "0" * digits if digits else "")

@@ -87,7 +87,10 @@ def _sizes(answer: Recommendation) -> Section:
     marked = (1,) if s.half is not None else (0,)
     columns = (Column(T("Size")), Column(T("parameters"), "right"), Column(T("tokens"), "right"),
                Column(T("time"), "right"), Column(T("loss"), "right"))  # fmt: skip
-    blocks += [Table(columns, tuple(rows), marked=marked), Notes(tuple(s.notes))]
+    notes: list[Text] = list(s.notes)
+    if any(size is not None and not size.in_support for size in (s.half, s.double)):
+        notes.append(T("One of these would see fewer tokens for its size than any public run: its loss is a guess."))
+    blocks += [Table(columns, tuple(rows), marked=marked), Notes(tuple(notes))]
     return Section(T("How much the size matters"), tuple(blocks))
 
 

@@ -7,10 +7,9 @@ drawing serves light, dark and paper.
 """
 
 import math
+import unicodedata
 from collections.abc import Callable
 from html import escape
-
-from rich.cells import cell_len
 
 from onecard.report.document import Bars, LineChart, Quantity, Series, StackedBar
 from onecard.report.language import Language
@@ -29,6 +28,11 @@ def _svg(height: float, title: str, about: str, body: list[str]) -> str:
     """The drawing with its name and its content in words, for those who hear it."""
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" class="chart">'
             f"<title>{escape(title)}</title><desc>{escape(about)}</desc>{''.join(body)}</svg>")  # fmt: skip
+
+
+def _letters(words: str) -> int:
+    """About how many letters wide: marks above and below (Devanagari's े, ु, ्) take no room."""
+    return sum(unicodedata.category(char) != "Mn" for char in words)
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", extra: str = "") -> str:
@@ -56,8 +60,8 @@ def stacked_bar(chart: StackedBar, language: Language) -> str:
     body.append(f'<path d="M{min(edge, WIDTH - 1):.1f} 2V46" stroke="currentColor" stroke-width="2"/>')
     body.append(_text(edge - 4 if edge > WIDTH / 2 else edge + 4, 56, caption, "end" if edge > WIDTH / 2 else "start"))
     y = 80.0
-    names = max(cell_len(language.text(part.label)) for part in chart.parts) * LETTER
-    values = max(cell_len(language.quantity(part.value)) for part in chart.parts) * LETTER
+    names = max(_letters(language.text(part.label)) for part in chart.parts) * LETTER
+    values = max(_letters(language.quantity(part.value)) for part in chart.parts) * LETTER
     columns = 2 if names + values + 45 < WIDTH / 2 else 1
     for number, part in enumerate(chart.parts):
         column, row = number % columns, number // columns
@@ -72,8 +76,8 @@ def stacked_bar(chart: StackedBar, language: Language) -> str:
 def bars(chart: Bars, language: Language) -> str:
     names = [language.text(part.label) for part in chart.rows]
     values = [language.quantity(part.value) for part in chart.rows]
-    left = min(max(map(cell_len, names)) * LETTER + 12, WIDTH * 0.45)
-    room = WIDTH - left - max(map(cell_len, values)) * LETTER - 16
+    left = min(max(map(_letters, names)) * LETTER + 12, WIDTH * 0.45)
+    room = WIDTH - left - max(map(_letters, values)) * LETTER - 16
     most = max((float(part.value.value) for part in chart.rows), default=0.0) or 1.0
     body = []
     for number, part in enumerate(chart.rows):
@@ -132,7 +136,7 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
             name = language.text(series.label)
             body.append(f'<rect x="{x_legend:.0f}" y="{height + 4:.0f}" width="14" height="4" fill="{fill(number)}"/>')
             body.append(_text(x_legend + 20, height + 10, name))
-            x_legend += cell_len(name) * LETTER + 48
+            x_legend += _letters(name) * LETTER + 48
         height += 18
     about = "; ".join(
         f"{language.text(s.label)}: {language.quantity(Quantity(s.points[0][1], chart.y_spec))} → "

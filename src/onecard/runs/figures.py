@@ -24,7 +24,6 @@ from onecard.units import HOUR
 
 _AGREES = 0.04  # a printed MFU is rounded, averaged and carries evaluations: so far off it still tells the same story
 _SHAPE = ("n_layer", "n_head", "n_embd", "block_size")
-_BATCH = ("batch_size", "gradient_accumulation_steps", "vocab_size", "bias", "tied", "dtype", "recipe", "dataset")
 
 
 @dataclass
@@ -126,13 +125,23 @@ def _config(run: Run, problems: list[Note]) -> RunConfig | None:
         return None
     if run.vocab_size and values.get("vocab_size") is None:
         values["vocab_size"] = run.vocab_size
-    for chosen in (values, {key: values[key] for key in (*_SHAPE, *_BATCH) if key in values}):
-        try:
-            return RunConfig.from_values(chosen)
-        except UserError as error:
-            problem = Note("config-wrong", "its config cannot be right: {why}", why=error.message)
-    problems.append(problem)
-    return None
+    try:
+        return RunConfig.from_values(_as_it_ran(values))
+    except UserError as error:
+        problems.append(Note("config-wrong", "its config cannot be right: {why}", why=error.message))
+        return None
+
+
+def _as_it_ran(values: dict[str, Any]) -> dict[str, Any]:
+    """nanoGPT trains where `onecard train` would refuse: a min_lr above the learning rate, a warm-up beyond the run."""
+    values = dict(values)
+    rate, lowest = values.get("learning_rate"), values.get("min_lr", RunConfig.min_lr)
+    if isinstance(rate, int | float) and isinstance(lowest, int | float) and 0 < rate < lowest:
+        values["min_lr"] = rate
+    steps, warm = values.get("max_iters"), values.get("warmup_iters", RunConfig.warmup_iters)
+    if isinstance(steps, int | float) and isinstance(warm, int | float) and 1 <= steps < warm:
+        values["warmup_iters"] = steps
+    return values
 
 
 def _dtype(f: RunFigures) -> str | None:
@@ -181,15 +190,17 @@ def _tokens(f: RunFigures) -> None:
 
 
 def _told_batch(run: Run) -> bool:
-    keys = ("batch_size", "gradient_accumulation_steps", "block_size")
-    return "header" in run.signs or run.format == "onecard" or any(key in run.config for key in keys)
+    """Whether the batch is the run's own, not nanoGPT's default for want of a better."""
+    told = any(key in run.config for key in ("batch_size", "gradient_accumulation_steps"))
+    whole = any(known.how == "config" for known in run.config.values())  # a config file: the rest are its defaults
+    return told or whole or "header" in run.signs
 
 
 def _printed_flops_per_second(f: RunFigures) -> float | None:
     peak = f.run.printed_peak_flops
-    if f.mfu_printed is None or peak is None or f.run.times.every_one_leaks:
+    if f.run.mfu_settled is None or peak is None or f.run.times.every_one_leaks:
         return None
-    return f.mfu_printed * peak
+    return f.run.mfu_settled * peak
 
 
 def _agrees_with_mfu(f: RunFigures, tokens: int) -> bool:

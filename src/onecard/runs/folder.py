@@ -3,6 +3,7 @@
 run = read_folder(Path("out"))
 """
 
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
     if kind == "start":
         _start(builder, line)
     elif kind == "step" and isinstance(step, int):
-        builder.step(step, loss=_number(line, "loss"), seconds=_number(line, "step_seconds"), mfu=_number(line, "mfu"))
+        builder.step(step, loss=_loss(line, "loss"), seconds=_number(line, "step_seconds"), mfu=_number(line, "mfu"))
         for key, values in gathered.items():
             value = _number(line, key)
             if value is not None and len(values) < _MOST:
@@ -61,7 +62,7 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
         run.kwh = _number(line, "kwh") or run.kwh
         run.wall_seconds = _number(line, "seconds") or run.wall_seconds
     elif kind == "eval" and isinstance(step, int):
-        figures = {key: _number(line, key) for key in ("val_loss", "train_loss", "bits_per_byte")}
+        figures = {key: _loss(line, key) for key in ("val_loss", "train_loss", "bits_per_byte")}
         builder.eval(step, **figures)
     elif kind == "event" and isinstance(line.get("event"), str):
         builder.sign(line["event"])
@@ -79,6 +80,12 @@ def _start(builder: RunBuilder, line: dict[str, Any]) -> None:
     run.params_total = _whole(line, "parameters") or run.params_total
     run.gpus = _whole(line, "processes") or run.gpus
     run.peak_flops = run.printed_peak_flops = _number(line, "peak_flops") or run.peak_flops
+
+
+def _loss(line: dict[str, Any], key: str) -> float | None:
+    """A number, or the NaN that a lost run logs, which must not be hidden."""
+    value = line.get(key)
+    return value if isinstance(value, float) and not math.isfinite(value) else _number(line, key)
 
 
 def _number(line: dict[str, Any], key: str) -> float | None:

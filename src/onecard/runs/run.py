@@ -54,6 +54,7 @@ class Run:
     last_step: int = 0
     last_loss: float | None = None
     mfu_printed: float | None = None  # median of what the log printed, as a fraction
+    mfu_settled: float | None = None  # its 90th percentile: nanoGPT's running mean sags after each evaluation
     printed_peak_flops: float | None = None  # what that figure was divided by, where it is known
     params_printed: float | None = None
     params_error: float = 0.0  # half a unit of the printed figure's last digit
@@ -83,6 +84,8 @@ class Run:
     unreadable_lines: list[str] = field(default_factory=list)
     superseded: int = 0
     clock_jumps: int = 0
+    gaps: int = 0  # jumps of the step count by more than five times the usual
+    widest_gap: tuple[int, int] | None = None
 
     def value(self, key: str) -> Any:
         known = self.config.get(key)
@@ -100,6 +103,8 @@ class RunBuilder:
         self._elapsed: tuple[int, float] | None = None
         self._evaluated: int | None = None
         self._last: int | None = None
+        self._strides: list[int] = []  # the first steps between lines, for what is usual
+        self._stride: float | None = None
 
     @property
     def empty(self) -> bool:
@@ -177,7 +182,9 @@ class RunBuilder:
             self._last = run.evals[-1].step
             run.first_step = run.evals[0].step
         run.last_step = max(self._last, run.evals[-1].step if run.evals else 0)
-        run.mfu_printed = statistics.median(self._mfus) if self._mfus else None
+        if self._mfus:
+            run.mfu_printed = statistics.median(self._mfus)
+            run.mfu_settled = sorted(self._mfus)[int(0.9 * (len(self._mfus) - 1))]
         usual = run.times.median()
         if usual is not None:  # the steps before the first logged one took their time too
             offset = run.first_step * usual
@@ -196,6 +203,8 @@ class RunBuilder:
         since = step - (self._last if self._last is not None else step)
         if self._last is None:
             run.first_step = step
+        else:
+            self._note_gap(self._last, step)
         if elapsed is not None:
             seconds = self._from_clock(step, elapsed)
         counted = None
@@ -218,6 +227,15 @@ class RunBuilder:
             run.last_loss = loss
         else:
             self.unreadable(f"step {step}: loss {loss:g}")
+
+    def _note_gap(self, before: int, step: int) -> None:
+        if len(self._strides) < 32:
+            self._strides.append(step - before)
+            self._stride = statistics.median(self._strides)
+        if self._stride is not None and len(self._strides) >= 5 and step - before > 5 * self._stride:
+            self.run.gaps += 1
+            if self.run.widest_gap is None or step - before > self.run.widest_gap[1] - self.run.widest_gap[0]:
+                self.run.widest_gap = before, step
 
     def _from_clock(self, step: int, elapsed: float) -> float | None:
         """Seconds per step since the last clock reading; a clock that goes back is counted and not believed."""

@@ -13,6 +13,7 @@ from functools import cache
 import torch
 
 from onecard.errors import UserError
+from onecard.facts.here import seen_cards
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ def choose_device(asked: str, local_rank: int = 0) -> torch.device:
     if asked == "cuda":
         return torch.device("cuda", local_rank)
     return device
+
+
+def unseen_card(device: torch.device, asked: str) -> str | None:
+    """A sentence when the run would fall to the CPU although the driver shows a card: torch's build cannot use it."""
+    if device.type != "cpu" or asked == "cpu":
+        return None
+    cards = seen_cards()
+    if not cards:
+        return None
+    return (f"card: the driver shows a {cards[0].name}, but this torch ({torch.__version__}) cannot see it, so the CPU trains; "
+            "install torch 2.13.0 by pytorch.org's instructions for your system")  # fmt: skip
 
 
 def choose_precision(asked: str, device_type: str, capability: tuple[int, int] | None = None) -> Precision:

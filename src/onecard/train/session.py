@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 
-from onecard import __version__
 from onecard.config import RunConfig, to_toml
 from onecard.data import Dataset, open_dataset
 from onecard.errors import UserError
@@ -34,6 +33,7 @@ from onecard.train.pretrained import load_weights
 from onecard.train.progress import Progress, check_same_model
 from onecard.train.step import Stepper
 from onecard.train.workers import Workers
+from onecard.version import __version__
 
 
 class Viewer(Protocol):
@@ -183,6 +183,8 @@ def open_session(
     shape = params(config.shape)
     precision = machine.precision_of(config.dtype, device)
     flight.say(f"precision: {precision.why}")
+    if unseen := machine.unseen_card(device, config.device):
+        flight.say(unseen)
     if workers.first and not config.eval_only:
         preflight.check_disk(config, shape.total, folder, flight)
     forward = preflight.compiled_forward(model, config, device, precision, flight)

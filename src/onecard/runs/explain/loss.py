@@ -14,8 +14,8 @@ def not_finite(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to losses that stay numbers."""
     if f.run.not_finite:
         yield Finding(
-            Note("not-finite", "{name}: the loss is no number from step {step:int} on, or there at least: the run is lost "
-                 "from there; a lower learning rate, or bf16 instead of fp16", name=f.name, step=f.run.not_finite[0]),
+            Note("not-finite", "{name}: the loss is not a number at step {step:int}: what comes after it is lost; a lower "
+                 "learning rate, or bf16 instead of fp16", name=f.name, step=f.run.not_finite[0]),
             {"steps": f.run.not_finite}, (f.name,),
         )  # fmt: skip
 

@@ -95,6 +95,38 @@ def resumed(f: RunFigures) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def gaps(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to logs whose lines come evenly."""
+    if f.run.widest_gap is not None:
+        first, last = f.run.widest_gap
+        yield Finding(
+            Note("gaps", "{name}: the log jumps over steps ({n:int}×), at the widest from step {first:int} to {last:int}: lines "
+                 "are missing, or a number is damaged", name=f.name, n=f.run.gaps, first=first, last=last),
+            {"gaps": f.run.gaps, "widest": [first, last]}, (f.name,),
+        )  # fmt: skip
+
+
+def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where one of the two losses is missing, nor to the first steps, where the curve falls steeply."""
+    apart = []
+    for e in f.run.evals:
+        around = f.run.curve.loss_at(e.step) if e.val_loss is not None and e.step > 20 else None
+        if (
+            around is not None
+            and e.val_loss is not None
+            and abs(e.val_loss - around.value) > max(0.4, 5 * around.error)
+        ):
+            apart.append((e.step, e.val_loss, around.value))
+    if apart:
+        step, val, train = apart[-1]
+        yield Finding(
+            Note("evaluation-apart", "{name}: at step {step:int} the validation loss {val:.3f} is far from the training loss "
+                 "{train:.3f} around it: other data, learnt by heart, or a damaged number", name=f.name, step=step, val=val,
+                 train=train),
+            {"steps": [s for s, _, _ in apart[:20]], "val_loss": val, "train_loss": train}, (f.name,),
+        )  # fmt: skip
+
+
 def missing(f: RunFigures) -> Iterator[Finding]:
     """What is not known and what would tell. Does not apply where everything is known."""
     if f.device is None and f.run.peak_flops is None and f.step_seconds is not None:
@@ -119,5 +151,16 @@ def comparable(c: "Comparison") -> Iterator[Finding]:
         yield Finding(c.comparable, dict(c.comparable.values), tuple(f.name for f in c.runs))
 
 
-RULES = (unreadable, disagreements, too_short, compile_leak, evaluation_leak, clock, resumed, missing)
+RULES = (
+    unreadable,
+    disagreements,
+    too_short,
+    compile_leak,
+    evaluation_leak,
+    clock,
+    resumed,
+    gaps,
+    evaluation_apart,
+    missing,
+)
 PAIR_RULES = (comparable,)

@@ -21,7 +21,7 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
 # Forks print grad_norm or lr between loss and time, and tokens per second after mfu.
 _ITER = re.compile(
     rf"iter (\d+): loss ({_NUMBER})(?:, (?!time|mfu)[\w ]+[ :=]+{_NUMBER})*(?:, time ({_NUMBER})ms)?"
-    rf"(?:, mfu ({_NUMBER})%)?(?:, (?!time|mfu)(?:(?!iter \d).)*)?",
+    rf"(?:, mfu ({_NUMBER})%)?(?:, (?!time|mfu)(?:(?!iter \d)[^,])*\d(?:(?!iter \d)[^,])*)*",
     re.I,
 )
 _BARE = re.compile(rf"iter \d+: loss (?:\d+\.\d{{4}}|{_NUMBER}, .*|nan|inf)", re.I)  # `loss 5.1` alone may be cut off

@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -35,6 +36,9 @@ def read_trainer(file: BinaryIO, name: str) -> list[Run]:
 
 
 def _number(value: Any) -> float | None:
+    """A number, NaN and infinity among them, as Python's JSON writes them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
     return (
         float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 else None
     )

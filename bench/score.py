@@ -1,0 +1,78 @@
+"""What a table of predictions is scored by: shared by accuracy.py and loss_accuracy.py.
+
+>>> score([Answer("a", "f", "time", 1.1, 0.9, 1.3, 1.0)])["median_abs_error"]
+0.1
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One prediction beside its measurement; or the reason why there is none."""
+
+    id: str
+    family: str
+    kind: str
+    predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
+    measured: float | None = None
+    skipped: str | None = None
+    note: str = ""
+    foreign: bool = False
+    quality: str = ""
+
+    @property
+    def scored(self) -> bool:
+        return self.predicted is not None and self.measured is not None and self.skipped is None
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: _tidy(value) for key, value in asdict(self).items()}
+
+
+def score(answers: Iterable[Answer], relative: bool = True) -> dict[str, Any]:
+    """Median and 90th-percentile absolute error, signed bias, and how many measurements the range held; as fractions of
+    the measurement, or in its own unit."""
+    kept = [a for a in answers if a.scored]
+    if not kept:
+        return {"n": 0, "median_abs_error": None, "p90_abs_error": None, "bias": None, "coverage": None}
+    errors = [(a.predicted - a.measured) / (a.measured if relative else 1) for a in kept]  # type: ignore[operator]
+    sizes = sorted(map(abs, errors))
+    held = sum(a.low <= a.measured <= a.high for a in kept)  # type: ignore[operator]
+    return {
+        "n": len(kept),
+        "median_abs_error": _tidy(quantile(sizes, 0.5)),
+        "p90_abs_error": _tidy(quantile(sizes, 0.9)),
+        "bias": _tidy(quantile(sorted(errors), 0.5)),
+        "coverage": _tidy(held / len(kept)),
+    }
+
+
+def by_family(answers: list[Answer], relative: bool = True) -> dict[str, dict[str, Any]]:
+    return {f: score([a for a in answers if a.family == f], relative) for f in sorted({a.family for a in answers})}
+
+
+def family_mean(families: dict[str, dict[str, Any]], field: str) -> float | None:
+    """The mean over families, so that one big sweep does not hide the rest."""
+    values = [each[field] for each in families.values() if each[field] is not None]
+    return _tidy(sum(values) / len(values)) if values else None
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    """Linear between neighbours, as numpy's default."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _tidy(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"

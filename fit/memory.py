@@ -1,0 +1,159 @@
+"""Fit what a card shows beyond what torch allocates, and how far to trust it; writes src/onecard/facts/memory_fit.json.
+
+    python fit/memory.py            # fits, prints the residuals with each family left out, writes the constants
+
+What is allocated is counted, not fitted (plan/memory). Fitted are the CUDA context (a constant and a part that grows with
+the card's units), the share of late tensors that hide in the logits' place, and the range. A guess pulls on each
+constant, so that a family left out is predicted from the others and the guess, never from itself.
+"""
+
+import json
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from fit.runs import DATA, Run, read_runs  # noqa: E402
+from onecard.plan.memory import StepMemory, step_memory  # noqa: E402
+from onecard.plan.result import Range  # noqa: E402
+from onecard.units import MIB  # noqa: E402
+
+OUT = ROOT / "src" / "onecard" / "facts" / "memory_fit.json"
+# Before any reading: a CUDA context is 300–500 MiB in torch's forum and documentation, whatever the card.
+GUESS = {"context_bytes": 450 * MIB, "context_bytes_per_unit": 0.0, "late_share": 1.0}
+# How strongly each guess pulls, as the size of a change that weighs as much as a family that is one per cent off.
+PULL = {"context_bytes": 200 * MIB, "context_bytes_per_unit": 4 * MIB, "late_share": 0.2}
+STEP = {"context_bytes": 10 * MIB, "context_bytes_per_unit": 0.2 * MIB, "late_share": 0.02}
+FIXED = {"nccl_bytes": 500 * MIB}  # NCCL's buffers and a second context's share; one row (22,001 MiB on an H800) agrees
+
+
+@dataclass(frozen=True)
+class Reading:
+    run: Run
+    bytes: float
+
+
+def readings(path: Path = DATA / "public_runs.csv") -> list[Reading]:
+    """The PyTorch rows with a memory reading that is not a guess."""
+    found = []
+    for run in read_runs(path):
+        if run.workload is None or run.memory_gb is None or run.foreign or run.quality == "C":
+            continue
+        method = run.row.get("vram_method", "").lower()
+        unit = 2**30 if "reserved" in method else 1e9  # scripts that print reserved memory divide by 1024³
+        found.append(Reading(run, run.memory_gb * unit))
+    return found
+
+
+def reading_of(memory: StepMemory, run: Run) -> Range:
+    method = run.row.get("vram_method", "").lower()
+    if "allocated" in method:
+        return memory.allocated
+    return memory.reserved if "reserved" in method else memory.process
+
+
+def error(reading: Reading, fit: dict[str, Any]) -> float:
+    run = reading.run
+    assert run.workload is not None
+    assert run.device is not None
+    return reading_of(step_memory(run.workload, run.device, fit), run).mid / reading.bytes - 1
+
+
+def _whole(values: dict[str, float]) -> dict[str, Any]:
+    return {**values, **FIXED, "spread": [0.0, 0.0]}
+
+
+def cost(readings: list[Reading], values: dict[str, float]) -> float:
+    """Families count alike; errors beyond 10 % are another model than the row says, and pull no harder."""
+    fit = _whole(values)
+    families: dict[str, list[float]] = {}
+    for reading in readings:
+        families.setdefault(reading.run.family, []).append(min(0.1, abs(error(reading, fit))) ** 2)
+    data = sum(statistics.mean(errors) for errors in families.values())
+    return data + sum((0.01 * (values[key] - GUESS[key]) / PULL[key]) ** 2 for key in GUESS)
+
+
+def fit_memory(readings: list[Reading]) -> dict[str, float]:
+    """Coordinate descent from the guess; three constants, so nothing cleverer is needed."""
+    values = dict(GUESS)
+    best = cost(readings, values)
+    scale = 8.0
+    while scale >= 1:
+        moved = False
+        for key in GUESS:
+            for sign in (1, -1):
+                trial = {**values, key: max(0.0, values[key] + sign * scale * STEP[key])}
+                found = cost(readings, trial)
+                if found < best - 1e-12:
+                    values, best, moved = trial, found, True
+        if not moved:
+            scale /= 2
+    return values
+
+
+def leave_out(readings: list[Reading]) -> dict[str, dict[str, float]]:
+    """Constants for each family, fitted on all the others."""
+    return {
+        family: fit_memory([reading for reading in readings if reading.run.family != family])
+        for family in sorted({reading.run.family for reading in readings})
+    }
+
+
+def spread(readings: list[Reading], held_out: dict[str, dict[str, float]]) -> list[float]:
+    """How far below and above the prediction one measurement in ten lies; a large family counts as ten rows."""
+    ratios: list[tuple[float, float]] = []
+    sizes: dict[str, int] = {}
+    for reading in readings:
+        sizes[reading.run.family] = sizes.get(reading.run.family, 0) + 1
+    for reading in readings:
+        off = 1 / (1 + error(reading, _whole(held_out[reading.run.family]))) - 1
+        ratios.append((off, min(1.0, 10 / sizes[reading.run.family])))
+    ratios.sort()
+    total = sum(weight for _, weight in ratios)
+
+    def quantile(share: float) -> float:
+        reached = 0.0
+        for off, weight in ratios:
+            reached += weight
+            if reached >= share * total:
+                return off
+        return ratios[-1][0]
+
+    return [round(max(0.01, -quantile(0.1)), 4), round(max(0.01, quantile(0.9)), 4)]
+
+
+def main() -> int:
+    known = readings()
+    held_out = leave_out(known)
+    families: dict[str, list[float]] = {}
+    for reading in known:
+        off = error(reading, _whole(held_out[reading.run.family]))
+        families.setdefault(reading.run.family, []).append(off)
+    print(f"{'left out':24}{'rows':>5}{'median':>9}{'p90':>9}{'bias':>9}")
+    for family, errors in families.items():
+        size = sorted(map(abs, errors))
+        print(f"{family:24}{len(errors):>5}{statistics.median(size):>9.2%}{size[int(0.9 * (len(size) - 1) + 0.5)]:>9.2%}"
+              f"{statistics.mean(errors):>+9.2%}")  # fmt: skip
+    every = sorted(abs(off) for errors in families.values() for off in errors)
+    print(f"{'all':24}{len(every):>5}{statistics.median(every):>9.2%}{every[int(0.9 * (len(every) - 1) + 0.5)]:>9.2%}")
+    values = fit_memory(known)
+    low, high = spread(known, held_out)
+    inside = [-high <= off / (1 + off) <= low for errors in families.values() for off in errors]
+    print(f"the range of {-low:+.1%} to {high:+.1%} holds {statistics.mean(inside):.0%} of the rows, left out")
+    answer = {
+        "source": "fit/memory.py over fit/data/public_runs.csv, PyTorch rows of quality A and B",
+        **{key: round(value, 4) for key, value in values.items()},
+        **FIXED,
+        "spread": [low, high],
+    }
+    OUT.write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(answer, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

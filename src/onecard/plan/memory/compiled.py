@@ -1,0 +1,116 @@
+"""Live bytes at the moments of a compiled step that can be its peak: what AOTAutograd saves and Inductor schedules.
+
+Pointwise chains are fused and leave nothing behind; the backward graph hands over all its gradients at the end, so a
+second set of them grows while activations are given back.
+
+>>> w = Workload(12, 12, 768, 50304, 1024, batch_size=8, accumulation=4)
+>>> round(max(map(total, moments(w))) / 2**30, 2)
+6.96
+"""
+
+from dataclasses import dataclass
+
+from onecard.plan.memory.chunked import chunked_loss
+from onecard.plan.memory.size import Moment, Sizes, total
+from onecard.plan.workload import Workload
+
+__all__ = ["moments", "total"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer: what is kept for the backward pass, and how much more the last layer's backward pass needs."""
+
+    kept: int
+    widest: int
+    cast: int  # half-precision weights that are there then, besides those kept from the forward pass
+
+
+def block(s: Sizes) -> Block:
+    n, r, x, w = s.tokens, s.matmul, s.residual, s.work
+    width, ff = w.n_embd, w.ff_width
+    stream, out = x * width * n, r * width * n
+    qkv = r * (width + 2 * w.kv_width) * n
+    up = r * ff * n
+    scores = w.n_head * w.block_size * n
+    masks = 2 * width * n if w.dropout else 0
+    turned = 2 * out + 8 * w.n_head * n if w.modern else 0  # queries and keys, normalised and turned
+    if w.flash:
+        attention = qkv + turned + out + 4 * w.n_head * n
+    else:
+        held = (2 * r if s.mixed or w.dropout else r) + (1 if w.dropout else 0)
+        attention = qkv + turned + out + 8 * w.n_head * n + held * scores
+    recast = out if s.mixed or w.dropout else 0
+    recast += 0 if s.mixed else 2 * out  # nothing to cast: gradients stay as they came
+    one = s.cast_layers // w.n_layer
+    if w.recompute == "none":
+        kept = 2 * (stream + out + 4 * n) + attention + up * (3 if w.gated else 2) + masks
+        if w.modern:
+            return Block(kept, stream + 2 * out, 0)
+        return Block(kept, 2 * stream + out + recast, 0)  # the last norm's backward pass
+    if w.recompute == "cheap":
+        kept = stream + qkv + 2 * out + up * (2 if w.gated else 1)
+        mlp = stream + recast + up + (stream + masks if w.dropout else 0)
+        if w.flash:
+            return Block(kept + 4 * w.n_head * n, mlp + (3 * out if w.modern else 0), one // 3)
+        attention = stream + 5 * out + r * scores - up
+        return Block(kept + r * scores, out + max(mlp, attention), one // 3)
+    # the last layer is computed again up to its output, and the activation's tanh kept in fp32
+    again = (0 if w.modern else stream + 4 * ff * n) + 4 * out + attention + 2 * up
+    again += stream + out + masks if w.dropout else 0
+    if not w.flash:  # Inductor starts on the next layer's scores before it is done with the last one's
+        again += (r * scores + 2 * out) if w.n_layer > 1 else 0
+        one = s.cast_layers
+    return Block(stream, again + stream + recast, one)
+
+
+def moments(w: Workload) -> list[Moment]:
+    s = Sizes(w)
+    b = block(s)
+    n, r, x = s.tokens, s.matmul, s.residual
+    width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
+    table = vocab * width
+    stream, out = x * width * n, r * width * n
+    lookup = s.embedding_bytes + s.bias_bytes  # a mask over documents is made once for all layers
+    kept = layers * b.kept + lookup
+    casts = s.cast_layers if w.recompute == "none" else 0
+    found: list[Moment] = []
+
+    def at(gradients: int = 0, cast: int = 0, activations: int = 0, loss: int = 0) -> None:
+        moment = s.base()
+        moment["gradients"] += gradients
+        moment["cast_weights"] += cast
+        moment["activations"] += activations
+        moment["logits_and_loss"] += loss
+        found.append(moment)
+
+    answer = 4 if w.modern else r  # bytes of a logit that is handed back: a soft cap makes it fp32
+    zeros = 0 if w.chunked_loss or not w.spare_logits else answer * vocab * n
+    head_in = {"none": stream + out, "cheap": 2 * out, "block": out}[w.recompute]
+    if w.chunked_loss:
+        for cast, activations, loss in chunked_loss(s, kept + 2 * stream, casts, casts):
+            at(0, cast, activations, loss)
+        head_grad = x * table
+    else:
+        # logits, their gradient, and a table of zeros: autograd's gradient for the logits that nobody used
+        logits = (r + answer if w.modern else 2 * r) * vocab * n
+        if w.loss_outside:
+            logits, zeros = 3 * (r if w.pure else 4) * vocab * n, r * vocab * n
+            at(0, casts + s.cast_head, kept + head_in, logits)
+        else:
+            at(0, casts + s.cast_head, kept + head_in, logits + zeros)
+        head_grad = r * table
+    # the last layer's backward pass
+    at(0, casts + b.cast, kept + b.widest, zeros + head_grad)
+    # the first layer's, when the gradients of all others are there
+    new = x * s.parameters
+    others = new - x * (s.layer_parameters + (0 if w.modern else w.block_size * width) + table)
+    one_cast = s.cast_layers // layers
+    at(others, one_cast, b.kept + lookup + b.widest, zeros + (head_grad if w.tied else 0))
+    qkv = r * (width + 2 * w.kv_width) * n
+    turning = 0 if s.mixed else x * width * w.ff_width  # a gradient that comes out transposed is copied
+    at(new - x * table + turning, 0, lookup + 2 * stream + qkv, zeros + (head_grad if w.tied else 0))
+    # the end: all new gradients, the embedding's in three copies
+    at(new, 0, stream, zeros + (r if s.mixed else 0) * table + (x * table if w.tied else 0))
+    found.append(s.optimizer_moment())
+    return found

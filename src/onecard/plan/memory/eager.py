@@ -1,0 +1,148 @@
+"""Live bytes at the moments of an eager step that can be its peak, read off the autograd graph tensor by tensor.
+
+n tokens in a micro-batch, C width, F width of the MLP, H heads, T context, V vocabulary, L layers. `r` is the size of
+a number in matmuls (2 under autocast), `x` in the residual stream and the weights (4; 2 where all is bf16).
+
+>>> w = Workload(2, 12, 768, 50304, 1024, batch_size=8, accumulation=4, compiled=False)
+>>> max(moments(w), key=total)["logits_and_loss"] == 12 * w.tokens * w.vocab_size
+True
+"""
+
+from dataclasses import dataclass
+
+from onecard.plan.memory.chunked import chunked_loss
+from onecard.plan.memory.size import Moment, Sizes, total
+from onecard.plan.workload import Workload
+
+__all__ = ["moments", "total"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer: what its forward pass keeps for the backward pass, and what comes on top at its widest places."""
+
+    kept: int  # from the forward to the backward pass
+    whole: int  # kept without recomputation: what is there once the layer has been computed again
+    attention: int  # of `whole`, what is still needed when the MLP's backward pass is done
+    forward_extra: int  # above all that, inside the attention's forward pass
+    again_extra: int  # above `kept`, where the attention is computed again
+    backward_extra: int  # and inside its backward pass
+
+
+def block(s: Sizes) -> Block:
+    n, r, x, w = s.tokens, s.matmul, s.residual, s.work
+    width, heads, length = w.n_embd, w.n_head, w.block_size
+    stream = x * width * n
+    norm = (s.norm_stats + r * width) * n
+    qkv = r * (width + 2 * w.kv_width) * n
+    out = r * width * n
+    dropped = width * n if w.dropout else 0  # a mask of bytes
+    fresh = stream if s.mixed else 0  # the norm's fp32 output, which a function's argument keeps alive
+    if w.flash:
+        inner = qkv + out + 4 * heads * n + s.bias_bytes
+        forward_extra = fresh
+        again_extra = 0
+        # the gradients of the output and of q, k, v; FlashAttention-2 adds up dq in fp32
+        backward_extra = out + qkv + (0 if s.bias_bytes or r == 4 else s.flash_work)
+    else:
+        scores = heads * length * n
+        saved, widest = _scores(s)
+        mask = length * n if w.mask_documents else length * length
+        inner = 3 * out + saved * scores + mask + out
+        forward_extra = fresh + qkv - 2 * out + (widest - saved) * scores + 2 * mask
+        again_extra = norm + fresh + 3 * out + widest * scores + 3 * mask
+        again_extra += -r * scores if w.recompute == "cheap" else qkv
+        backward_extra = (widest - saved) * scores - out
+    between = stream if w.modern else 0  # the norm's output, which the short convolution keeps
+    turned = 0
+    if w.modern:  # queries and keys, normalised in fp32 and turned
+        turned = (2 * stream if s.mixed else 0) + 2 * out + 8 * heads * n
+    attention = stream + norm + between + turned + inner + dropped
+    whole = attention + stream + norm + between + s.mlp_bytes + dropped + s.foreign_bytes
+    kept = {"none": whole, "block": stream, "cheap": stream + _costly(s)}[w.recompute]
+    return Block(kept, whole, attention, forward_extra, again_extra, backward_extra)
+
+
+def _scores(s: Sizes) -> tuple[int, int]:
+    """Bytes a score of the attention written out: kept for the backward pass, and at most."""
+    r = s.matmul
+    if s.work.dropout:
+        return (7, 13) if s.mixed else (2 * r + 1, 3 * r + 1)
+    return (4 + r, 12) if s.mixed else (r, 3 * r)
+
+
+def _costly(s: Sizes) -> int:
+    """The outputs of matmuls and attention, which `recompute = "cheap"` keeps."""
+    n, r, w = s.tokens, s.matmul, s.work
+    outputs = r * (w.n_embd + 2 * w.kv_width + 3 * w.n_embd + w.ff_width * (2 if w.gated else 1)) * n
+    if w.flash:
+        return outputs + 4 * w.n_head * n
+    return outputs + r * w.n_head * w.block_size * n
+
+
+def moments(w: Workload) -> list[Moment]:
+    s = Sizes(w)
+    b = block(s)
+    n, r, x = s.tokens, s.matmul, s.residual
+    width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
+    table = vocab * width
+    stream = x * width * n
+    lookup = s.embedding_bytes + (stream if w.modern else 0)  # the modern recipe norms the embedding first
+    kept = layers * b.kept + lookup
+    casts = s.cast_layers if w.recompute == "none" else 0
+    head_in = stream + (s.norm_stats + r * width) * n  # the last norm's input, and the head's
+    fresh = stream if s.mixed else 0
+    pending = x * table if w.tied else 0  # the head's gradient waits for the embedding's, its other half
+    first = s.base(gradients=0)
+    found: list[Moment] = []
+
+    def at(gradients: int = 0, cast: int = 0, activations: int = 0, loss: int = 0) -> None:
+        moment = dict(first)
+        moment["gradients"] += gradients
+        moment["cast_weights"] += cast
+        moment["activations"] += activations
+        moment["logits_and_loss"] += loss
+        found.append(moment)
+
+    if w.chunked_loss:
+        body = kept + stream + s.norm_stats * n + (fresh if s.mixed else r * width * n)
+        for cast, activations, loss in chunked_loss(s, body, s.cast_layers, casts):
+            at(0, cast, activations, loss)
+    else:
+        held = r * vocab * n if w.keeps_logits else 0
+        exact = r if w.pure else 4  # bytes of a number in the loss: fp32 but where nothing is
+        copies = 3 + (1 if w.modern or w.modules == "transformers" else 0)  # a soft cap's tanh, a shifted copy
+        at(cast=casts + s.cast_head, activations=kept + head_in, loss=copies * exact * vocab * n + held)
+        forward = (r + 8 if s.mixed else 2 * exact) * vocab * n + (copies - 3) * exact * vocab * n
+        at(cast=s.cast_layers + s.cast_head, activations=kept + head_in + fresh, loss=forward + held)
+        # the head's backward pass: its weight's gradient, then that cast to fp32
+        at(cast=casts + s.cast_head, activations=kept + head_in + r * width * n, loss=r * vocab * n + r * table)
+        if s.mixed:
+            at(cast=casts, activations=kept + 2 * stream + s.norm_stats * n, loss=(r + 4) * table)
+    # the last block's backward pass, then the first's, when all other gradients are there
+    again = b.whole - b.kept if w.recompute != "none" else 0
+    again += r * width * n if w.recompute == "cheap" else 0  # the last matmul's output, kept but not asked for
+    one_cast = s.cast_layers // layers if layers else 0
+    copy = r * width * n if s.mixed or w.dropout else 0
+    mlp = stream + copy + r * w.ff_width * n - (width * n if w.dropout else 0)
+    if w.modern:  # the square's backward pass makes three
+        mlp += 2 * r * w.ff_width * n - copy
+    for done in (0, layers - 1):
+        left = layers - done
+        cast = casts * left // layers if casts else one_cast
+        grads = s.new_gradients * done // layers + (0 if w.accumulation > 1 or w.tied else x * table)
+        saved = left * b.kept + lookup
+        weight = r * width * w.ff_width
+        at(grads, cast, saved + again + mlp + weight, pending)
+        at(grads, cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
+        if w.recompute != "none":
+            at(grads, cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
+    # the forward pass of the last block
+    at(cast=s.cast_layers, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + lookup)
+    # the end: the embedding's gradient, made dense, added to the head's
+    rest = s.new_gradients
+    at(rest, 0, stream + 4 * width * w.block_size, x * table + pending)
+    if w.tied:
+        at(rest, 0, 0, 3 * x * table)
+    found.append(s.optimizer_moment())
+    return found

@@ -1,0 +1,217 @@
+"""The rules, one by one: each speaks where it should and is silent where it does not apply."""
+
+import io
+import json
+import math
+import random
+
+import pytest
+from run_logs import nanogpt_log, small_run, wide_run
+
+from onecard.cli import main
+from onecard.facts import find_gpu
+from onecard.runs.curve import StepTimes
+from onecard.runs.explain import explain
+from onecard.runs.figures import figures
+from onecard.runs.foreign.text import read_text
+
+CARD = find_gpu("RTX 4070")
+CURVE = {0: 10.9, 100: 6.5, 500: 5.0, 2000: 4.2}
+
+
+def of(text, gpu=CARD):
+    return figures(read_text(io.BytesIO(text.encode()), "run")[0], gpu)
+
+
+def found(f):
+    return {finding.note.code: finding for finding in explain(f)}
+
+
+def test_a_healthy_run_raises_no_alarm():
+    f = of(nanogpt_log(768, 6e-4, 9.34, 8, 64, {0: 10.9, 250: 5.6, 1000: 4.25, 2000: 3.85}, 2000, evals=500))
+    said = found(f)
+    alarms = {"unreadable", "stuck", "diverging", "spikes", "not-finite", "slows-down", "uneven-steps", "compile-off",
+              "data-repeats", "overfitting", "learning-rate-high", "learning-rate-low", "perplexity-for-loss",
+              "params-disagree", "tokens-disagree", "mfu-disagrees", "one-iteration", "clock-back", "memory-spill"}  # fmt: skip
+    assert not alarms & set(said)
+    assert {"mfu-against-a100", "compile-in-first-step", "evaluation-in-steps"} <= set(said)
+    assert {"as-planned", "slower-unexplained", "faster-than-planned"} & set(said)
+
+
+def test_compile_off_names_its_gain_and_fallback_is_seen():
+    off = of(small_run().replace("n_embd = 384", "n_embd = 384\ncompile = False"))
+    assert found(off)["compile-off"].gain > 0.05
+    fell = of("torch._dynamo hit config.suppress_errors\n" + small_run())
+    assert "compile-fell-back" in found(fell)
+    assert "compile-off" not in found(of(small_run()))
+
+
+def test_slow_attention_is_seen():
+    slow = of("WARNING: using slow attention. Flash Attention requires PyTorch >= 2.0\n" + small_run())
+    assert found(slow)["attention-slow"].gain > 0
+    assert "attention-slow" not in found(of(small_run()))
+
+
+def test_a_small_micro_batch_names_the_larger_one():
+    small = of(nanogpt_log(768, 6e-4, 14.0, 1, 512, CURVE, 1000))
+    finding = found(small)["micro-batch-small"]
+    assert finding.evidence["try"] >= 2
+    assert finding.gain == pytest.approx(finding.evidence["gain"])
+    assert "micro-batch-small" not in found(of(nanogpt_log(768, 6e-4, 9.34, 8, 63, CURVE, 500)))  # cannot be halved
+
+
+def test_a_narrow_model_is_logits_bound():
+    assert found(of(small_run()))["logits-bound"].evidence["head_share"] == pytest.approx(0.386, abs=0.01)
+    assert "logits-bound" not in found(of(wide_run()))
+
+
+def test_evaluation_too_often():
+    often = of(small_run(evals=50, losses={0: 10.9, 1000: 4.5}))
+    assert found(often)["evaluation-often"].evidence["share"] == pytest.approx(25 * 20 / (25 * 20 + 3900), abs=0.02)
+    assert "evaluation-often" not in found(of(small_run()))
+
+
+def test_when_every_logged_step_follows_an_evaluation_the_time_is_only_a_bound():
+    f = of(small_run(log_interval=500))
+    said = found(f)
+    assert said["every-time-leaks"].evidence["step_seconds_at_most"] == pytest.approx(28.9, rel=0.01)
+    assert "slower-unexplained" not in said
+
+
+def test_throttling_is_a_drift():
+    lines = small_run(evals=0).splitlines()
+    hot = [line if not line.startswith("iter") else _slower(line) for line in lines]
+    finding = found(of("\n".join(hot)))["slows-down"]
+    assert finding.evidence["drift"] == pytest.approx(1.2, abs=0.05)
+    assert "slows-down" not in found(of(small_run()))
+
+
+def _slower(line):
+    step = int(line.split()[1].rstrip(":"))
+    time = float(line.split("time ")[1].split("ms")[0])
+    return line.replace(f"time {time:.2f}ms", f"time {time * (1.2 if step > 500 else 1):.2f}ms")
+
+
+def test_uneven_steps_are_not_explained_away():
+    finding = found(of(small_run(jitter=0.4)))["uneven-steps"]
+    assert "I can't tell" in str(finding.note)
+    assert "uneven-steps" not in found(of(small_run()))
+
+
+def test_far_slower_than_planned_without_a_reason_says_so():
+    said = found(of(nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000)))
+    assert "I can't tell why" in str(said["slower-unexplained"].note)
+    with_reason = found(of("WARNING: using slow attention\n" + nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000)))
+    assert "slower-than-planned" in with_reason
+
+
+def test_memory_spill_needs_both_signs():
+    spilling = of(nanogpt_log(768, 6e-4, 60.0, 32, 16, CURVE, 1000))
+    assert "memory-spill" in found(spilling)
+    assert "memory-spill" not in found(of(nanogpt_log(768, 6e-4, 60.0, 8, 64, CURVE, 1000)))
+
+
+def test_signs_in_words():
+    said = found(of(small_run() + "torch.cuda.OutOfMemoryError: CUDA out of memory.\n"))
+    assert "out-of-memory" in said
+    said = found(of("torch._dynamo hit config.recompile_limit (8)\n" + small_run()))
+    assert "recompiles" in said
+
+
+def test_stuck_diverging_spiking_and_lost():
+    flat = {step: 10.7 for step in (0, 2000)}
+    assert "stuck" in found(of(nanogpt_log(384, 1e-3, 3.9, 16, 32, flat, 1000)))
+    bad = {0: 10.9, 500: 4.5, 520: 7.5, 1000: 7.4}
+    said = found(of(nanogpt_log(384, 1e-3, 3.9, 16, 32, bad, 1000, evals=0)))
+    assert said["diverging"].evidence["lowest"] == pytest.approx(4.5, abs=0.5)
+    assert "spikes" not in said
+    spiky = (
+        small_run(evals=0)
+        .replace("iter 700: loss 4.", "iter 700: loss 8.")
+        .replace("iter 800: loss 4.", "iter 800: loss 9.")
+    )
+    assert found(of(spiky))["spikes"].evidence["count"] == 2
+    assert "diverging" not in found(of(spiky))
+    lost = small_run(evals=0)
+    at = lost.index("iter 900: loss ")
+    lost = lost[:at] + lost[at:].replace("loss 4", "loss nan, x 4")
+    assert found(of(lost))["not-finite"].evidence["steps"][0] == 900
+
+
+def test_normal_and_not():
+    good = of(nanogpt_log(768, 6e-4, 9.34, 8, 64, {0: 10.9, 250: 5.6, 1000: 4.25, 2000: 3.85}, 2000))
+    assert found(good)["loss-normal"]
+    high = of(nanogpt_log(768, 6e-4, 9.34, 8, 64, {0: 10.9, 2000: 6.5}, 2000))
+    assert found(high)["loss-high"]
+    early = of(nanogpt_log(768, 6e-4, 9.34, 8, 64, {0: 10.9, 90: 7.5}, 90))
+    assert "I can't tell yet" in str(found(early)["loss-early"].note)
+    unknown = small_run().replace("dataset = 'fineweb'", "dataset = 'my_mails'")
+    assert not {"loss-normal", "loss-high", "loss-low"} & set(found(of(unknown)))
+
+
+def test_learning_rates_far_from_the_usual():
+    assert "learning-rate-low" in found(of(nanogpt_log(768, 3e-5, 9.34, 8, 64, CURVE, 1000)))
+    assert "learning-rate-high-calm" in found(of(nanogpt_log(768, 5e-3, 9.34, 8, 64, CURVE, 1000, evals=0)))
+    wild = nanogpt_log(768, 5e-3, 9.34, 8, 64, {0: 10.9, 500: 4.5, 520: 7.5, 1000: 7.4}, 1000, evals=0)
+    assert "learning-rate-high" in found(of(wild))
+    late = small_run().replace("lr_decay_iters = 20000", "lr_decay_iters = 600000")
+    assert "never-decays" in found(of(late))
+
+
+def test_repeated_data_and_overfitting():
+    f = of(small_run())
+    f.run.dataset_tokens = 10_000_000
+    assert found(f)["data-repeats"].evidence["epochs"] == pytest.approx(52.4, abs=0.1)
+    lines = [f"step {i * 100}: train loss {3 - i / 10:.4f}, val loss {3 + (i - 3) ** 2 / 50:.4f}" for i in range(10)]
+    assert found(of("\n".join(lines)))["overfitting"].evidence["best_step"] == 300
+    assert "overfitting" not in found(of(small_run(evals=100, losses={0: 10.9, 1000: 4.5})))
+
+
+def test_a_loss_of_22_is_a_perplexity():
+    lines = [
+        f"step {i * 500}: train loss {math.exp(3.4 - i / 50):.4f}, val loss {math.exp(3.4 - i / 50):.4f}"
+        for i in range(16)
+    ]
+    said = found(of("\n".join(lines)))
+    assert str(said["perplexity-for-loss"].note).endswith("as a perplexity it is a loss of 3.10")
+    assert "perplexity-for-loss" not in found(of(small_run()))
+
+
+def test_nothing_is_corrected_on_an_a100():
+    f = of(small_run(), find_gpu("A100 40GB"))
+    assert "mfu-against-a100" not in found(f)
+
+
+def test_gaps_are_named():
+    bare = of(small_run(header=False), gpu=None)
+    said = found(bare)
+    assert {"no-card", "no-config"} <= set(said)
+    assert all("I can't tell" in str(said[code].note) for code in ("no-card", "no-config"))
+    one = of("iter 0: loss 10.9000, time 40000.00ms, mfu -100.00%\n")
+    assert {"one-iteration"} <= set(found(one))
+    assert one.tokens_per_second is None
+    few = of("".join(f"iter {i}: loss 10.9000, time 4000.00ms, mfu -100.00%\n" for i in range(4)))
+    assert "few-iterations" in found(few)
+    assert "no-times" in found(of("s:1 trl:10.9000 lr:0.0006 norm:1.0\ns:2 trl:10.8000 lr:0.0006 norm:1.0\n"))
+
+
+def test_the_step_times_that_count():
+    times = StepTimes()
+    source = random.Random(0)
+    for step in range(1000):
+        time = 40.0 if step == 0 else 4.0 + source.uniform(-0.1, 0.1) + (20 if step % 100 == 0 else 0)
+        times.add(time, after_eval=step % 100 == 0)
+    assert times.median() == pytest.approx(4.0, abs=0.02)
+    assert (times.first, times.leaks, times.stalls) == (40.0, 9, 0)
+    assert times.leaked_seconds == pytest.approx(180, abs=2)
+
+
+def test_the_command(tmp_path, capsys):
+    (tmp_path / "a.log").write_text(small_run())
+    assert main(["explain", str(tmp_path / "a.log"), "--gpu", "4070", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["run"]["mfu_card"] == pytest.approx(0.69, abs=0.01)
+    assert {"rule", "text", "evidence", "gain"} <= set(said["findings"][0])
+    for lang in ("en", "es", "hi"):
+        assert main(["explain", str(tmp_path / "a.log"), "--gpu", "4070", "--lang", lang]) == 0
+        assert "312" in capsys.readouterr().out
