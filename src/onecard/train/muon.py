@@ -10,7 +10,7 @@ the depth.
 True
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(groups, {"lr": 0.02, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "muon": False})
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         assert closure is None, "the training loop computes its own gradients"
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
@@ -102,7 +102,7 @@ class Muon(torch.optim.Optimizer):
         for p in parameters:
             if not self.state[p]:
                 self.state[p]["momentum"] = torch.zeros_like(p)
-        grads = [p.grad for p in parameters]
+        grads = _gradients(parameters)
         kept = [self.state[p]["momentum"] for p in parameters]
         torch._foreach_lerp_(kept, grads, 1 - group["momentum"])
         ahead = torch._foreach_lerp(grads, kept, group["momentum"])  # Nesterov's: where the momentum will be
@@ -129,7 +129,7 @@ class Muon(torch.optim.Optimizer):
         beta1, beta2 = group["betas"]
         adamw(
             parameters,
-            [p.grad for p in parameters],
+            _gradients(parameters),
             [s["exp_avg"] for s in states],
             [s["exp_avg_sq"] for s in states],
             [],
@@ -145,7 +145,11 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def _by_shape(parameters: list[Tensor], updates: list[Tensor]) -> dict[tuple[int, int], list]:
+def _gradients(parameters: list[Tensor]) -> list[Tensor]:
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def _by_shape(parameters: list[Tensor], updates: Sequence[Tensor]) -> dict[tuple[int, int], list]:
     """(rows, columns), never tall → (the part of a parameter, its update lying wide, whether it was turned)."""
     batches: dict[tuple[int, int], list] = {}
     for parameter, update in zip(parameters, updates, strict=True):
