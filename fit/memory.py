@@ -68,11 +68,11 @@ def _whole(values: dict[str, float]) -> dict[str, Any]:
 
 
 def cost(readings: list[Reading], values: dict[str, float]) -> float:
-    """Families count alike; errors beyond 10 % are another model than the row says, and pull no harder."""
+    """Families count alike; errors beyond 3 % are something else than the context, and pull no harder."""
     fit = _whole(values)
     families: dict[str, list[float]] = {}
     for reading in readings:
-        families.setdefault(reading.run.family, []).append(min(0.1, abs(error(reading, fit))) ** 2)
+        families.setdefault(reading.run.family, []).append(min(0.03, abs(error(reading, fit))) ** 2)
     data = sum(statistics.mean(errors) for errors in families.values())
     return data + sum((0.01 * (values[key] - GUESS[key]) / PULL[key]) ** 2 for key in GUESS)
 

@@ -127,6 +127,7 @@ def moments(w: Workload) -> list[Moment]:
     mlp = stream + copy + r * w.ff_width * n - (width * n if w.dropout else 0)
     if w.modern:  # the square's backward pass makes three
         mlp += 2 * r * w.ff_width * n - copy
+    mlp_cast = (3 if w.gated else 2) * r * width * w.ff_width if s.mixed else 0  # not there in the attention's passes
     for done in (0, layers - 1):
         left = layers - done
         cast = casts * left // layers if casts else one_cast
@@ -134,11 +135,13 @@ def moments(w: Workload) -> list[Moment]:
         saved = left * b.kept + lookup
         weight = r * width * w.ff_width
         at(grads, cast, saved + again + mlp + weight, pending)
-        at(grads, cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
+        if s.mixed:  # the MLP's gradient, cast, when half of its activations are gone
+            at(grads, cast, saved + again + stream + x * width * w.ff_width, pending)
+        at(grads, cast - mlp_cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
         if w.recompute != "none":
-            at(grads, cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
+            at(grads, cast - mlp_cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
     # the forward pass of the last block
-    at(cast=s.cast_layers, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + lookup)
+    at(cast=s.cast_layers - mlp_cast, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + lookup)
     # the end: the embedding's gradient, made dense, added to the head's
     rest = s.new_gradients
     at(rest, 0, stream + 4 * width * w.block_size, x * table + pending)
