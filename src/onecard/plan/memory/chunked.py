@@ -26,11 +26,11 @@ def chunked_loss(s: Sizes, kept: int, forward_casts: int, casts: int) -> Iterato
         # room for a slice; it in full precision while the last one's names still hold theirs; the head's gradient, cast
         slices = max(
             (6 + bent) * piece + 4 * second,
-            (6 + bent) * piece + (r + 4) * table,
+            (6 + bent) * piece + max((r + 4) * table, (8 + r) * rows * width),
             (4 + 2 * bent) * piece + (2 * piece if second else 0),
         )
         yield forward_casts, kept, r * hidden + r * table + grads + r * piece + slices
     else:
-        yield forward_casts, kept, grads + (4 + 2 * bent) * piece
+        yield forward_casts, kept, grads + 4 * piece + max(2 * bent * piece, bent * piece + 8 * rows * width)
     # scaled in place by the loss's own gradient, then cast to what autograd expects
     yield casts, kept, grads + ((hidden + table) * r if s.mixed else 0)

@@ -109,7 +109,9 @@ class Sizes:
     def embedding_bytes(self) -> int:
         """Copies of inputs and targets, a dropout mask, and the mask over documents where there is one."""
         w = self.work
-        mask = w.block_size * self.tokens + 8 * self.tokens if w.mask_documents else 0
+        mask = 0
+        if w.mask_documents:  # document numbers; the table of who sees whom, if the layers are to be computed again
+            mask = (8 + (w.block_size if w.recompute != "none" else 0)) * self.tokens
         return 16 * self.tokens + mask + (w.n_embd * self.tokens if w.dropout else 0)
 
     def base(self, gradients: int = 0) -> Moment:
