@@ -8,6 +8,7 @@ shape whose time goes into GPT-2's vocabulary.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -30,7 +31,7 @@ SHAPES = {
         "batch_size": 8,
         "steps": 9,
         "vocab": 50257,
-    },  # fmt: skip
+    },
 }
 SKIPPED = 3  # first steps of each process: allocations, lazy initialisation
 
@@ -136,7 +137,7 @@ def onecard_seconds(folder: Path) -> list[float]:
     """From one step's end to the next one's: everything between is counted, as in nanoGPT."""
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     ends = [line["seconds"] for line in lines if line["kind"] == "step"]
-    return [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    return [after - before for before, after in itertools.pairwise(ends)]
 
 
 def show(name: str, result: dict) -> None:

@@ -19,7 +19,20 @@ from onecard.facts.gpus import Device, find_gpu
 from onecard.plan.workload import Workload
 
 DATA = Path(__file__).parent / "data"
-FOREIGN = ("llm.c", "llm.kittens", "llmq", "jax", "maxtext", "flax", "tpu", "mlx", "tinygrad", "ggml", "c++/cuda", "rust")
+FOREIGN = (
+    "llm.c",
+    "llm.kittens",
+    "llmq",
+    "jax",
+    "maxtext",
+    "flax",
+    "tpu",
+    "mlx",
+    "tinygrad",
+    "ggml",
+    "c++/cuda",
+    "rust",
+)
 # A name that several boards carry, where the row does not say which: the one people rent most.
 USUAL = {
     "A100": "A100 SXM 40GB", "A100 40GB": "A100 SXM 40GB", "A100 80GB": "A100 SXM 80GB", "H100": "H100 SXM",
@@ -117,7 +130,10 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     tied = row.get("tied_embeddings", "").lower()
     text = f"{row.get('model', '')} {row.get('notes', '')} {framework}".lower()
     d_ff = _number(row, "d_ff")
-    modern = bool(re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text)) and "llm.c" not in framework
+    modern = (
+        bool(re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text))
+        and "llm.c" not in framework
+    )
     gated = bool(d_ff) and bool(re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text))
     dtype, pure = dtype_of(row.get("dtype", ""), device, assumed)
     parallelism = row.get("parallelism", "").lower()
@@ -131,7 +147,12 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     compiled = row.get("compile", "").lower()
     if not compiled:
         assumed.append("compiled" if _compiles(framework) else "not compiled")
+    dropout = _dropout(text)
     flash = row.get("flash_sdpa", "").lower()
+    early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
+    if not flash and "nanogpt" in framework and "build" not in framework and (dropout or early):
+        flash = "no"  # its first months had none, and until mid-2023 it was used without dropout only
+        assumed.append("math attention, as nanoGPT then had")
     return Workload(
         n_layer=layers,
         n_head=int(heads),
@@ -148,7 +169,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         tied=tied != "no",
         modern=modern,
         bias=not modern,
-        dropout=_dropout(text),
+        dropout=dropout,
         compiled=foreign or (compiled.startswith("yes") if compiled else _compiles(framework)),
         flash=not flash.startswith("no"),
         window=min(1.0, _number(row, "attn_window_factor") or 1.0),
@@ -194,7 +215,9 @@ def _compiles(framework: str) -> bool:
 
 
 def _fuses(framework: str) -> bool:
-    return any(word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "lit-gpt", "torchtitan", "foundry"))
+    return any(
+        word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "lit-gpt", "torchtitan", "foundry")
+    )
 
 
 def _optimizer(text: str) -> str:

@@ -168,3 +168,10 @@ def test_every_view_is_shown(capsys, words):
     for form in ([], ["--markdown"], ["--html"], ["--json"]):
         assert main(["can", *words, "--gpu", "RTX 4070", "--lang", "en", *form]) == 0
         assert capsys.readouterr().out
+
+
+def test_explain_shows_the_rules(capsys):
+    assert main(["can", "gpt2", "--gpu", "RTX 4070", "--explain", "--lang", "en"]) == 0
+    assert "compute.needed_flops: 6·N·D" in capsys.readouterr().out
+    assert main(["recommend", "--gpu", "RTX 4070", "--explain", "--lang", "en"]) == 0
+    assert "limited_by: memory" in capsys.readouterr().out

@@ -104,6 +104,13 @@ def test_json_has_what_is_promised(tmp_path, capsys):
     assert said["winners"]["equal_hours"] == "a"
 
 
+def test_explain_shows_how_the_figures_are_worked_out(tmp_path, capsys):
+    (tmp_path / "a.log").write_text(small_run() + wide_run())
+    for verb in ("compare", "explain"):
+        assert main([verb, str(tmp_path / "a.log"), "--gpu", "4070", "--explain", "--markdown"]) == 0
+        assert "PaLM, appendix B" in capsys.readouterr().out
+
+
 def test_one_run_is_no_comparison(tmp_path, capsys):
     (tmp_path / "a.log").write_text(small_run())
     assert main(["compare", str(tmp_path / "a.log")]) == 2

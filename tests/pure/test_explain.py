@@ -4,6 +4,8 @@ import io
 import json
 import math
 import random
+import subprocess
+import sys
 
 import pytest
 from run_logs import nanogpt_log, small_run, wide_run
@@ -81,15 +83,19 @@ def test_when_every_logged_step_follows_an_evaluation_the_time_is_only_a_bound()
 def test_throttling_is_a_drift():
     lines = small_run(evals=0).splitlines()
     hot = [line if not line.startswith("iter") else _slower(line) for line in lines]
-    finding = found(of("\n".join(hot)))["slows-down"]
+    said = found(of("\n".join(hot)))
+    assert "mfu-disagrees" not in said
+    finding = said["slows-down"]
     assert finding.evidence["drift"] == pytest.approx(1.2, abs=0.05)
     assert "slows-down" not in found(of(small_run()))
 
 
 def _slower(line):
     step = int(line.split()[1].rstrip(":"))
-    time = float(line.split("time ")[1].split("ms")[0])
-    return line.replace(f"time {time:.2f}ms", f"time {time * (1.2 if step > 500 else 1):.2f}ms")
+    time, mfu = float(line.split("time ")[1].split("ms")[0]), float(line.split("mfu ")[1].rstrip("%"))
+    hot = 1.2 if step > 500 else 1.0
+    line = line.replace(f"time {time:.2f}ms", f"time {time * hot:.2f}ms")
+    return line.replace(f"mfu {mfu:.2f}%", f"mfu {mfu / hot:.2f}%")
 
 
 def test_uneven_steps_are_not_explained_away():
@@ -215,3 +221,11 @@ def test_the_command(tmp_path, capsys):
     for lang in ("en", "es", "hi"):
         assert main(["explain", str(tmp_path / "a.log"), "--gpu", "4070", "--lang", lang]) == 0
         assert "312" in capsys.readouterr().out
+
+
+def test_a_log_from_a_pipe():
+    command = [sys.executable, "-m", "onecard", "explain", "-", "--gpu", "4070", "--json"]
+    done = subprocess.run(command, input=small_run().replace("\n", "\r\n").encode(), capture_output=True, check=True)
+    said = json.loads(done.stdout)
+    assert said["run"]["name"] == "stdin"
+    assert round(said["run"]["tflops"], 1) == 40.3

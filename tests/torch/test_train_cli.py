@@ -99,6 +99,7 @@ def test_a_compiler_that_fails_is_explained_and_the_run_is_eager(config, typed, 
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own insides
 def test_a_compiled_run_gives_the_eager_losses(config, typed, tmp_path):
     assert main(["train", typed, "--dropout=0.0", "--quiet"]) == 0
     other = str(tmp_path / "compiled")

@@ -172,12 +172,12 @@ def _check(gpus: int, seconds: float, utilization: float | None, tokens: float |
 
 
 def _memory(config: RunConfig, device: Device, dtype: str, gpus: int) -> CardMemory:
-    plain = peak_memory(Savers().on(config), device, dtype, gpus)
+    plain = peak_memory(Savers().on(config), device, dtype, gpus, advice=False)
     rows = []
     for savers in all_savers(config):
         if not savers.names:
             continue
-        least = peak_memory(savers.on(config), device, dtype, gpus)
+        least = peak_memory(savers.on(config), device, dtype, gpus, advice=False)
         largest = fastest(config, device, dtype, micro_batches(config, gpus), gpus=gpus, choices=[savers])
         rows.append(Saved(savers.names, least.allocated_bytes.mid, least.process_bytes.mid, least.fits,
                           largest.config.batch_size if largest else None))  # fmt: skip

@@ -105,7 +105,7 @@ def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> User
     """No micro-batch and no saver helps: how much it lacks, and what to ask next."""
     last = config.replace(batch_size=1, chunked_loss=True, recompute="block",
                           optimizer="muon" if config.optimizer == "muon" else "adamw8bit")  # fmt: skip
-    least = peak_memory(last, device, dtype, gpus).process_bytes.mid
+    least = peak_memory(last, device, dtype, gpus, advice=False).process_bytes.mid
     return UserError(
         f"this model does not fit on the {device.name} even with every memory saver: "
         f"{least / GIB:.1f} GiB of {device.usable_bytes / GIB:.1f} GiB at micro-batch 1",

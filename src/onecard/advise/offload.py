@@ -38,7 +38,7 @@ def offload(config: RunConfig, device: Device, dtype: str) -> Offload:
     """At micro-batch 1 with every other saver."""
     count = total_params(config.shape)
     saving = variant(config, batch_size=1, chunked_loss=True, recompute="block")
-    memory = peak_memory(saving, device, dtype)
+    memory = peak_memory(saving, device, dtype, advice=False)
     stays = memory.process_bytes.mid - sum(memory.parts.get(name, 0) for name in _MOVED)
     card = stays + 2 * count + 2 * 2 * count / config.n_layer  # two layers' gradients on their way
     room = memory.card_bytes - memory.desktop_bytes

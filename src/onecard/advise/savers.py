@@ -23,7 +23,7 @@ from onecard.units import GIB
 # What a saver must bring before it is taken, as a share of the step's time. All but the last change no result, only
 # speed by a little more or less than is modelled; 8-bit moments train like 32-bit ones (Dettmers et al. 2022), but they
 # round. The charge counts as time: a run with savers is planned so much shorter, and more memory can only help it.
-CHARGE = {"chunked_loss": 0.005, "recompute": 0.01, "adamw8bit": 0.03}
+CHARGE = {"chunked_loss": 0.005, "recompute": 0.01, "adamw8bit": 0.02}
 DOUBLING_CHARGE = 0.002  # for each doubling of the micro-batch: memory is worth keeping free when nothing is gained
 BOUND_SLACK = 0.97  # the largest micro-batch is the fastest per token to within so much, tile effects included
 
@@ -128,7 +128,7 @@ def fastest(
             trial = _with_batch(saving, batch, sequences)
             charged, time = _per_token(trial, savers, device, dtype, gpus)
             if best is None or charged < best.seconds_per_token:
-                best = Tuned(trial, savers, time, peak_memory(trial, device, dtype, gpus), charged)
+                best = Tuned(trial, savers, time, peak_memory(trial, device, dtype, gpus, advice=False), charged)
             elif charged * BOUND_SLACK > best.seconds_per_token:
                 break  # smaller ones are slower still
     return best
@@ -158,7 +158,7 @@ def _fitting(
     middle = min(near, high - 1)
     while low < high:
         trial = _with_batch(config, batches[middle], sequences)
-        if peak_memory(trial, device, dtype, gpus).fits == "yes":
+        if peak_memory(trial, device, dtype, gpus, advice=False).fits == "yes":
             low = middle + 1
         else:
             high = middle

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.can_view import can_document
 
-        return can_document(answer)
+        return can_document(answer, explain=args.explain)
 
     show_report(args, answer.to_json, document)
     return 0

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.compare_view import compare_document
 
-        return compare_document(result)
+        return compare_document(result, explain=args.explain)
 
     show_report(args, result.to_json, document)
     return 0

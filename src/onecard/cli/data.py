@@ -174,7 +174,7 @@ class _Bar:
                     self.live.remove_task(self.task)
                 self.task = self.live.add_task(event.stage, total=event.total, what="")
         rate = (event.done - self.first) / max(now - self.started, 1e-9)
-        unit = "MB/s" if event.stage == "tokenising" else "M tokens/s"
+        unit = "MB/s" if event.stage in ("tokenising", "downloading") else "M tokens/s"
         what = f"{rate / 1e6:.0f} {unit}, {show_count(event.tokens)} tokens"
         if self.live is not None:
             self.live.update(self.task, completed=event.done, total=event.total, what=what)

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         def pair():  # type: ignore[no-untyped-def]
             from onecard.report.compare_view import compare_document
 
-            return compare_document(result)
+            return compare_document(result, explain=args.explain)
 
         show_report(args, result.to_json, pair)
         return 0
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.compare_view import explain_document
 
-        return explain_document(found[0], findings)
+        return explain_document(found[0], findings, explain=args.explain)
 
     show_report(args, lambda: {"schema": "onecard.explain/1", "run": found[0].to_json(),
                                "findings": [finding.to_json() for finding in findings]}, document)  # fmt: skip

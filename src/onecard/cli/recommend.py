@@ -106,7 +106,7 @@ def _recommend(args: argparse.Namespace) -> int:
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.recommend_view import recommend_document
 
-        return recommend_document(answer, written=args.out)
+        return recommend_document(answer, written=args.out, explain=args.explain)
 
     show_report(args, answer.to_json, document)
     return 0

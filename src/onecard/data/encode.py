@@ -11,16 +11,17 @@ from typing import Any
 
 from onecard.data.crew import Crew, NotYet
 from onecard.data.documents import Unit
+from onecard.data.hub import arrived_bytes
 from onecard.data.parts import Part, open_part, part_path
 from onecard.data.request import Plan
-from onecard.data.sources import Input, units_of
+from onecard.data.sources import Input, Source, units_of
 
 
 @dataclass(frozen=True)
 class Event:
     """Progress: bytes of text (or shards) done of an expected total, and tokens so far."""
 
-    stage: str  # "tokenising", "shuffling", "checking"
+    stage: str  # "downloading", "tokenising", "shuffling", "checking"
     done: float
     total: float
     tokens: int
@@ -34,6 +35,7 @@ class Feed:
         self.marks = work / "fetched"
         self.units: list[Unit] = []
         self.fetched = 0  # files of the hub whose units are here
+        self.fetching: tuple[Source, Input] | None = None
         self.ended = False
         self.error: BaseException | None = None
         self._asked = 0
@@ -64,7 +66,10 @@ class Feed:
                     self._change.wait_for(lambda: self._asked < 0 or self._asked > self.fetched)
                     if self._asked < 0:
                         return
-                self._add([(place, item, source.fetch(item, self.marks))], 1)
+                self.fetching = source, item
+                here = source.fetch(item, self.marks)
+                self.fetching = None
+                self._add([(place, item, here)], 1)
             self._add(local, 0)
         except BaseException as error:
             self.error = error
@@ -135,6 +140,12 @@ class Encoding:
         self._report()
 
     def _report(self) -> None:
+        fetching = self.feed.fetching
+        if fetching is not None and len(self.done) == self.given:  # nothing to do but wait for it
+            source, item = fetching
+            here = arrived_bytes(str(source.repo), item.sha256)
+            self.tell(Event("downloading", here, max(item.size, here), self.tokens))
+            return
         self.tell(Event("tokenising", self.text_bytes, max(self.expected_bytes, self.text_bytes), self.tokens))
 
     def _ask(self, goal: int | None) -> None:

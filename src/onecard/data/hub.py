@@ -1,8 +1,8 @@
 """Hugging Face's hub, through huggingface_hub: its cache, its token, its resumed downloads, HF_ENDPOINT.
 
 >>> repo = look_up("HuggingFaceFW/fineweb-edu", None, "sample-10BT")                  # doctest: +SKIP
->>> repo.commit, len(repo.files), repo.licence                                        # doctest: +SKIP
-('87f09149ef4734204d70ed1d046ddc9ca3f2b8f9', 14, 'odc-by')
+>>> repo.licence, repo.files[0].path                                                  # doctest: +SKIP
+('odc-by', 'sample/10BT/000_00000.parquet')
 """
 
 import fnmatch
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from onecard.data.manifest import file_sha256
+from onecard.data.manifest import DISK_FULL, file_sha256
 from onecard.errors import RunFailure, UserError
 
 _ATTEMPTS = 6
@@ -98,6 +98,17 @@ def fetch(repo: str, commit: str, file: HubFile, marks: Path | None = None) -> P
     return path
 
 
+def arrived_bytes(repo: str, sha256: str | None) -> int:
+    """How much of a file that is being downloaded is here."""
+    from huggingface_hub import constants
+
+    blobs = Path(constants.HF_HUB_CACHE) / f"datasets--{repo.replace('/', '--')}" / "blobs"
+    try:
+        return max((path.stat().st_size for path in blobs.glob(f"{sha256}*.incomplete")), default=0)
+    except OSError:  # renamed between the listing and the look
+        return 0
+
+
 def _wrong(path: Path, file: HubFile, mark: Path | None) -> str | None:
     size = path.stat().st_size
     if size != file.size:
@@ -143,7 +154,7 @@ def _patiently(call: Callable[[], T], what: str) -> T:
             asked = _retry_after(error.response.headers if error.response is not None else {})
             last = error
         except (OSError, RuntimeError) as error:  # cut connections, wrong lengths, time-outs, no network
-            if isinstance(error, OSError) and error.errno in (28, 122):  # ENOSPC, EDQUOT
+            if isinstance(error, OSError) and error.errno in DISK_FULL:
                 raise RunFailure(
                     "the disk with the hub's cache is full",
                     hint="free some space or set HF_HOME; the same command goes on",

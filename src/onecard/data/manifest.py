@@ -4,6 +4,7 @@
 Summary(tokens_train=3681498112, tokens_val=18500608, vocab_size=50257, bytes_per_token=4.61)
 """
 
+import errno
 import json
 import os
 import struct
@@ -20,6 +21,7 @@ DATA_HOME = Path("data")
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024  # llm.c, dev/data/data_common.py: 256 int32
 LLAMA_MAGIC = 20240801  # llm.c's uint32 shards
 TOKEN_BYTES = 2
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 GPT2 = {"name": "gpt2", "vocab_size": 50257, "eot": 50256, "file": None}
 
 

@@ -14,17 +14,18 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from onecard.data.crew import Crew
-from onecard.data.documents import batches
 from onecard.data.encode import Encoding, Event
+from onecard.data.learn import nothing_to_take, tokenizer_of
 from onecard.data.lock import FolderLock
 from onecard.data.manifest import (
     DATA_HOME,
+    DISK_FULL,
     MANIFEST,
     WORK,
     Manifest,
@@ -36,12 +37,10 @@ from onecard.data.manifest import (
 from onecard.data.order import lay_out, take
 from onecard.data.request import Options, Plan, default_name, planned, stamp, unchanged
 from onecard.data.size import Size, bytes_under, check_disk, estimate, tokenizer_kind
-from onecard.data.sources import resolve_source, units_of
-from onecard.data.tokenizer import BytesTokenizer, CharsTokenizer, Tokenizer, gpt2, load_tokenizer, train_bpe
+from onecard.data.sources import resolve_source
+from onecard.data.tokenizer import Tokenizer, gpt2
 from onecard.errors import RunFailure, UserError
 from onecard.version import __version__
-
-_BPE_SAMPLE_BYTES = 64 * 1024**2  # text that a trained vocabulary is learnt from: the beginning of the input
 
 
 def prepare(
@@ -91,7 +90,7 @@ def prepare(
                     folder.rmdir()
             raise
         except OSError as error:
-            if error.errno not in (28, 122, 27):  # ENOSPC, EDQUOT, EFBIG
+            if error.errno not in DISK_FULL:
                 raise RunFailure(
                     f"{error.filename or folder}: {error.strerror or error}", hint="the same command goes on"
                 ) from None
@@ -186,62 +185,10 @@ def _prepare(
         splits = take_shards(plan.sources, options.tokens, work / "shards", tell)
         skipped: dict[str, int] = {}
     else:
-        tokenizer = _tokenizer(plan, work)
+        tokenizer = tokenizer_of(plan, work)
         splits, skipped = _make(plan, work, tokenizer, workers, size, tell)
     unchanged(plan)
     return _finish(plan, folder, tokenizer, splits, skipped)
-
-
-def _tokenizer(plan: Plan, work: Path) -> Tokenizer:
-    """The tokeniser asked for; one that is learnt from the data is learnt once and kept."""
-    kind = tokenizer_kind(plan.options.tokenizer)
-    made: Tokenizer
-    if kind == "gpt2":
-        return gpt2()
-    if kind == "bytes":
-        return BytesTokenizer()
-    if (work / "tokenizer.json").exists():
-        return load_tokenizer({"name": kind}, work)
-    if kind == "chars":
-        seen: set[str] = set()
-        count, goal = 0, None if plan.options.dedup else plan.options.tokens
-        for text in _texts(plan, work):
-            seen.update(text)
-            count += len(text) + 1
-            if goal is not None and count >= goal:
-                break
-        if not seen:
-            raise _nothing(plan)
-        made = CharsTokenizer(sorted(seen), separator=plan.running is None)
-    else:
-        made = train_bpe(_sample(plan, work), int(plan.options.tokenizer.partition(":")[2]))
-    write_aside(work / "tokenizer.json", made.file_content() or b"")
-    return load_tokenizer({"name": kind}, work)
-
-
-def _sample(plan: Plan, work: Path) -> Iterator[str]:
-    size = 0
-    for text in _texts(plan, work):
-        yield text
-        size += len(text.encode())
-        if size >= _BPE_SAMPLE_BYTES:
-            return
-
-
-def _texts(plan: Plan, work: Path) -> Iterator[str]:
-    reading = plan.reading
-    for place, source, item in plan.inputs:
-        for unit in units_of([(place, item, source.fetch(item, work / "fetched"))], plan.unit_bytes, 0, reading):
-            for batch in batches(unit, reading):
-                yield from (text for text in batch.texts if _encodable(text))
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _make(
@@ -271,7 +218,7 @@ def _make(
                     break
                 goal += int(1.05 * (wanted - total)) + 1  # duplicates took their share
             if not total:
-                raise _nothing(plan, sum((Counter(p.head["skipped"]) for p in parts), Counter()))
+                raise nothing_to_take(plan, sum((Counter(p.head["skipped"]) for p in parts), Counter()))
             order = lay_out(taken, work, want_val=plan.val_fraction > 0)
             entries = _shards(plan, work, crew, order, tell)
     finally:
@@ -290,15 +237,6 @@ def _make(
     skipped = sum((Counter(item.part.head["skipped"]) for item in taken), Counter())
     duplicates = sum(len(item.dropped) for item in taken if item.dropped is not None)
     return splits, {**dict(sorted(skipped.items())), **({"duplicate": duplicates} if duplicates else {})}
-
-
-def _nothing(plan: Plan, skipped: Counter[str] | None = None) -> UserError:
-    reasons = ", ".join(f"{count:,} {why}" for why, count in sorted((skipped or Counter()).items()))
-    what = ", ".join(source.uri for source in plan.sources)
-    return UserError(
-        f"{what}: no document to take" + (f" (left out: {reasons})" if reasons else ""),
-        hint="the files are empty or filtered away",
-    )
 
 
 def _shards(

@@ -15,7 +15,7 @@ from onecard.data.tokenizer import Tokenizer
 from onecard.errors import UserError
 from onecard.units import show_bytes
 
-# Text bytes per token where the source does not say: GPT-2 on English web text 4.5 (FineWeb), Python source 2.6.
+# Text bytes per token where the source does not say: GPT-2 on English web text 4.5 (FineWeb), Python source 2.14 (stdlib).
 _BYTES_PER_TOKEN = {"gpt2": 4.5, "bytes": 1.0, "chars": 1.0, "bpe": 4.0}
 _MB_PER_SECOND = 60e6  # per core, text to shards: 90 to 110 MB/s measured, some of it lost to disks and other work
 _DOWNLOAD_PER_SECOND = 50e6  # a 400 Mbit/s line; the real rate shows in the progress bar
@@ -46,7 +46,7 @@ def estimate(sources: list[Source], tokenizer: str, tokens: int | None, workers:
     for source in sources:
         per_token = _BYTES_PER_TOKEN[tokenizer]
         if tokenizer == "gpt2":
-            per_token = source.bytes_per_token or (2.6 if source.uri == "stdlib" else per_token)
+            per_token = source.bytes_per_token or (2.14 if source.uri == "stdlib" else per_token)
         for item in source.inputs:
             if tokens is not None and found >= tokens:
                 break

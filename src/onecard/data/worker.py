@@ -3,7 +3,6 @@
 Started as `python -m onecard.data.worker`; a closed standard input means that the parent is gone, however it died.
 """
 
-import errno
 import json
 import os
 import queue
@@ -45,12 +44,13 @@ def _listen(jobs: "queue.Queue[dict[str, Any]]") -> None:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
+    from onecard.data.manifest import DISK_FULL
     from onecard.errors import OnecardError, UserError
 
     if isinstance(error, OnecardError):
         kind = "user" if isinstance(error, UserError) else "run"
         return {"error": kind, "message": error.message, "hint": error.hint}
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         return {
             "error": "run",
             "message": f"the disk is full ({error.strerror})",

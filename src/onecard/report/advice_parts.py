@@ -3,7 +3,7 @@
 from onecard.config import RunConfig
 from onecard.messages import T
 from onecard.plan.result import RunPlan
-from onecard.report.document import Figure, Quantity, Text, Value
+from onecard.report.document import Figure, Notes, Quantity, Section, Text, Value
 from onecard.report.plan_summary import headline
 
 NO_SAVERS = "–"
@@ -50,3 +50,12 @@ def next_step(plan: RunPlan, written: str | None) -> Text:
         return T("--out run.toml writes this config, ready for `onecard train run.toml`.")
     return T("{file} is written; next: `onecard data {data} --tokens {tokens}`, then `onecard train {file}`.", file=written,
              data=plan.config.dataset, tokens=f"{plan.tokens.total / 1e9:.2g}B")  # fmt: skip
+
+
+def how_found(formulas: dict[str, str], plan: RunPlan | None = None) -> Section:
+    """For --explain: the rules of the choice, then the formulas of the figures it rests on."""
+    rests_on = ("params.total", "memory.allocated_bytes", "memory.process_bytes", "time.step_seconds", "loss.expected")
+    below = {key: plan.formulas[key] for key in rests_on if key in plan.formulas} if plan else {}
+    return Section(T("How this was found"), (Notes(tuple(
+        T("{name}: {formula}", name=name, formula=formula) for name, formula in {**formulas, **below}.items()
+    )),))  # fmt: skip

@@ -4,8 +4,9 @@ show(can_document(can("gpt2-xl", "RTX 4070 Ti", utilization=0.9)), "terminal")
 """
 
 from onecard.advise.can import Answer, Delivery, Needed
+from onecard.advise.formulas import CAN
 from onecard.messages import T
-from onecard.report.advice_parts import saver_words
+from onecard.report.advice_parts import how_found, saver_words
 from onecard.report.document import (
     Block,
     Column,
@@ -38,10 +39,12 @@ READINGS = {
 }
 
 
-def can_document(answer: Answer) -> Document:
+def can_document(answer: Answer, explain: bool = False) -> Document:
     sections = [_compute(answer), _memory(answer)]
     if answer.instead:
         sections.append(Section(T("What to do instead"), (Notes(tuple(way.text for way in answer.instead)),)))
+    if explain:
+        sections.append(how_found(CAN))
     return Document(
         title=T("Can {card} train {model}?", card=_card(answer), model=answer.model),
         subtitle=T("{params:int} parameters, in {time:duration}", params=answer.params, time=answer.seconds),

@@ -4,6 +4,7 @@ show(compare_document(compare([figures(a, card), figures(b, card)])), "terminal"
 """
 
 from onecard.messages import T
+from onecard.plan.formulas import FORMULAS
 from onecard.report.document import (
     Block,
     Column,
@@ -30,7 +31,7 @@ _NONE = "–"
 _AXIS: dict[str, tuple[T, T, str]] = {  # title of the table, label of the plot, how the amount is printed
     "steps": (T("At equal steps"), T("steps"), "int"),
     "tokens": (T("At equal tokens"), T("tokens"), "count"),
-    "hours": (T("At equal hours"), T("hours of training"), ",.2f"),
+    "hours": (T("At equal hours"), T("hours of training"), "hours"),
     "flops": (T("At equal FLOPs"), T("FLOPs"), ".2e"),
 }
 _KIND = {"val": T("validation"), "train": T("training"), "bits_per_byte": T("bits per byte")}
@@ -45,13 +46,26 @@ _WON: dict[str, T] = {
 }
 
 
-def compare_document(c: Comparison) -> Document:
+_WORKED_OUT: dict[str, T] = {
+    "params.nanogpt": T("parameters, as nanoGPT counts"),
+    "tokens.per_step": T("tokens per step"),
+    "flops.per_token_nanogpt": T("FLOPs per token"),
+    "mfu.card": T("MFU of this card"),
+    "mfu.nanogpt": T("MFU as nanoGPT prints it"),
+    "energy.kwh": T("kWh so far"),
+    "loss.expected": T("expected loss"),
+}
+
+
+def compare_document(c: Comparison, explain: bool = False) -> Document:
+    """Everything the comparison holds; with `explain`, how the figures are worked out."""
     sections = [
         Section(T("Side by side"), (_side_by_side(c.runs),)),
         Section(T("What changed"), (_changed(c),)),
         Section(T("Who wins at what"), (_won(c),)),
         Section(T("Loss"), tuple(_equal(c))),
         Section(T("Why"), tuple(_findings(c.findings))),
+        _formulas(explain),
     ]
     return Document(
         title=T("Runs compared"),
@@ -62,11 +76,12 @@ def compare_document(c: Comparison) -> Document:
     )  # fmt: skip
 
 
-def explain_document(f: RunFigures, findings: list[Finding]) -> Document:
+def explain_document(f: RunFigures, findings: list[Finding], explain: bool = False) -> Document:
     sections = [
         Section(T("The run"), (_side_by_side([f]),)),
         Section(T("What it shows"), tuple(_findings(findings))),
         Section(T("Loss"), tuple(_own_chart(f))),
+        _formulas(explain),
     ]
     return Document(
         title=T("The run explained"),
@@ -75,6 +90,11 @@ def explain_document(f: RunFigures, findings: list[Finding]) -> Document:
         footer=T("≈: worked out from other figures, not logged. Times are of training alone: compilation and evaluations "
                  "are left out."),
     )  # fmt: skip
+
+
+def _formulas(wanted: bool) -> Section:
+    named = tuple(T("{name}: {formula}", name=name, formula=FORMULAS[key]) for key, name in _WORKED_OUT.items())
+    return Section(T("Compute"), (Notes(named),) if wanted else ())
 
 
 def _side_by_side(runs: list[RunFigures]) -> Table:
@@ -92,18 +112,24 @@ def _side_by_side(runs: list[RunFigures]) -> Table:
     row(T("one step"), *(_figure(f, "step_seconds", "duration") for f in runs))
     row(T("predicted"), *(_quantity(f.predicted.get("step_seconds"), "duration") for f in runs))
     row(T("tokens/s"), *(_figure(f, "tokens_per_second", "int") for f in runs))
-    row(T("TFLOPS"), *(_figure(f, "tflops", ",.1f") for f in runs))
+    row(T("TFLOPS"), *(_figure(f, "tflops", ",.1f" if (f.tflops or 1) >= 1 else ".2g") for f in runs))
     row(T("MFU of this card"), *(_figure(f, "mfu_card", ".1%") for f in runs))
     row(T("MFU as printed"), *(_figure(f, "mfu_printed", ".1%") for f in runs))
     row(T("steps done"), *(_quantity(f.run.last_step, "int") for f in runs))
     row(T("tokens seen"), *(_figure(f, "tokens_seen", "count") for f in runs))
-    row(T("hours of training"), *(_quantity(f.seconds / HOUR if f.seconds else None, ",.2f") for f in runs))
+    row(
+        T("hours of training"),
+        *(
+            _quantity(f.seconds / HOUR if f.seconds else None, ",.2f" if (f.seconds or 0) > HOUR / 10 else ".2g")
+            for f in runs
+        ),
+    )
     row(T("loss"), *(_loss(f) for f in runs))
     row(T("expected loss"), *(_quantity(_expected(f, f.run.last_step), ".2f") for f in runs))
     row(T("bits per byte"), *(_figure(f, "final_bits_per_byte", ".4f") for f in runs))
     row(T("loss at the end, projected"), *(_quantity(f.projected_loss, ".2f") for f in runs))
     row(T("time left"), *(_quantity(f.seconds_left, "duration") for f in runs))
-    row(T("kWh so far"), *(_figure(f, "kwh", ",.2f") for f in runs))
+    row(T("kWh so far"), *(_figure(f, "kwh", ",.2f" if (f.kwh or 1) >= 0.1 else ".2g") for f in runs))
     row(T("cost so far"), *(Quantity((f.cost, f.currency), "money") if f.cost is not None else _NONE for f in runs))
     row(T("lines not read"), *(_quantity(f.run.unreadable or None, "int") for f in runs))
     return Table((Column(""), *(Column(f.name, "right") for f in runs)), tuple(rows))
@@ -172,7 +198,8 @@ def _row(c: Comparison, row: EqualRow, spec: str) -> tuple[Value, ...]:
         T("{loss:.4f} ± {error:.3f}", loss=e.value, error=e.error) if e is not None else _NONE for e in row.losses
     ]
     ahead: Value = c.runs[row.winner].name if row.winner is not None else T("too close to call")
-    return (Quantity(row.at, spec), *losses, _KIND[row.kind], ahead if c.comparable is None else _NONE)
+    at = Quantity(row.at * HOUR, "duration") if spec == "hours" else Quantity(row.at, spec)
+    return (at, *losses, _KIND[row.kind], ahead if c.comparable is None else _NONE)
 
 
 def _expected(f: RunFigures, step: float) -> float | None:
@@ -200,7 +227,7 @@ def _charts(runs: list[RunFigures]) -> list[Block]:
         series = [Series(f.name, points) for f in runs if len(points := _curve(f, axis)) > 1]
         if len(series) == len(runs):
             _, label, spec = _AXIS[axis]
-            blocks.append(LineChart(title, tuple(series), label, T("loss"), x_spec=spec))
+            blocks.append(LineChart(title, tuple(series), label, T("loss"), x_spec=".3g" if spec == "hours" else spec))
     return blocks
 
 

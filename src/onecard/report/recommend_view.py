@@ -3,11 +3,13 @@
 show(recommend_document(recommend("RTX 4070", Budget(seconds=72_000))), "terminal")
 """
 
+from onecard.advise.formulas import RECOMMEND
 from onecard.advise.recommend import Alternative, Recommendation
 from onecard.advise.search import Budget
 from onecard.messages import T
 from onecard.report.advice_parts import (
     batch_words,
+    how_found,
     model_headline,
     next_step,
     saver_words,
@@ -33,7 +35,7 @@ KINDS = {"smaller": T("smaller"), "larger": T("larger"), "sooner": T("half the t
 LIMITS = {"memory": T("memory"), "compute": T("compute"), "data": T("data")}
 
 
-def recommend_document(answer: Recommendation, written: str | None = None) -> Document:
+def recommend_document(answer: Recommendation, written: str | None = None, explain: bool = False) -> Document:
     sections = [
         Section(T("The choice"), (Figures(settings(answer.config, answer.savers)),)),
         Section(T("Why"), (Notes(tuple(answer.reasons)),)),
@@ -45,6 +47,8 @@ def recommend_document(answer: Recommendation, written: str | None = None) -> Do
     remarks: list[Text] = [*answer.notes, *answer.plan.warnings]
     if remarks:
         sections.append(Section(T("Remarks"), (Notes(tuple(remarks)),)))
+    if explain:
+        sections.append(how_found(RECOMMEND, answer.plan))
     return Document(
         title=T("What to run on {card}", card=answer.plan.device.name),
         subtitle=asked(answer.budget),

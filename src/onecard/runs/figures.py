@@ -103,7 +103,7 @@ def figures(run: Run, gpu: Device | None = None, price: Price | None = None) -> 
     _model(f)
     _tokens(f)
     _check_mfu(f)
-    _rates(f)
+    _rates(f, named=gpu is not None)
     _losses(f)
     _energy(f, price or electricity("WORLD"))
     _ahead(f)
@@ -226,7 +226,9 @@ def _check_mfu(f: RunFigures) -> None:
     elif f.flops_per_token and f.tokens_per_step:
         ratio = f.flops_per_token * f.tokens_per_step / per_step
         cards = round(ratio)
-        if abs(ratio - 1) <= _AGREES:
+        # Between the median and the best of the printed ones: a run that slows down has both.
+        sagged = (f.mfu_printed or 0.0) / (f.run.mfu_settled or 1.0)
+        if sagged * (1 - _AGREES) <= ratio <= 1 + _AGREES:
             return
         if 2 <= cards <= 16 and abs(ratio / cards - 1) <= _AGREES and f.gpus == 1 and f.run.format == "nanogpt":
             f.gpus = cards  # nanoGPT prints one process's MFU
@@ -238,7 +240,8 @@ def _check_mfu(f: RunFigures) -> None:
         )  # fmt: skip
 
 
-def _rates(f: RunFigures) -> None:
+def _rates(f: RunFigures, named: bool) -> None:
+    """Tokens and FLOPs a second; the peak is the card's that the user named, else our own log's, else the log's card's."""
     if f.step_seconds is None and f.run.wall_seconds and f.run.last_step:
         f.step_seconds = f.run.wall_seconds / f.run.last_step
         f.inferred.append("step_seconds")
@@ -249,7 +252,7 @@ def _rates(f: RunFigures) -> None:
     if f.tokens_per_second is not None and f.flops_per_token is not None:
         f.tflops = f.flops_per_token * f.tokens_per_second / 1e12
         peak = f.run.peak_flops
-        if f.device is not None and f.dtype is not None:
+        if f.device is not None and f.dtype is not None and (peak is None or named):
             peak = f.device.matmul_flops(f.dtype)
         if peak:
             f.mfu_card = f.tflops * 1e12 / (peak * f.gpus)

@@ -98,7 +98,9 @@ class RunBuilder:
     def __init__(self, name: str, form: Format, source: str = ""):
         self.run = Run(name, source or name, form)
         self._mfus: list[float] = []
-        self._held: dict[str, Any] | None = None  # a step that went back; the next one tells why
+        self._held: tuple[int, float | None, float | None, float | None, float | None] | None = (
+            None  # a step that went back; the next one tells why
+        )
         self._seconds = 0.0  # of training, without what leaked in
         self._elapsed: tuple[int, float] | None = None
         self._evaluated: int | None = None
@@ -148,8 +150,15 @@ class RunBuilder:
         if len(evals) > _MOST_EVALS:
             del evals[1::2]
 
-    def step(self, step: int, **figures: Any) -> None:
-        """One logged step: loss, seconds (of one step), elapsed (training seconds since the start), mfu."""
+    def step(
+        self,
+        step: int,
+        loss: float | None = None,
+        seconds: float | None = None,
+        elapsed: float | None = None,
+        mfu: float | None = None,
+    ) -> None:
+        """One logged step; `seconds` are of one step, `elapsed` the training's since some start."""
         if not 0 <= step <= LARGEST_STEP:
             self.unreadable(f"step {step}")
             return
@@ -157,24 +166,24 @@ class RunBuilder:
             held, self._held = self._held, None
             assert self._last is not None
             if step > self._last:  # the one before was alone in going back: a damaged number, not a resume
-                self.unreadable(f"step {held['step']} after step {self._last}")
+                self.unreadable(f"step {held[0]} after step {self._last}")
             else:
-                self._rewind(min(step, held["step"]))
-                self._take(**held)
-                if step <= held["step"]:
+                self._rewind(min(step, held[0]))
+                self._take(*held)
+                if step <= held[0]:
                     self._rewind(step)
-        if step == self._last and figures.get("loss") == self.run.last_loss:
+        if step == self._last and loss == self.run.last_loss:
             self.run.superseded += 1  # the same line twice, as two processes on one terminal print it
             return
         if self._last is not None and step <= self._last:
-            self._held = {"step": step, **figures}
+            self._held = step, loss, seconds, elapsed, mfu
             return
-        self._take(step, **figures)
+        self._take(step, loss, seconds, elapsed, mfu)
 
     def done(self) -> Run | None:
         """The run as a whole; None when nothing was logged."""
         if self._held is not None:
-            self.unreadable(f"step {self._held['step']} after step {self._last}")
+            self.unreadable(f"step {self._held[0]} after step {self._last}")
         run = self.run
         if self._last is None and not run.evals:
             return None
@@ -194,10 +203,10 @@ class RunBuilder:
     def _take(
         self,
         step: int,
-        loss: float | None = None,
-        seconds: float | None = None,
-        elapsed: float | None = None,
-        mfu: float | None = None,
+        loss: float | None,
+        seconds: float | None,
+        elapsed: float | None,
+        mfu: float | None,
     ) -> None:
         run = self.run
         since = step - (self._last if self._last is not None else step)

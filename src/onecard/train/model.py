@@ -9,6 +9,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,7 @@ class Transformer(nn.Module):
 class GPT(nn.Module):
     """The model of a RunConfig. `forward` gives (logits, loss); with targets and chunked_loss the logits are None."""
 
+    transformer: Any  # Transformer, or the modern recipe's
     soft_cap: float | None = None  # the modern recipe's: logits bent into ±soft_cap
 
     def __init__(self, config: RunConfig):

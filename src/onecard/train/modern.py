@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from onecard.config import RunConfig
+from onecard.train.lean import rms_norm, rotate, squared_relu
 from onecard.train.model import GPT, Cache, attend, remember, same_document
 from onecard.train.shift import TAPS, mix_last, mix_recent
 
@@ -32,10 +33,6 @@ SOFT_CAP = 15.0  # logits stay within ±15; modded-nanogpt's value
 def make_model(config: RunConfig) -> GPT:
     """The model of a config's recipe."""
     return ModernGPT(config) if config.recipe == "modern" else GPT(config)
-
-
-def rms_norm(x: Tensor) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],))
 
 
 @dataclass
@@ -83,9 +80,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, around: Around, layer: int) -> Tensor:
         batch, length, width = x.shape
-        q, k, v = self.c_attn(x).view(batch, length, 3, self.n_head, width // self.n_head).unbind(2)
-        q, k = (rotate(rms_norm(part), around.turn).transpose(1, 2) for part in (q, k))
-        v = v.transpose(1, 2)
+        qkv = self.c_attn(x).view(batch, length, 3, self.n_head, width // self.n_head)
+        q, k = (part.transpose(1, 2) for part in rotate(rms_norm(qkv[:, :, :2]), *around.turn).unbind(2))
+        v = qkv[:, :, 2].transpose(1, 2)
         if around.cache is not None:
             k, v = remember(around.cache, layer, k, v)
         y = attend(q, k, v, around.mask, self.dropout if self.training else 0.0, self.flash)
@@ -101,7 +98,7 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.c_proj(F.relu(self.c_fc(x)).square())
+        x = self.c_proj(squared_relu(self.c_fc(x)))
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
@@ -161,11 +158,12 @@ class ModernGPT(GPT):
         return rms_norm(x)
 
     def _turn(self, start: int, length: int) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of every position's angles, (length, 1, half a head's width)."""
+        """Cosine and sine of every position's angles, (length, 1, 1, half a head's width)."""
         half = self.config.n_embd // self.config.n_head // 2
         device = self.lm_head.weight.device
         frequencies = ROTARY_BASE ** -(torch.arange(half, device=device, dtype=torch.float32) / max(half, 1))
-        angles = torch.arange(start, start + length, device=device, dtype=torch.float32)[:, None, None] * frequencies
+        angles = torch.arange(start, start + length, device=device, dtype=torch.float32)
+        angles = angles[:, None, None, None] * frequencies
         return angles.cos(), angles.sin()
 
     def new_cache(self, batch: int) -> ModernCache:
@@ -188,11 +186,3 @@ class ModernGPT(GPT):
             x = block(x, around)
         cache.length += length
         return self._logits(rms_norm(x[:, -1]))
-
-
-def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Pairs of channels turned by their position's angles; x is (batch, length, heads, head width)."""
-    cosine, sine = (part.to(x.dtype) for part in turn)
-    half = x.shape[-1] // 2
-    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat((a * cosine + b * sine, b * cosine - a * sine, rest), dim=-1)

@@ -107,10 +107,12 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         for (rows, columns), pairs in _by_shape(parameters, ahead).items():
             updates = orthogonal(torch.stack([wide for _, wide, _ in pairs]))
-            for (target, _, turned), update in zip(pairs, updates, strict=True):
-                # the update's rms gain is one whatever the shape: sqrt(out / in), and never below one
-                out, inner = (columns, rows) if turned else (rows, columns)
-                target.add_(update.mT if turned else update, alpha=-group["lr"] * max(1.0, out / inner) ** 0.5)
+            # a matrix with more outputs than inputs takes longer strides, by sqrt(out / in), as in Jordan's Muon
+            for turned, stride in ((False, 1.0), (True, (columns / rows) ** 0.5)):
+                chosen = [(pair[0], update) for pair, update in zip(pairs, updates, strict=True) if pair[2] == turned]
+                if chosen:
+                    moves = [update.mT if turned else update for _, update in chosen]
+                    torch._foreach_add_([target for target, _ in chosen], moves, alpha=-group["lr"] * stride)
 
     def _adamw(self, parameters: list[Tensor], group: dict) -> None:
         for p in parameters:

@@ -4,6 +4,7 @@ Each check gives a sentence; what cannot be mended raises UserError before anyth
 """
 
 import shutil
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,7 +85,9 @@ def compiled_forward(
     if why is None:
         try:
             compiled: nn.Module = torch.compile(model)  # type: ignore[assignment]
-            trial(compiled, model, config, device, precision, config.batch_size)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns of its own insides
+                trial(compiled, model, config, device, precision, config.batch_size)
             return compiled
         except Exception as error:  # a compiler fails in as many ways as there are machines
             if is_out_of_memory(error):

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 
-from onecard.version import __version__
 from onecard.config import RunConfig, to_toml
 from onecard.data import Dataset, open_dataset
 from onecard.errors import UserError
@@ -34,6 +33,7 @@ from onecard.train.pretrained import load_weights
 from onecard.train.progress import Progress, check_same_model
 from onecard.train.step import Stepper
 from onecard.train.workers import Workers
+from onecard.version import __version__
 
 
 class Viewer(Protocol):

@@ -60,8 +60,8 @@ def saved_and_ended(session: Session, failure: RunFailure) -> RunFailure:
 def worker_lost(session: Session, lost: WorkerLostError) -> RunFailure:
     """Another process is gone. The gradients were not applied, so every survivor holds the last good step."""
     spokesman = session.workers.lowest_alive() == session.workers.rank
-    if not spokesman:
-        return RunFailure("")
+    if not spokesman or (session.log is None and session.progress.step == 0):
+        return RunFailure("")  # another says it; before the first step it is the first process's own mistake
     if session.log is None:
         session.take_over()
     saved = session.progress.step > 0 and session.save()

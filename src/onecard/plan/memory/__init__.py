@@ -78,8 +78,18 @@ SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the
 _SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
 
 
-def peak_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1, taken_bytes: int | None = None) -> Memory:
-    """The peak of one process on one card. `parts` sum to process_bytes.mid; all but context and slack to allocated."""
+def peak_memory(
+    config: RunConfig,
+    device: Device,
+    dtype: str,
+    gpus: int = 1,
+    taken_bytes: int | None = None,
+    advice: bool = True,
+) -> Memory:
+    """The peak of one process on one card. `parts` sum to process_bytes.mid; all but context and slack to allocated.
+
+    Without `advice` nothing is said of what would make it fit: a search asks thousands of times.
+    """
     step = step_memory(Workload.of(config, dtype, gpus), device)
     desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes
     room = device.usable_bytes - desktop
@@ -91,7 +101,7 @@ def peak_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1, ta
         card_bytes=device.usable_bytes,
         desktop_bytes=desktop,
         fits=fits,
-        changes=[] if fits == "yes" else _changes(config, device, dtype, gpus, room),
+        changes=[] if fits == "yes" or not advice else _changes(config, device, dtype, gpus, room),
     )
 
 

@@ -24,7 +24,7 @@ _ITER = re.compile(
     rf"(?:, mfu ({_NUMBER})%)?(?:, (?!time|mfu)(?:(?!iter \d)[^,])*\d(?:(?!iter \d)[^,])*)*",
     re.I,
 )
-_BARE = re.compile(rf"iter \d+: loss (?:\d+\.\d{{4}}|{_NUMBER}, .*|nan|inf)", re.I)  # `loss 5.1` alone may be cut off
+_BARE = re.compile(rf"iter \d+: loss (?:\d+\.\d{{4}}|{_NUMBER}, .*|nan|inf)", re.I)
 _STEP = re.compile(rf"(?:step|iter) (\d+): train loss ({_NUMBER}), val loss (\d+\.\d{{4}}|nan|inf)(?:[, (].*)?", re.I)
 _BEGINS = re.compile(r"iter \d|step \d+:|iter \d*$|step \d*$", re.I)
 _OVERRIDE = re.compile(r"(?:Overriding: )?(\w+) ?= ?([^#]+?)\s*(?:#.*)?")
@@ -38,6 +38,7 @@ _GPU = re.compile(
 
 _SIGNS = (
     ("WARNING: using slow attention", "slow-attention"),
+    ("Torch was not compiled with flash attention", "slow-attention"),  # torch on Windows
     ("compiling the model", "compiled"),
     ("torch._dynamo hit", "compile-fallback"),
     ("WON'T CONVERT", "compile-fallback"),
@@ -65,7 +66,9 @@ class NanoGptReader:
 
     def line(self, text: str) -> bool:
         # A shell prompt, a timestamp or a rank may stand before it.
-        begins = max(text.find("iter "), text.find("step ")) if len(text) < 400 else -1
+        begins = 0
+        if not text.startswith(("iter ", "step ")):
+            begins = max(text.find("iter "), text.find("step ")) if len(text) < 400 else -1
         if begins >= 0 and self._measurement(text[begins:] if begins < 60 else text):
             return True
         self._heading(text)
@@ -78,7 +81,9 @@ class NanoGptReader:
         return self._runs
 
     def _measurement(self, text: str) -> bool:
-        iteration = _ITER.fullmatch(text) if _BARE.match(text) else None
+        iteration = _ITER.fullmatch(text)
+        if iteration is not None and iteration[3] is None and not _BARE.match(text):
+            iteration = None  # `loss 5.1` alone may be cut off
         found = iteration or _STEP.fullmatch(text)
         if found is None:
             if _BEGINS.match(text) and not self._builder.empty:

@@ -1,0 +1,151 @@
+"""One program under measurement, in a process of its own: nanoGPT's step or onecard's, told by lines of JSON what to do.
+
+    {"do": "steps", "count": 5}  →  {"seconds": [0.021, …], "cpu_seconds": […], "loss": 2.31}
+    {"do": "eval"}               →  {"loss": 1.93}           the whole validation split, fixed windows; not in any clock
+    {"do": "peak"}               →  {"bytes": 1234567}       the process's largest resident memory
+
+nanoGPT's step is its train.py's, line by line (same sampling, same schedule, same clipping), around its own model.py.
+"""
+
+import contextlib
+import json
+import math
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class NanoGPT:
+    """model.py of a nanoGPT checkout; the settings are its own keys."""
+
+    def __init__(self, settings: dict[str, Any]):
+        sys.path.insert(0, settings["nanogpt"])
+        with contextlib.redirect_stdout(sys.stderr):
+            from model import GPT, GPTConfig
+
+            self.s = s = settings
+            torch.manual_seed(s.get("seed", 1337))
+            names = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
+            model = GPT(GPTConfig(**{name: s[name] for name in names}, dropout=0.0, bias=False))
+            betas = (0.9, s.get("beta2", 0.95))
+            self.optimizer = model.configure_optimizers(s.get("weight_decay", 0.1), s["learning_rate"], betas, "cpu")
+        self.model = torch.compile(model) if s.get("compile") else model
+        self.tokens = {name: np.memmap(Path(s["dataset"], f"{name}.bin"), np.uint16, "r") for name in ("train", "val")}
+        self.batch = self._batch()
+        self.done = 0
+
+    def _batch(self):
+        data, block = self.tokens["train"], self.s["block_size"]
+        ix = torch.randint(len(data) - block, (self.s["batch_size"],))
+        x = torch.stack([torch.from_numpy(data[i : i + block].astype(np.int64)) for i in ix])
+        y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + block].astype(np.int64)) for i in ix])
+        return x, y
+
+    def _lr(self) -> float:
+        s, it = self.s, self.done
+        warm, end, floor = s.get("warmup_iters", 100), s["max_iters"], s.get("min_lr", s["learning_rate"] / 10)
+        if it < warm:
+            return s["learning_rate"] * (it + 1) / (warm + 1)
+        if it > end:
+            return floor
+        share = 0.5 * (1 + math.cos(math.pi * (it - warm) / max(end - warm, 1)))
+        return floor + share * (s["learning_rate"] - floor)
+
+    def step(self) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._lr()
+        _, loss = self.model(*self.batch)
+        self.batch = self._batch()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.done += 1
+        return loss.item()
+
+    def eval(self) -> float:
+        self.model.eval()
+        answer = _whole(lambda x, y: self.model(x, y)[1], self.tokens["val"], self.s)
+        self.model.train()
+        return answer
+
+
+class Onecard:
+    """A training session of onecard, stepped by hand; the settings are RunConfig's keys, recipe's defaults filled in."""
+
+    def __init__(self, settings: dict[str, Any]):
+        from onecard.config import load
+        from onecard.train.session import Silent, open_session
+        from onecard.train.workers import Workers
+
+        self.s = settings
+        folder = tempfile.mkdtemp()
+        words = [f"{key}={value}" for key, value in settings.items()]
+        words += [f"out_dir={folder}/run", "device=cpu", "dtype=float32"]
+        self.stack = contextlib.ExitStack()
+        workers = Workers("auto", torch.device("cpu"))
+        self.session = self.stack.enter_context(open_session(load(None, words), workers, False, Silent()))
+        self.done = 0
+
+    def step(self) -> float:
+        from onecard.train.optim import lr_at
+
+        session = self.session
+        rows = session.loader.rows(self.done)
+        loss, _ = session.stepper.gradients(rows, self.done, self.done)
+        session.stepper.apply(lr_at(session.config, self.done))
+        self.done += 1
+        return loss
+
+    def eval(self) -> float:
+        model = self.session.stepper.forward
+        model.eval()
+        tokens = np.memmap(Path(self.s["dataset"], "val.bin"), np.uint16, "r")
+        answer = _whole(lambda x, y: model(x, y)[1], tokens, self.s)
+        model.train()
+        return answer
+
+
+def _whole(loss_of, tokens, settings: dict[str, Any]) -> float:
+    """The mean loss over all windows of the split that do not overlap: the same tokens for both programs."""
+    block = settings["block_size"]
+    windows = min((len(tokens) - 1) // block, settings.get("eval_windows") or 10**9)
+    x = torch.from_numpy(tokens[: windows * block].astype(np.int64)).view(windows, block)
+    y = torch.from_numpy(tokens[1 : windows * block + 1].astype(np.int64)).view(windows, block)
+    rows = max(1, 2048 // block)
+    with torch.no_grad():
+        total = sum(loss_of(a, b).item() * len(a) for a, b in zip(x.split(rows), y.split(rows), strict=True))
+    return total / windows
+
+
+def main() -> None:
+    kind, settings = sys.argv[1], json.loads(sys.argv[2])
+    torch.set_num_threads(settings.pop("threads", None) or os.cpu_count() or 1)
+    program = NanoGPT(settings) if kind == "nanogpt" else Onecard(settings)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order["do"] == "steps":
+            seconds, cpu_seconds, loss = [], [], None
+            for _ in range(order["count"]):
+                began, cpu_began = time.perf_counter(), time.process_time()
+                loss = program.step()
+                seconds.append(time.perf_counter() - began)
+                cpu_seconds.append(time.process_time() - cpu_began)
+            answer = {"seconds": seconds, "cpu_seconds": cpu_seconds, "loss": loss}
+        elif order["do"] == "eval":
+            answer = {"loss": program.eval()}
+        else:
+            answer = {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

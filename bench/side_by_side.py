@@ -1,0 +1,133 @@
+"""What the benchmarks share: programs in processes of their own, the machine's description, dated results, data."""
+
+import datetime
+import json
+import os
+import pickle
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Program:
+    """program.py running; `steps`, `eval`, `peak` ask it. Only one works at a time: the others wait for a line."""
+
+    def __init__(self, kind: str, **settings: Any):
+        here = Path(__file__).parent
+        source = os.pathsep.join([str(here.parent / "src"), os.environ.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(here / "program.py"), kind, json.dumps(settings)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": source},
+        )  # fmt: skip
+        self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a program under measurement ended with code {self._process.wait()}")
+        return json.loads(line)
+
+    def _ask(self, **order: Any) -> dict[str, Any]:
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def steps(self, count: int) -> dict[str, Any]:
+        """`seconds` and `cpu_seconds` of each step, and the last one's `loss`."""
+        return self._ask(do="steps", count=count)
+
+    def eval(self) -> float:
+        return self._ask(do="eval")["loss"]
+
+    def peak_bytes(self) -> int:
+        return self._ask(do="peak")["bytes"]
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def machine() -> dict[str, Any]:
+    """What a figure was measured on: the processor, its threads, versions, and its own best fp32 matmul rate."""
+    import torch
+
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        name = next(
+            (x.split(":", 1)[1].strip() for x in info.read_text().splitlines() if x.startswith("model name")), name
+        )
+    return {
+        "processor": name,
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "matmul_flops": matmul_flops(),
+    }
+
+
+def matmul_flops(size: int = 2048, tries: int = 12) -> float:
+    """The best of a few square matmuls: the rate that a step can at most approach."""
+    import time
+
+    import torch
+
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best = float("inf")
+    for _ in range(tries):
+        began = time.perf_counter()
+        a @ b
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best
+
+
+def store(name: str, result: dict[str, Any]) -> Path:
+    """results/NAME-DATE.json, with the machine and the day."""
+    RESULTS.mkdir(exist_ok=True)
+    day = datetime.date.today().isoformat()
+    path = RESULTS / f"{name}-{day}.json"
+    aside = path.with_suffix(".aside")
+    aside.write_text(json.dumps({"bench": name, "date": day, "machine": machine(), **result}, indent=1) + "\n")
+    os.replace(aside, path)
+    return path
+
+
+def characters(text: Path, folder: Path) -> int:
+    """nanoGPT's data/shakespeare_char: train.bin, val.bin (the last tenth), meta.pkl; the number of characters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = text.read_text(encoding="utf-8")
+    letters = sorted(set(words))
+    number = {letter: i for i, letter in enumerate(letters)}
+    tokens = np.array([number[letter] for letter in words], dtype=np.uint16)
+    cut = int(0.9 * len(tokens))
+    tokens[:cut].tofile(folder / "train.bin")
+    tokens[cut:].tofile(folder / "val.bin")
+    meta = {"vocab_size": len(letters), "itos": dict(enumerate(letters)), "stoi": number}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+    return len(letters)
+
+
+def gpt2_tokens(parquet: Path, folder: Path, val_tokens: int = 100_000) -> int:
+    """A parquet file's texts as GPT-2's tokens, end-of-text after each, in nanoGPT's layout; the number of training tokens."""
+    import pyarrow.parquet as pq
+
+    from onecard.data import gpt2
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "train.bin").exists():
+        words = gpt2()
+        tokens: list[int] = []
+        for text in pq.read_table(parquet, columns=["text"])["text"].to_pylist():
+            tokens += [*words.encode(text), words.eot]
+        whole = np.array(tokens, dtype=np.uint16)
+        whole[:-val_tokens].tofile(folder / "train.bin")
+        whole[-val_tokens:].tofile(folder / "val.bin")
+    return (folder / "train.bin").stat().st_size // 2

@@ -1,0 +1,23 @@
+"""How each choice is made, for `--explain`. Keys are the paths of the JSON answers; docs/advice.md says more."""
+
+RECOMMEND: dict[str, str] = {
+    "config": "the lowest expected loss of every shape, micro-batch and saver that fits (fits = yes) and ends in the time",
+    "config.n_layer, .n_embd": "64-wide heads; width ÷ depth of 64, 53 or 43, as in GPT-2's family (64 to 33)",
+    "config.gradient_accumulation_steps": "480 sequences of 1024 in all from 80M to 1B parameters, 960 above, 240 below "
+    "(GPT-3, table 2.1; Cerebras-GPT), halved while there would be fewer than 1,000 steps",
+    "config.learning_rate": "6e-4 · √(124M ÷ parameters) (GPT-3, table 2.1); 0.02 with Muon (Jordan et al. 2024)",
+    "config.max_iters": "(time − compiling − evaluations) ÷ (seconds a step × (1 + charges)); at most 4 epochs (Muennighoff et al. 2023) "
+    "and the tokens per parameter of public runs",
+    "savers": "taken when they bring more than 0.5 % (chunked loss), 1 % (recompute), 2 % (8-bit moments) of the step",
+    "limited_by": "memory: endless memory would bring 0.01 nats; data: the tokens ran out before the time; else compute",
+    "sensitivity.flat_params": "the sizes whose best run in this budget is within 0.01 nats of the choice",
+    "sensitivity.chinchilla": "the size whose tokens in this budget are nearest to compute-optimal (Besiroglu et al. 2024)",
+}
+CAN: dict[str, str] = {
+    "compute.needed_flops": "6·N·D: N all parameters, D the tokens asked for, else compute-optimal (Besiroglu et al. 2024)",
+    "compute.delivered_flops": "peak × utilization × time × cards; without --utilization, 6·N × predicted tokens a second × time",
+    "memory.plain_bytes": "allocated by torch at micro-batch 1, no saver",
+    "memory.offload": "2·N bytes of weights, two layers' gradients and the activations on the card; 16·N in main memory; 4·N over "
+    "PCIe at 12 GB/s and 28·N at 40 GB/s on the CPU each step (after ZeRO-Offload, Ren et al. 2021)",
+    "verdict": "yes: fits plain, in the time; with_savers: fits with savers, in the time; else no",
+}

@@ -1,0 +1,104 @@
+"""Every leaner path against the plain one: the same loss and gradients to fp32 rounding."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from onecard.train.chunked import chunked_cross_entropy
+from onecard.train.lean import rms_norm, rotate, squared_relu
+from onecard.train.shift import TAPS, mix_last, mix_recent
+
+
+def both(lean, plain, *inputs):
+    """(outputs, gradients) of the two forms, for a random direction."""
+    answers = []
+    for form in (lean, plain):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        out = form(*leaves)
+        direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
+        answers.append((out.detach(), *torch.autograd.grad(out, leaves, direction)))
+    return answers
+
+
+def random(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def plain_mix(x, taps):
+    return x + sum(F.pad(x, (0, 0, k, 0))[:, : x.shape[1]] * taps[k] for k in range(len(taps)))
+
+
+def plain_rotate(x):
+    angles = torch.arange(x.shape[1])[:, None, None] * 0.3
+    half = x.shape[-1] // 2
+    pair = torch.complex(x[..., :half], x[..., half : 2 * half]) * torch.polar(torch.ones_like(angles), -angles)
+    return torch.cat((pair.real, pair.imag, x[..., 2 * half :]), dim=-1)
+
+
+def lean_rotate(x):
+    angles = torch.arange(x.shape[1])[:, None, None] * 0.3
+    return rotate(x, angles.cos(), angles.sin())
+
+
+@pytest.mark.parametrize(
+    ("lean", "plain", "inputs"),
+    [
+        (rms_norm, lambda x: F.rms_norm(x, (x.shape[-1],)), (random(2, 5, 24),)),
+        (squared_relu, lambda x: F.relu(x).square(), (random(2, 5, 24),)),
+        (mix_recent, plain_mix, (random(2, 9, 24), random(TAPS, 24))),
+        (mix_recent, plain_mix, (random(2, 2, 24), random(TAPS, 24))),  # shorter than the taps reach
+        (lean_rotate, plain_rotate, (random(2, 5, 3, 8),)),
+        (lean_rotate, plain_rotate, (random(2, 5, 3, 7),)),  # an odd head keeps its last channel
+    ],
+    ids=["rms_norm", "squared_relu", "mix", "mix short", "rotate", "rotate odd"],
+)
+def test_a_hand_written_gradient_is_autograds(lean, plain, inputs):
+    for ours, theirs in zip(*both(lean, plain, *inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+def test_mixing_stays_inside_a_document():
+    x, taps = random(1, 9, 24), random(TAPS, 24)
+    documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
+    apart = torch.cat((mix_recent(x[:, :4], taps), mix_recent(x[:, 4:], taps)), dim=1)
+    torch.testing.assert_close(mix_recent(x, taps, documents), apart)
+
+
+def test_the_last_position_alone_is_mixed_the_same():
+    x, taps = random(2, 9, 24), random(TAPS, 24)
+    torch.testing.assert_close(mix_last(x[:, -TAPS:], taps), mix_recent(x, taps)[:, -1:])
+
+
+@pytest.mark.parametrize("soft_cap", [None, 2.0])
+@pytest.mark.parametrize("rows", [3, 100])
+def test_chunked_loss_is_the_plain_one(soft_cap, rows):
+    hidden, weight = random(11, 8) * 3, random(37, 8)
+    targets = torch.arange(11) * 3
+    targets[1] = targets[0]  # two rows of one target add up
+
+    def plain(h, w):
+        logits = h @ w.T
+        return F.cross_entropy(logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap), targets)
+
+    def lean(h, w):
+        return chunked_cross_entropy(h, w, targets, rows, soft_cap)
+
+    for ours, theirs in zip(*both(lean, plain, hidden, weight), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(lean(hidden, weight), plain(hidden, weight))
+
+
+def test_chunked_loss_holds_with_huge_logits():
+    """exp(1000) is no number; the largest logit is taken off first."""
+    hidden, weight = random(4, 8) * 1000, random(9, 8)
+    for ours, theirs in zip(
+        *both(
+            lambda h, w: chunked_cross_entropy(h, w, torch.arange(4)),
+            lambda h, w: F.cross_entropy(h @ w.T, torch.arange(4)),
+            hidden,
+            weight,
+        ),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=1e-3)
