@@ -126,6 +126,17 @@ def spread(readings: list[Reading], held_out: dict[str, dict[str, float]]) -> li
     return [round(max(0.01, -quantile(0.1)), 4), round(max(0.01, quantile(0.9)), 4)]
 
 
+def cross_validated(families: set[str]) -> dict[str, dict[str, Any]]:
+    """For each family, constants and range from the readings of all others."""
+    known = readings()
+    held_out = leave_out(known)
+    fits = {}
+    for family in families:
+        others = [reading for reading in known if reading.run.family != family]
+        fits[family] = {**_whole(held_out.get(family) or fit_memory(others)), "spread": spread(others, held_out)}
+    return fits
+
+
 def main() -> int:
     known = readings()
     held_out = leave_out(known)
