@@ -242,8 +242,9 @@ def test_prices():
 
 def test_data_sets():
     assert plan(load("gpt2"), "RTX 4070", data="fineweb-edu-10B").tokens.epochs == pytest.approx(1.0, abs=0.02)
-    assert plan(load("gpt2"), "RTX 4070", data="3.7B").tokens.unique == 3_700_000_000
-    for bad in ("fineweb-nope", "0", "12 parsecs"):
+    for words in ("3.7B", "3.7 B", "3.7BT", "3.7B tokens", "3,700,000,000", "3_700_000_000", "3.7e9"):
+        assert plan(load("gpt2"), "RTX 4070", data=words).tokens.unique == 3_700_000_000
+    for bad in ("fineweb-nope", "0", "12 parsecs", "", " "):
         with pytest.raises(UserError):
             plan(load("gpt2"), "RTX 4070", data=bad)
 
@@ -260,3 +261,24 @@ def test_every_formula_names_a_figure():
     for path, formula in planned.formulas.items():
         assert at(answer, path) is not None
         assert formula
+
+
+def test_no_loss_from_scratch_is_promised_for_a_released_model():
+    tuned = load("gpt2", ["--init_from=gpt2"])
+    assert plan(load("gpt2"), "RTX 4070").loss is not None
+    assert plan(tuned, "RTX 4070").loss is None
+
+
+def test_no_cards():
+    with pytest.raises(UserError, match="0 cards"):
+        plan(load("gpt2"), "RTX 4070", gpus=0)
+
+
+def test_fits_is_told_by_both_ends_of_the_range():
+    from dataclasses import replace
+
+    card, config = find_gpu("RTX 4070"), load("fineweb-124M-12gb")
+    need = plan(config, card).memory.process_bytes
+    for room, fits in ((need.high + 1, "yes"), (need.high - 1, "tight"), (need.low + 1, "tight"), (need.low - 1, "no")):
+        small = replace(card, usable_bytes=round(room) + 2**30, taken_bytes=2**30)
+        assert plan(config, small).memory.fits == fits

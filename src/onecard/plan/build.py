@@ -43,7 +43,9 @@ def plan(
 ) -> RunPlan:
     """What this run will need on that card (None: this machine's), over that data, at that price of electricity."""
     device = resolve_device(gpu)
-    if gpus < 1 or config.gradient_accumulation_steps % gpus:
+    if gpus < 1:
+        raise UserError(f"{gpus} cards cannot train anything", hint="--gpus is 1 or more")
+    if config.gradient_accumulation_steps % gpus:
         raise UserError(
             f"gradient_accumulation_steps = {config.gradient_accumulation_steps} cannot be shared by {gpus} cards",
             hint="it is the total over all cards and must be divisible by their number",
@@ -56,7 +58,9 @@ def plan(
     flops = _flops(config, counts, tokens)
     step = step_time(config, device, dtype, gpus)
     time = _time(config, step, now or datetime.now().astimezone())
-    loss = expected_loss(config, tokens.total, corpus.family, tokens.unique) if corpus.family else None
+    # the law is of runs from scratch; a released model fine-tuned starts far along the curve
+    scratch = config.init_from in ("scratch", "resume")
+    loss = expected_loss(config, tokens.total, corpus.family, tokens.unique) if corpus.family and scratch else None
     return RunPlan(
         schema=SCHEMA,
         version=__version__,
