@@ -16,8 +16,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
 from fit.runs import Run, read_runs  # noqa: E402
+
+from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.plan.flops import model_flops  # noqa: E402
 from onecard.plan.memory import step_memory  # noqa: E402
@@ -84,7 +85,9 @@ def rule_of_thumb(runs: list[Run]) -> list[Answer]:
         w = run.workload
         flops = model_flops(w) * w.tokens * w.accumulation
         seconds = flops / (RULE_MFU * run.device.peak_flops(w.dtype))
-        answers.append(Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds))
+        answers.append(
+            Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds)
+        )
     return answers
 
 
@@ -114,7 +117,9 @@ def llm_analysis(runs: list[Run]) -> list[Answer] | None:
             seconds = float(found["latency_per_iter"])
         except Exception:  # a peer's own trouble with a row is not ours to mend
             continue
-        answers.append(Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds))
+        answers.append(
+            Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds)
+        )
     return answers
 
 
@@ -132,7 +137,9 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
             "mean_of_family_medians": family_mean(families, "median_abs_error"),
             "families": families,
         }
-    families = {f: {k: kinds[k]["families"].get(f, score([])) for k in kinds} for k in kinds for f in kinds[k]["families"]}
+    families = {
+        f: {k: kinds[k]["families"].get(f, score([])) for k in kinds} for k in kinds for f in kinds[k]["families"]
+    }
     return {**kinds, "families": families}
 
 
@@ -169,7 +176,9 @@ def main(argv: list[str] | None = None) -> int:
         peers = {"single_mfu": {"time": {**score(thumb), "families": by_family(thumb)}}}
         if peer is not None:
             peers["llm_analysis"] = {"time": {**score(peer), "families": by_family(peer)}}
-        print(json.dumps({**found, "peers": peers, "cross_validated": bool(fits), "rows": [a.as_json() for a in answers]}))
+        print(
+            json.dumps({**found, "peers": peers, "cross_validated": bool(fits), "rows": [a.as_json() for a in answers]})
+        )
         return 0
     _print(answers, found, thumb, peer)
     return 0
