@@ -92,13 +92,16 @@ def show_bytes(value: float) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Two units at most: "1.1 ms", "0.12 s", "45.1 s", "16 min", "13 h 54 min", "3 d 4 h"."""
+    """Two units at most: "1.1 ms", "0.12 s", "45.1 s", "3 min 05 s", "16 min", "13 h 54 min", "3 d 4 h"."""
     if 0 < seconds < 0.1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 100:
         return f"{seconds:.1f} s"
+    if seconds < 10 * MINUTE:
+        whole = round(seconds)
+        return f"{whole // 60} min {whole % 60:02d} s"
     if seconds < 100 * MINUTE:
         return f"{seconds / MINUTE:.0f} min"
     if seconds < 2 * DAY:
