@@ -15,6 +15,7 @@ from onecard.facts.here import cpu, here
 from onecard.facts.models import KnownModel, known_models
 from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note
+from onecard.plan.calibration import load_calibration
 from onecard.plan.corpus import Corpus, corpus_of
 from onecard.plan.flops import exact_per_token, nanogpt_per_token, six_n_per_token
 from onecard.plan.formulas import FORMULAS
@@ -54,7 +55,7 @@ def plan(
     counts = params(config.shape)
     tokens = _tokens(config, counts, corpus)
     flops = _flops(config, counts, tokens)
-    step = step_time(config, device, dtype, gpus)
+    step = step_time(config, device, dtype, gpus, load_calibration(device))
     time = _time(config, step, now or datetime.now().astimezone())
     loss = expected_loss(config, tokens.total, corpus.family, tokens.unique) if corpus.family else None
     return RunPlan(
