@@ -15,6 +15,7 @@ from onecard.facts.here import cpu, here
 from onecard.facts.models import KnownModel, known_models
 from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note, T
+from onecard.plan.calibration import load_calibration
 from onecard.plan.corpus import Corpus, corpus_of
 from onecard.plan.flops import exact_per_token, nanogpt_per_token, six_n_per_token
 from onecard.plan.formulas import FORMULAS
@@ -56,7 +57,7 @@ def plan(
     counts = params(config.shape)
     tokens = _tokens(config, counts, corpus)
     flops = _flops(config, counts, tokens)
-    step = step_time(config, device, dtype, gpus)
+    step = step_time(config, device, dtype, gpus, load_calibration(device))
     time = _time(config, step, now or datetime.now().astimezone())
     # the law is of runs from scratch; a released model fine-tuned starts far along the curve
     scratch = config.init_from in ("scratch", "resume")
