@@ -154,6 +154,8 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
     live = Live(ROUNDING if on_cuda else 1)
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # Dynamo's own, about what it meets while tracing
         if on_cuda:
             stack.enter_context(_as_on_cuda(mixed))
             stack.enter_context(inductor_config.patch(cpu_backend="triton"))  # fuse as for a card
