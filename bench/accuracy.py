@@ -29,9 +29,15 @@ GB = 1e9
 RULE_MFU = 0.4  # the rule of thumb: a well-fed card reaches 40 % of its peak
 
 
-def predict(runs: list[Run], fits: dict[str, Any] | None = None) -> list[Answer]:
+def predict(
+    runs: list[Run], fits: dict[str, Any] | None = None, memory_fits: dict[str, Any] | None = None
+) -> list[Answer]:
     """Two answers a row, memory and time; skipped ones say why."""
-    return [answer for run in runs for answer in (_memory(run), _time(run, (fits or {}).get(run.family)))]
+    return [
+        answer
+        for run in runs
+        for answer in (_memory(run, (memory_fits or {}).get(run.family)), _time(run, (fits or {}).get(run.family)))
+    ]
 
 
 def _base(run: Run, kind: str) -> dict[str, Any]:
@@ -50,14 +56,14 @@ def _time(run: Run, fit: Any) -> Answer:
     return _answer(base, seconds, run.step_seconds, "no time was measured")
 
 
-def _memory(run: Run) -> Answer:
+def _memory(run: Run, fit: Any = None) -> Answer:
     base = _base(run, "memory")
     if run.trouble or run.memory_trouble:
         return Answer(**base, skipped=run.trouble or run.memory_trouble)
     assert run.workload is not None
     assert run.device is not None
     try:
-        memory = step_memory(run.workload, run.device)
+        memory = step_memory(run.workload, run.device, fit)
     except (ArithmeticError, ValueError, KeyError) as error:
         return Answer(**base, skipped=f"no memory model: {error}")
     method = run.row.get("vram_method", "").lower()
@@ -157,8 +163,9 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     if args.quality:
         runs = [run for run in runs if run.quality in args.quality]
-    fits = None
+    fits = memory_fits = None
     if args.cross_validate:
+        from fit.memory import cross_validated
         from fit.speed import all_runs, fit_speed, leave_out, spread
 
         known = all_runs()
@@ -168,7 +175,8 @@ def main(argv: list[str] | None = None) -> int:
             others = [run for run in known if run.family != family]
             fit = held_out.get(family) or fit_speed(others)[0]
             fits[family] = {**fit, "spread": spread(others, held_out)}  # the range too comes from the others
-    answers = predict(runs, fits)
+        memory_fits = cross_validated({run.family for run in runs})
+    answers = predict(runs, fits, memory_fits)
     thumb = rule_of_thumb(runs)
     peer = llm_analysis(runs)
     found = summary(answers)

@@ -11,14 +11,14 @@ fit/speed.py from public runs. Everything grows strictly with layers, width, bat
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.facts.table import fact_file
-from onecard.plan.calibration import Calibration
+from onecard.plan.calibration import Calibration, Mode, mode_key, work
 from onecard.plan.flops import attention_flops
 from onecard.plan.result import Range
 from onecard.plan.workload import Workload
@@ -49,12 +49,48 @@ def workload_time(
 ) -> StepTime:
     """The same for any Workload; `fit` lets the cross-validation pass constants that never saw the run."""
     fit = fit or speed_fit()
-    parts = step_parts(w, device, fit)
-    basis = "fitted" if device.rate_class in fit["classes"] else "class"
-    plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
-    low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
+    other = replace(w, compiled=not w.compiled)
+    if calibration and (mode := calibration.mode(w)):
+        parts = measured_parts(w, device, calibration, mode, fit)
+        basis, (low, high) = "measured", measured_spread(mode)
+    elif calibration and (mode := calibration.mode(other)):
+        # only the other mode was probed: what it took, times what compiling usually changes
+        change = sum(step_parts(w, device, fit).values()) / sum(step_parts(other, device, fit).values())
+        parts = {key: value * change for key, value in measured_parts(other, device, calibration, mode, fit).items()}
+        basis, (low, high) = "measured", (0.75, 1.25)
+    else:
+        parts = step_parts(w, device, fit)
+        basis = "fitted" if device.rate_class in fit["classes"] else "class"
+        plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
+        low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
     middle = sum(parts.values())
     return StepTime(Range(middle * low, middle, middle * high), parts, basis, compile_seconds(w))
+
+
+def step_work(w: Workload, rates: list[tuple[float, float]]) -> dict[str, float]:
+    """A step's work in the units that a calibration prices."""
+    return work(w, rates, micro_bytes(w, {"eager_bytes": 1.0}), micro_kernels(w), optimizer_bytes(w))
+
+
+def measured_parts(w: Workload, device: Device, calibration: Calibration, mode: Mode, fit: Fit) -> dict[str, float]:
+    """Seconds of one step by what this very card was measured to take for each kind of work."""
+    amounts = step_work(w, calibration.matmul[mode_key(w).partition("/")[0]])
+    seconds = {key: mode.costs[key] * amount for key, amount in amounts.items()}
+    busy = sum(seconds.values()) - seconds["optimizer"]
+    return {
+        "matmul": seconds["layers"] + seconds["head"] + seconds["attention"],
+        "memory": seconds["memory"],
+        "optimizer": seconds["optimizer"],
+        "launch": seconds["launch"],
+        "data": 0.0,
+        "exchange": exchange_seconds(w, device, busy, fit),
+    }
+
+
+def measured_spread(mode: Mode) -> tuple[float, float]:
+    """Twice the probe's own median miss, and never closer than 5 %: a card's clock moves with its temperature."""
+    half = min(0.5, max(0.05, 2 * mode.error))
+    return 1 - half, 1 + half
 
 
 @cache

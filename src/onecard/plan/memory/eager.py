@@ -50,7 +50,7 @@ def block(s: Sizes) -> Block:
         mask = length * n if w.mask_documents else length * length
         inner = 3 * out + saved * scores + mask + out
         forward_extra = fresh + qkv - 2 * out + (widest - saved) * scores + 2 * mask
-        again_extra = norm + fresh + 3 * out + widest * scores + 3 * mask
+        again_extra = norm + fresh + (3 if w.dropout else 2) * out + widest * scores + 2 * mask
         again_extra += -r * scores if w.recompute == "cheap" else qkv
         backward_extra = (widest - saved) * scores - out
     between = stream if w.modern else 0  # the norm's output, which the short convolution keeps
@@ -121,12 +121,14 @@ def moments(w: Workload) -> list[Moment]:
             at(cast=casts, activations=kept + 2 * stream + s.norm_stats * n, loss=(r + 4) * table)
     # the last block's backward pass, then the first's, when all other gradients are there
     again = b.whole - b.kept if w.recompute != "none" else 0
-    again += r * width * n if w.recompute == "cheap" else 0  # the last matmul's output, kept but not asked for
+    if w.recompute == "cheap" and not w.dropout:
+        again += r * width * n  # the last matmul's output, kept but not asked for
     one_cast = s.cast_layers // layers if layers else 0
     copy = r * width * n if s.mixed or w.dropout else 0
     mlp = stream + copy + r * w.ff_width * n - (width * n if w.dropout else 0)
     if w.modern:  # the square's backward pass makes three
         mlp += 2 * r * w.ff_width * n - copy
+    mlp_cast = (3 if w.gated else 2) * r * width * w.ff_width if s.mixed else 0  # not there in the attention's passes
     for done in (0, layers - 1):
         left = layers - done
         cast = casts * left // layers if casts else one_cast
@@ -134,11 +136,18 @@ def moments(w: Workload) -> list[Moment]:
         saved = left * b.kept + lookup
         weight = r * width * w.ff_width
         at(grads, cast, saved + again + mlp + weight, pending)
-        at(grads, cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
+        if s.mixed:  # the MLP's gradient, cast, when half of its activations are gone
+            at(grads, cast, saved + again + stream + x * width * w.ff_width, pending)
+        at(grads, cast - mlp_cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
         if w.recompute != "none":
-            at(grads, cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
+            at(grads, cast - mlp_cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
     # the forward pass of the last block
-    at(cast=s.cast_layers, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + lookup)
+    at(cast=s.cast_layers - mlp_cast, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + lookup)
+    if w.recompute != "none":  # and of its MLP, while autocast still holds every layer's weights
+        up = r * w.ff_width * n
+        passing = stream + fresh + (s.norm_stats + r * width) * n + up
+        passing += up + r * width * n if w.recompute == "block" else 0
+        at(cast=s.cast_layers, activations=kept + passing)
     # the end: the embedding's gradient, made dense, added to the head's
     rest = s.new_gradients
     at(rest, 0, stream + 4 * width * w.block_size, x * table + pending)
