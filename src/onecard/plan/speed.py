@@ -121,7 +121,7 @@ def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
 
     def product(rows: int, columns: int, depth: int) -> float:
         tiles = rows * columns / _TILE / device.units + fit["wave"]
-        return tiles * (2 * _TILE * depth / unit_rate + start)
+        return float(tiles * (2 * _TILE * depth / unit_rate + start))
 
     tokens, layer = w.tokens, 0.0
     forwards = 2 if w.recompute == "block" else 1
