@@ -16,8 +16,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
 from fit.runs import Run, read_runs  # noqa: E402
+
+from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.plan.flops import model_flops  # noqa: E402
 from onecard.plan.memory import step_memory  # noqa: E402

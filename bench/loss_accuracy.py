@@ -17,8 +17,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench.score import Answer, by_family, family_mean, score  # noqa: E402
 from fit.losses import DATA, Point, read_curves, read_losses  # noqa: E402
+
+from bench.score import Answer, by_family, family_mean, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.plan.loss import estimate, loss_fit, running  # noqa: E402
 

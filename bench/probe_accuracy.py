@@ -61,12 +61,20 @@ def main(argv: list[str] | None = None) -> int:
     errors = sorted(abs(row["error"]) for row in rows)
     middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
     held = sum(row["low"] <= row["measured"] <= row["high"] for row in rows)
-    result = {"n": len(rows), "median_abs_error": middle, "worst_abs_error": errors[-1], "coverage": held / len(rows), "rows": rows}
+    result = {
+        "n": len(rows),
+        "median_abs_error": middle,
+        "worst_abs_error": errors[-1],
+        "coverage": held / len(rows),
+        "rows": rows,
+    }
     if args.json:
         print(json.dumps(result))
         return 0
     for row in rows:
-        print(f"{row['shape']:24}{row['predicted'] * 1e3:9.1f} ms predicted{row['measured'] * 1e3:9.1f} ms measured{row['error']:+8.1%}")
+        print(
+            f"{row['shape']:24}{row['predicted'] * 1e3:9.1f} ms predicted{row['measured'] * 1e3:9.1f} ms measured{row['error']:+8.1%}"
+        )
     print(f"median {middle:.1%} (asked: 5 %), worst {errors[-1]:.1%} (asked: 12 %), {held} of {len(rows)} in range")
     return 0
 

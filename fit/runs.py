@@ -177,8 +177,8 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         chunked_loss=foreign or "chunked" in text or "liger" in text or batch * block * vocab * 4 > device.memory_bytes,
         recompute=_recompute(row.get("act_ckpt", "").lower()),
         optimizer=_optimizer(optimizer),
-        fused_optimizer=foreign or "fused" in optimizer.replace("not fused", "") or "foreach" not in optimizer and
-        _fuses(framework),
+        fused_optimizer=foreign or "fused" in optimizer.replace("not fused", "") or ("foreach" not in optimizer and
+        _fuses(framework)),
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,

@@ -15,6 +15,7 @@ import warnings
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from onecard.plan.flops import attention_flops
 from onecard.plan.workload import Workload
 
 SCHEMA = "onecard.calibration/1"
-WORK = ("layers", "head", "attention", "memory", "launch", "optimizer")
+WORK = ("layers", "head", "attention", "memory", "logits", "launch", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,14 @@ def mode_key(w: Workload) -> str:
     return f"{dtype}/{'compiled' if w.compiled else 'eager'}"
 
 
-def work(w: Workload, rates: list[tuple[float, float]], micro_bytes: float, kernels: float, update: float) -> dict[str, float]:
+def work(
+    w: Workload,
+    rates: list[tuple[float, float]],
+    layer_bytes: float,
+    logits_bytes: float,
+    kernels: float,
+    update: float,
+) -> dict[str, float]:
     """What one step consists of, in units that cost about the same at every shape: matmuls in seconds at the rate that was
     measured for their width, attention in FLOPs, the rest in bytes and kernels."""
     tokens = w.tokens
@@ -66,7 +74,8 @@ def work(w: Workload, rates: list[tuple[float, float]], micro_bytes: float, kern
     head = 6.0 * tokens * w.n_embd * w.vocab_size / rate_at(rates, math.sqrt(w.n_embd * w.vocab_size))
     attention = (3.5 + again) * attention_flops(w) * tokens
     steps = w.accumulation
-    amounts = (w.n_layer * layers * steps, head * steps, attention * steps, micro_bytes * steps, kernels * steps, update)
+    amounts = (w.n_layer * layers * steps, head * steps, attention * steps, layer_bytes * steps, logits_bytes * steps,
+               kernels * steps, update)  # fmt: skip
     return dict(zip(WORK, amounts, strict=True))
 
 
@@ -74,10 +83,10 @@ def rate_at(rates: list[tuple[float, float]], width: float) -> float:
     """FLOP/s at a width between those measured: straight in the logarithms, flat beyond the ends."""
     if width <= rates[0][0]:
         return rates[0][1]
-    for (w0, r0), (w1, r1) in zip(rates, rates[1:], strict=False):
+    for (w0, r0), (w1, r1) in pairwise(rates):
         if width <= w1:
             share = math.log(width / w0) / math.log(w1 / w0)
-            return r0 ** (1 - share) * r1**share
+            return math.exp((1 - share) * math.log(r0) + share * math.log(r1))
     return rates[-1][1]
 
 
