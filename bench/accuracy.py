@@ -16,8 +16,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
 from fit.runs import Run, read_runs  # noqa: E402
+
+from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.plan.flops import model_flops  # noqa: E402
 from onecard.plan.memory import step_memory  # noqa: E402
@@ -28,9 +29,15 @@ GB = 1e9
 RULE_MFU = 0.4  # the rule of thumb: a well-fed card reaches 40 % of its peak
 
 
-def predict(runs: list[Run], fits: dict[str, Any] | None = None) -> list[Answer]:
+def predict(
+    runs: list[Run], fits: dict[str, Any] | None = None, memory_fits: dict[str, Any] | None = None
+) -> list[Answer]:
     """Two answers a row, memory and time; skipped ones say why."""
-    return [answer for run in runs for answer in (_memory(run), _time(run, (fits or {}).get(run.family)))]
+    return [
+        answer
+        for run in runs
+        for answer in (_memory(run, (memory_fits or {}).get(run.family)), _time(run, (fits or {}).get(run.family)))
+    ]
 
 
 def _base(run: Run, kind: str) -> dict[str, Any]:
@@ -49,14 +56,14 @@ def _time(run: Run, fit: Any) -> Answer:
     return _answer(base, seconds, run.step_seconds, "no time was measured")
 
 
-def _memory(run: Run) -> Answer:
+def _memory(run: Run, fit: Any = None) -> Answer:
     base = _base(run, "memory")
     if run.trouble or run.memory_trouble:
         return Answer(**base, skipped=run.trouble or run.memory_trouble)
     assert run.workload is not None
     assert run.device is not None
     try:
-        memory = step_memory(run.workload, run.device)
+        memory = step_memory(run.workload, run.device, fit)
     except (ArithmeticError, ValueError, KeyError) as error:
         return Answer(**base, skipped=f"no memory model: {error}")
     method = run.row.get("vram_method", "").lower()
@@ -84,7 +91,9 @@ def rule_of_thumb(runs: list[Run]) -> list[Answer]:
         w = run.workload
         flops = model_flops(w) * w.tokens * w.accumulation
         seconds = flops / (RULE_MFU * run.device.peak_flops(w.dtype))
-        answers.append(Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds))
+        answers.append(
+            Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds)
+        )
     return answers
 
 
@@ -114,7 +123,9 @@ def llm_analysis(runs: list[Run]) -> list[Answer] | None:
             seconds = float(found["latency_per_iter"])
         except Exception:  # a peer's own trouble with a row is not ours to mend
             continue
-        answers.append(Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds))
+        answers.append(
+            Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds)
+        )
     return answers
 
 
@@ -132,7 +143,9 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
             "mean_of_family_medians": family_mean(families, "median_abs_error"),
             "families": families,
         }
-    families = {f: {k: kinds[k]["families"].get(f, score([])) for k in kinds} for k in kinds for f in kinds[k]["families"]}
+    families = {
+        f: {k: kinds[k]["families"].get(f, score([])) for k in kinds} for k in kinds for f in kinds[k]["families"]
+    }
     return {**kinds, "families": families}
 
 
@@ -150,8 +163,9 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     if args.quality:
         runs = [run for run in runs if run.quality in args.quality]
-    fits = None
+    fits = memory_fits = None
     if args.cross_validate:
+        from fit.memory import cross_validated
         from fit.speed import all_runs, fit_speed, leave_out, spread
 
         known = all_runs()
@@ -161,7 +175,8 @@ def main(argv: list[str] | None = None) -> int:
             others = [run for run in known if run.family != family]
             fit = held_out.get(family) or fit_speed(others)[0]
             fits[family] = {**fit, "spread": spread(others, held_out)}  # the range too comes from the others
-    answers = predict(runs, fits)
+        memory_fits = cross_validated({run.family for run in runs})
+    answers = predict(runs, fits, memory_fits)
     thumb = rule_of_thumb(runs)
     peer = llm_analysis(runs)
     found = summary(answers)
@@ -169,7 +184,9 @@ def main(argv: list[str] | None = None) -> int:
         peers = {"single_mfu": {"time": {**score(thumb), "families": by_family(thumb)}}}
         if peer is not None:
             peers["llm_analysis"] = {"time": {**score(peer), "families": by_family(peer)}}
-        print(json.dumps({**found, "peers": peers, "cross_validated": bool(fits), "rows": [a.as_json() for a in answers]}))
+        print(
+            json.dumps({**found, "peers": peers, "cross_validated": bool(fits), "rows": [a.as_json() for a in answers]})
+        )
         return 0
     _print(answers, found, thumb, peer)
     return 0

@@ -19,7 +19,20 @@ from onecard.facts.gpus import Device, find_gpu
 from onecard.plan.workload import Workload
 
 DATA = Path(__file__).parent / "data"
-FOREIGN = ("llm.c", "llm.kittens", "llmq", "jax", "maxtext", "flax", "tpu", "mlx", "tinygrad", "ggml", "c++/cuda", "rust")
+FOREIGN = (
+    "llm.c",
+    "llm.kittens",
+    "llmq",
+    "jax",
+    "maxtext",
+    "flax",
+    "tpu",
+    "mlx",
+    "tinygrad",
+    "ggml",
+    "c++/cuda",
+    "rust",
+)
 # A name that several boards carry, where the row does not say which: the one people rent most.
 USUAL = {
     "A100": "A100 SXM 40GB", "A100 40GB": "A100 SXM 40GB", "A100 80GB": "A100 SXM 80GB", "H100": "H100 SXM",
@@ -117,7 +130,10 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     tied = row.get("tied_embeddings", "").lower()
     text = f"{row.get('model', '')} {row.get('notes', '')} {framework}".lower()
     d_ff = _number(row, "d_ff")
-    modern = bool(re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text)) and "llm.c" not in framework
+    modern = (
+        bool(re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text))
+        and "llm.c" not in framework
+    )
     gated = bool(d_ff) and bool(re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text))
     dtype, pure = dtype_of(row.get("dtype", ""), device, assumed)
     parallelism = row.get("parallelism", "").lower()
@@ -161,8 +177,8 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         chunked_loss=foreign or "chunked" in text or "liger" in text or batch * block * vocab * 4 > device.memory_bytes,
         recompute=_recompute(row.get("act_ckpt", "").lower()),
         optimizer=_optimizer(optimizer),
-        fused_optimizer=foreign or "fused" in optimizer.replace("not fused", "") or "foreach" not in optimizer and
-        _fuses(framework),
+        fused_optimizer=foreign or "fused" in optimizer.replace("not fused", "") or ("foreach" not in optimizer and
+        _fuses(framework)),
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,
@@ -199,7 +215,9 @@ def _compiles(framework: str) -> bool:
 
 
 def _fuses(framework: str) -> bool:
-    return any(word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "lit-gpt", "torchtitan", "foundry"))
+    return any(
+        word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "lit-gpt", "torchtitan", "foundry")
+    )
 
 
 def _optimizer(text: str) -> str:

@@ -36,7 +36,10 @@ PRIORS = {
     "matmul": (0.96, 0.04),  # a model's matmuls against the best large one, apart from what tiles and waves cost
     "tile_seconds": (1e-6, 0.5),  # fill and drain of a tile: a microsecond or so
     "wave": (0.35, 0.3),  # of a wave of tiles: half on average, less what a good choice of tile saves
-    "attention_rate": (4.5e12, 0.4),  # FLOP/s of a unit at which half of the time goes to exponentials: FlashAttention-2, 3
+    "attention_rate": (
+        4.5e12,
+        0.4,
+    ),  # FLOP/s of a unit at which half of the time goes to exponentials: FlashAttention-2, 3
     "old_attention": (2.0, 0.3),
     "bandwidth": (0.85, 0.12),  # STREAM-like kernels reach 0.80–0.93 of the specification
     "eager_bytes": (1.1, 0.2),
@@ -50,7 +53,7 @@ PRIORS = {
 }
 CLASS_SIGMA, CACHE_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.06, 0.15, 0.15, 0.06
 FOREIGN_EFFECT = math.log(0.93)  # hand-written CUDA is taken to be 7 % faster than PyTorch, and the data may differ
-CENTRE = 0.5
+CENTRE = 0.5  # halfway: the families too are a sample, and the cards people plan for are its fast half
 FLAGGED = "board/cloud-limited"  # a rented card that was throttled: no property of its class
 
 
@@ -162,7 +165,9 @@ def fit_speed(runs: Iterable[Run], ceiling: dict[str, Any] | None = None) -> tup
     fit = unpack(best.x)
     effects = {family: float(np.exp(v)) for family, v in zip(families, best.x[m:], strict=True)}
     # the middle of PyTorch's families is what the next PyTorch run is predicted as
-    centre = math.exp(float(np.median([math.log(v) for name, v in effects.items() if "(foreign)" not in name])) * CENTRE)
+    centre = math.exp(
+        float(np.median([math.log(v) for name, v in effects.items() if "(foreign)" not in name])) * CENTRE
+    )
     fit["matmul"], fit["bandwidth"] = fit["matmul"] / centre, fit["bandwidth"] / centre
     return fit, {family: effect / centre for family, effect in effects.items()}
 

@@ -17,7 +17,7 @@ TERA, PETA, EXA = 1e12, 1e15, 1e18
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 YEAR = 365 * DAY
 
-_COUNT_SUFFIX = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_COUNT_SUFFIX = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "bt": 1e9, "g": 1e9, "t": 1e12}
 _BYTE_SUFFIX = {
     "": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
     "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024**4, "k": KIB, "m": MIB, "g": GIB, "t": 1024**4,
@@ -43,6 +43,7 @@ def parse_count(text: str) -> int:
     >>> parse_count("0.5M tok")
     500000
     """
+    # "10BT" is how FineWeb's samples are named: ten billion tokens
     value = _scaled(re.sub(r"\s*(tokens|token|tok|params|parameters)$", "", text.strip().lower()), _COUNT_SUFFIX,
                     "a count", "3.7B, 350M or 20000")  # fmt: skip
     if not math.isfinite(value) or value > 1e18:
@@ -91,13 +92,16 @@ def show_bytes(value: float) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Two units at most: "1.1 ms", "0.12 s", "45.1 s", "16 min", "13 h 54 min", "3 d 4 h"."""
+    """Two units at most: "1.1 ms", "0.12 s", "45.1 s", "3 min 05 s", "16 min", "13 h 54 min", "3 d 4 h"."""
     if 0 < seconds < 0.1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 100:
         return f"{seconds:.1f} s"
+    if seconds < 10 * MINUTE:
+        whole = round(seconds)
+        return f"{whole // 60} min {whole % 60:02d} s"
     if seconds < 100 * MINUTE:
         return f"{seconds / MINUTE:.0f} min"
     if seconds < 2 * DAY:

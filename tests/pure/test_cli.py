@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,15 @@ def test_a_fault_of_our_own_is_a_sentence_too(monkeypatch, capsys):
 
 def test_parsers_take_no_abbreviations():
     assert parser_of("plan").allow_abbrev is False
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell's >&- is of Unix")
+@pytest.mark.parametrize("words", ["plan gpt2 --gpu 4070", "plan gpt2 --gpu 4070 --json", "gpus 4070"])
+def test_closed_and_full_outputs(words):
+    command = f"{sys.executable} -m onecard {words}"
+    closed = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True, check=False)
+    assert (closed.returncode, closed.stderr) == (0, "")
+    if Path("/dev/full").exists():
+        full = subprocess.run(f"{command} >/dev/full", shell=True, capture_output=True, text=True, check=False)
+        assert full.returncode == 1
+        assert full.stderr.startswith("onecard: No space left")

@@ -1,5 +1,6 @@
 """Configs: read without being run, written back, and mistakes answered with a sentence."""
 
+import os
 import string
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_arithmetic_and_earlier_names(tmp_path):
         ("n_layer = 'a' * 10**9", 1, "not a number"),
         ("n_layer = 1 / 0", 1, "no result"),
         ("n_layer = 10 ** 30", 1, "10^18"),
-        ("n_layer = (-8) ** 0.5", 1, "10^18"),
+        ("n_layer = (-8) ** 0.5", 1, "no result"),
         ("n_layer == 2", 1, "Expr"),
         ("def f(): pass", 1, "FunctionDef"),
         ("n_layer = __import__('os')", 1, "call"),
@@ -221,3 +222,30 @@ def test_a_modern_config_is_written_and_read_back_the_same(tmp_path, overrides):
     file = tmp_path / "written.toml"
     file.write_text(to_toml(config), encoding="utf-8")
     assert load(file) == config
+
+
+def test_a_toml_number_of_thousands_of_digits(tmp_path):
+    with pytest.raises(UserError, match="not TOML"):
+        load(written(tmp_path, "long.toml", "n_layer = " + "9" * 6000))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name are a thing of Unix")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.py")
+    with pytest.raises(UserError, match="not a file"):
+        load(tmp_path / "pipe.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("GPT2", "gpt2"), ("./gpt2-xxl", "gpt2-xl"), ("", "preset"), ("  ", "preset")]
+)
+def test_names_that_are_nearly_presets(name, hint):
+    with pytest.raises(UserError) as caught:
+        load(name)
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_stray_word_is_not_taken_for_a_key():
+    with pytest.raises(UserError) as caught:
+        load("gpt2", ["extra"])
+    assert "beta" not in (caught.value.hint or "")

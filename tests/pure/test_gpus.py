@@ -46,6 +46,23 @@ def test_names_people_write(name):
     assert find_gpu(name).name == "RTX 4070"
 
 
+@pytest.mark.parametrize("name", ["A6000", "rtx a6000", "NVIDIA RTX A6000 48GB"])
+def test_workstation_cards_without_their_prefix(name):
+    assert find_gpu(name).name == "RTX A6000"
+
+
+def test_a_size_that_is_not_sold_says_which_is():
+    with pytest.raises(UserError) as caught:
+        find_gpu("RTX 4070 8GB")
+    assert "RTX 4070" in caught.value.message
+    assert "12 GB" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(("memory", "mib"), [("16GB", 10922.67), ("32GB", 21845.33), ("64GB", 49152), ("96GB", 73728)])
+def test_what_metal_gives_a_program(memory, mib):
+    assert find_gpu(f"M2 Max {memory}").usable_bytes / 2**20 == pytest.approx(mib, abs=0.01)
+
+
 def test_never_by_substring():
     assert find_gpu("L4").name == "L4"
     assert find_gpu("L40").name == "L40"
@@ -145,6 +162,7 @@ def test_a_card_from_a_file_given_to_gpu(tmp_path):
     "content",
     [
         "", "x = 1", "[[gpu]]", '[[gpu]]\nname = "a"', '[[gpu]]\nname = "a"\nlike = "4071"', "[[gpu]", '[[gpu]]\nname = 3',
+        '[[gpu]]\nname = "a"\nwatts = ' + "9" * 6000, "a = " + "[" * 60_000,
         '[[gpu]]\nname = "a"\nlike = "RTX 4070"\nwatts = -1', '[[gpu]]\nname = "a"\nlike = "RTX 4070"\nwats = 1',
     ],
 )  # fmt: skip
@@ -153,3 +171,24 @@ def test_bad_card_files(tmp_path, content):
     path.write_text(content)
     with pytest.raises(UserError):
         find_gpu(str(path))
+
+
+def test_an_own_file_with_nothing_in_it_is_no_mistake(own_cards):
+    own_cards.write_text("# no cards yet\n")
+    assert find_gpu("RTX 4070").name == "RTX 4070"
+
+
+def test_an_own_card_named_by_a_sign_is_not_every_empty_name(own_cards):
+    own_cards.write_text('[[gpu]]\nname = "✦"\nlike = "RTX 4070"\n', encoding="utf-8")
+    assert find_gpu("✦").name == "✦"
+    for nothing in ("", " ", "✧"):
+        with pytest.raises(UserError):
+            find_gpu(nothing)
+
+
+def test_an_own_card_with_brackets_is_listed(own_cards, capsys):
+    from onecard.cli import main
+
+    own_cards.write_text('[[gpu]]\nname = "mine [/dim]"\nlike = "RTX 4070"\n')
+    assert main(["gpus", "mine"]) == 0
+    assert "mine [/dim]" in capsys.readouterr().out

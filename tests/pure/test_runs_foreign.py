@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from run_logs import nanogpt_log, small_run
@@ -282,19 +283,20 @@ def test_the_missing_piece_is_inferred_and_marked(tmp_path):
     assert "flops_per_token" in f.inferred
 
 
-@pytest.mark.parametrize(
-    ("size", "limit"), [(8_000_000, 120), pytest.param(1_000_000_000, 200, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("size", "limit"), [(8_000_000, 80), pytest.param(1_000_000_000, 200, marks=pytest.mark.long)])
 @pytest.mark.timeout(1800)
 def test_a_huge_log_streams(tmp_path, size, limit):
-    pytest.importorskip("resource")
+    if not Path("/proc/self/status").exists():
+        pytest.skip("no /proc to ask for the peak")
     path = tmp_path / "huge.log"
     lines = "".join(f"iter {{}}{i:04d}: loss 5.{i:04d}, time 39{i % 90 + 10}.22ms, mfu 12.93%\n" for i in range(10_000))
     with path.open("w") as file:
         for block in range(size // len(lines) + 1):
             file.write(lines.replace("{}", str(block + 1)))
-    code = ("import sys, resource; from onecard.runs.read import read_runs; r, = read_runs(sys.argv[1]);"
-            "print(r.last_step, len(r.curve), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)")  # fmt: skip
+    # VmHWM is this process's own peak; ru_maxrss would carry over what pytest had when it forked.
+    code = ("import sys, re; from onecard.runs.read import read_runs; r, = read_runs(sys.argv[1]);"
+            "peak = re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1];"
+            "print(r.last_step, len(r.curve), int(peak) // 1024)")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     last, points, megabytes = map(int, done.stdout.split())
     assert last > size // 70

@@ -12,6 +12,7 @@ buffer is made and last read. Nothing is compiled to machine code.
 """
 
 import contextlib
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,18 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._inductor import compile_fx
-from torch._inductor import config as inductor_config
-from torch._inductor.debug import DebugContext
-from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import DonatedBuffer
-from torch._inductor.memory import (
-    assign_memory_planning_info_for_scheduler_buffers,
-    assign_memory_planning_info_for_scheduler_nodes,
-    get_freeable_input_buf,
-)
-from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
-from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils._ordered_set import OrderedSet
@@ -46,6 +35,21 @@ from onecard.train.modern import make_model
 from onecard.train.optim import make_optimizer
 from onecard.train.step import Stepper
 from onecard.train.workers import Workers
+
+with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch._inductor import compile_fx
+    from torch._inductor import config as inductor_config
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.ir import DonatedBuffer
+    from torch._inductor.memory import (
+        assign_memory_planning_info_for_scheduler_buffers,
+        assign_memory_planning_info_for_scheduler_nodes,
+        get_freeable_input_buf,
+    )
+    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
+    from torch._inductor.virtualized import V
 
 ROUNDING = 512  # CUDA's allocator hands out multiples of this
 
@@ -150,6 +154,8 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
     live = Live(ROUNDING if on_cuda else 1)
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # Dynamo's own, about what it meets while tracing
         if on_cuda:
             stack.enter_context(_as_on_cuda(mixed))
             stack.enter_context(inductor_config.patch(cpu_backend="triton"))  # fuse as for a card

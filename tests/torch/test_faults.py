@@ -70,8 +70,10 @@ class Runs:
             faults=f"{kind}@{next_step + self.rng.randint(1, 5)}" if kind in ("nan", "oom") else "",
             file_limit=40 if kind == "disk" else None,
         )
-        self.wait_steps(process, more=self.rng.randint(1, 15))
-        sent = {"term": signal.SIGTERM, "interrupt": signal.SIGINT}.get(kind, signal.SIGKILL)
+        # an ordered fault lies up to five steps beyond the log's end, and a resume may go seven steps back
+        self.wait_steps(process, more=self.rng.randint(14, 20) if kind in ("nan", "oom") else self.rng.randint(1, 15))
+        # a kill would take the log's line about the shrink with it; a signal saves first
+        sent = {"term": signal.SIGTERM, "oom": signal.SIGTERM, "interrupt": signal.SIGINT}.get(kind, signal.SIGKILL)
         if process.poll() is None:
             process.send_signal(sent)
         _, err = process.communicate(timeout=120)

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from onecard.train.chunked import chunked_cross_entropy
-from onecard.train.lean import rms_norm, rotate, squared_relu
+from onecard.train.lean import gelu, rms_norm, rotate, squared_relu
 from onecard.train.shift import TAPS, mix_last, mix_recent
 
 
@@ -44,13 +44,14 @@ def lean_rotate(x):
     ("lean", "plain", "inputs"),
     [
         (rms_norm, lambda x: F.rms_norm(x, (x.shape[-1],)), (random(2, 5, 24),)),
+        (gelu, lambda x: F.gelu(x, approximate="tanh"), (random(3, 700, 64) * 4,)),  # more than one block
         (squared_relu, lambda x: F.relu(x).square(), (random(2, 5, 24),)),
         (mix_recent, plain_mix, (random(2, 9, 24), random(TAPS, 24))),
         (mix_recent, plain_mix, (random(2, 2, 24), random(TAPS, 24))),  # shorter than the taps reach
         (lean_rotate, plain_rotate, (random(2, 5, 3, 8),)),
         (lean_rotate, plain_rotate, (random(2, 5, 3, 7),)),  # an odd head keeps its last channel
     ],
-    ids=["rms_norm", "squared_relu", "mix", "mix short", "rotate", "rotate odd"],
+    ids=["rms_norm", "gelu", "squared_relu", "mix", "mix short", "rotate", "rotate odd"],
 )
 def test_a_hand_written_gradient_is_autograds(lean, plain, inputs):
     for ours, theirs in zip(*both(lean, plain, *inputs), strict=True):
@@ -102,3 +103,9 @@ def test_chunked_loss_holds_with_huge_logits():
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=1e-3)
+
+
+def test_gelu_without_gradients_is_the_same():
+    x = random(3, 64) * 4
+    with torch.no_grad():
+        torch.testing.assert_close(gelu(x), F.gelu(x, approximate="tanh"), rtol=1e-5, atol=2e-6)

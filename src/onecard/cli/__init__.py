@@ -5,6 +5,7 @@ imported only when it is typed, so that `onecard plan` never pays for torch.
 """
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -42,11 +43,15 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; every error a person can meet comes out as a sentence."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # closed by the shell, as in `onecard plan gpt2 >&-`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without × or ░ still shows the rest
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        sys.stdout.flush()  # here, where a full disk can still be answered
+        return code
     except OnecardError as error:
         print(f"onecard: {error.message}", file=sys.stderr)
         if error.hint:
@@ -70,6 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return _own_fault(error)
+        print(f"onecard: {error.strerror}: {error.filename or 'where the answer was to be written'}", file=sys.stderr)
+        print("  hint: free some of the disk, then run it again", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         return _own_fault(error)
 

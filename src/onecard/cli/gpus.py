@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([asdict(card) for card in cards], indent=1))
         return 0
+    from rich.markup import escape
     from rich.table import Table
 
     from onecard.cli.terminal import console
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     for card in cards:
         rates = (card.bf16_flops, card.fp16_flops, card.fp32_flops)
         table.add_row(
-            card.name, card.architecture, f"{card.memory_bytes / GIB:.3g}", f"{card.bandwidth / 1e9:,.0f}",
+            escape(card.name), card.architecture, f"{card.memory_bytes / GIB:.3g}", f"{card.bandwidth / 1e9:,.0f}",
             *("–" if rate is None else f"{rate / 1e12:.3g}" for rate in rates), f"{card.watts:.0f}", card.confidence,
         )  # fmt: skip
     out = console()
@@ -62,5 +63,7 @@ def run(args: argparse.Namespace) -> int:
     )
     for card in cards if len(cards) <= 3 else ():
         taken = "" if card.taken_bytes is None else f"; {card.taken_bytes / GIB:.2f} GiB in use by other programs"
-        out.print(f"[dim]{card.name}: {card.source} ({card.checked}){taken}. {card.note}[/]")
+        checked = f" ({card.checked})" if card.checked else ""
+        told = f"{card.name}: {card.source}{checked}{taken}. {card.note}".rstrip()
+        out.print(f"[dim]{escape(told)}[/]")
     return 0

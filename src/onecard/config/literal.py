@@ -39,6 +39,7 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", None) or "too deep"
+        why = "a number that is too long" if "digits" in why else why
         raise UserError(f"{name}, line {line}: not readable as Python ({why})",
                         hint="a config holds lines like n_layer = 12") from None  # fmt: skip
     names: dict[str, Any] = {}
@@ -118,6 +119,8 @@ def _combine(node: ast.AST, op: ast.operator, left: Any, right: Any) -> Any:
         value = _BINARY[type(op)](left, right)
     except (ArithmeticError, ValueError):
         raise _NotLiteralError(node, "arithmetic that has no result") from None
-    if isinstance(value, complex) or not math.isfinite(value) or abs(value) > _LARGEST:
+    if isinstance(value, complex):
+        raise _NotLiteralError(node, "arithmetic that has no result")
+    if not math.isfinite(value) or abs(value) > _LARGEST:
         raise _NotLiteralError(node, "a number beyond 10^18")
     return value

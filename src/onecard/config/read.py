@@ -23,6 +23,8 @@ def load(source: str | Path | None, overrides: Iterable[str] = ()) -> RunConfig:
     values: dict[str, Any] = {}
     where = ""
     if source is not None:
+        if not str(source).strip():
+            raise UserError("the config's name is empty", hint="name a preset such as gpt2, or a file")
         path = Path(source)
         if str(source) in PRESETS and not path.is_file():
             values = preset(str(source))
@@ -60,11 +62,9 @@ def read_file(path: Path) -> dict[str, Any]:
     if path.suffix.lower() == ".toml":
         try:
             values = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise UserError(
-                f"{path.name} is not TOML: {str(error) or 'nested too deep'}",
-                hint="lines look like n_layer = 12",
-            ) from None
+        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+            why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "a value in it is too long or too deep"
+            raise UserError(f"{path.name} is not TOML: {why}", hint="lines look like n_layer = 12") from None
         table = next((key for key, value in values.items() if isinstance(value, dict | list)), None)
         if table is not None:
             raise UserError(f"{path.name}: {table!r} is a table or a list", hint="a config is flat: key = value")
@@ -76,12 +76,14 @@ def _text(path: Path) -> str:
     try:
         if path.is_dir():
             raise UserError(f"{path} is a folder", hint="name a config file inside it, or a preset")
+        if path.exists() and not path.is_file():  # a pipe without a writer or /dev/zero would never end
+            raise UserError(f"{path} is not a file", hint="save the config as a file and name that")
         if path.stat().st_size > _LARGEST_FILE:
             raise UserError(f"{path.name} is too large for a config", hint="a config is a page of key = value lines")
         content = path.read_bytes()
     except FileNotFoundError:
         hint = (
-            nearest(str(path), PRESETS)
+            nearest(path.name.lower(), PRESETS)
             or f"presets: {', '.join(list(PRESETS)[:4])}, …; `onecard plan --presets` lists them"
         )
         raise UserError(f"no config file or preset named {str(path)!r}", hint=hint) from None
@@ -109,7 +111,7 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
                 f"{word!r} is not an option here",
                 hint=f"a config key is set as --{key or 'key'}=value"
                 if key in KEYS
-                else (nearest(key, KEYS) or "write overrides as --key=value"),
+                else (word.startswith("--") and nearest(key, KEYS)) or "write overrides as --key=value",
             )
         if key not in KEYS:
             raise UserError(f"unknown config key {key!r}", hint=nearest(key, KEYS) or "docs/cli.md lists the keys")

@@ -20,7 +20,6 @@ from onecard.units import GIB
 # Emulated bf16 runs at 0.45 of fp32 on Pascal (P40: 5.26 of 11.8) and at half or less on Turing and Volta
 # (2080: 5.1 of 10.1; V100S: 9.85 of 16.4): measured matmuls, zzc0721/torch-performance-test-data.
 EMULATED_BF16 = 0.5
-METAL_SHARE = 0.75  # of unified memory: Metal's recommendedMaxWorkingSetSize on machines above 36 GB, 2/3 below
 
 
 @dataclass(frozen=True)
@@ -107,6 +106,9 @@ def find_gpu(name: str, memory_gib: float | None = None) -> Device:
         raise UserError(
             f"{name!r} can mean {', '.join(names[:-1])} or {names[-1]}", hint=f'say which: --gpu "{names[0]}"'
         )
+    if others := _matches(_without_memory(name), None):
+        has = " or ".join(f"{device.memory_bytes / GIB:g}" for device in others)
+        raise UserError(f"no {others[0].name} has that memory: {name!r}", hint=f"it is sold with {has} GB")
     known = {key: device.name for device in all_gpus() for key, _ in _keys(device)}
     close = dict.fromkeys(known[key] for key in difflib.get_close_matches(_key(name)[0], known, n=6))
     hint = f"did you mean {' or '.join(list(close)[:3])}? " if close else ""
@@ -154,7 +156,19 @@ def _sold_with(device: Device, gib: float) -> bool:
 def _with_memory(device: Device, gib: float) -> Device:
     if device.kind != "mps":
         return device
-    return replace(device, memory_bytes=round(gib * GIB), usable_bytes=round(gib * GIB * METAL_SHARE))
+    return replace(device, memory_bytes=round(gib * GIB), usable_bytes=metal_bytes(gib * GIB))
+
+
+def metal_bytes(memory_bytes: float) -> int:
+    """What Metal lets a program take of an Apple machine's memory: three quarters from 36 GB on, two thirds below.
+
+    recommendedMaxWorkingSetSize, read in MiB: 10,922.67 of 16 GB (abetlen/llama-cpp-python#687), 21,845.34 of 32
+    (ollama/ollama#434), 49,152 of 64 (ggml-org/llama.cpp#1870), 73,728 of 96 (ggml-org/llama.cpp#3213).
+
+    >>> round(metal_bytes(16 * GIB) / 2**20, 2)
+    10922.67
+    """
+    return round(memory_bytes * (0.75 if memory_bytes >= 36 * GIB else 2 / 3))
 
 
 _LEFT_OUT = (
@@ -162,15 +176,22 @@ _LEFT_OUT = (
 )
 
 
+_MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3}) ?gi?b?(?![a-z0-9])", re.IGNORECASE)
+
+
+def _without_memory(name: str) -> str:
+    return _MEMORY.sub(" ", name)
+
+
 @cache
 def _key(name: str) -> tuple[str, float | None]:
     """A name without what people leave out, and its memory: "NVIDIA GeForce RTX 4090 24GB" is ("4090", 24)."""
     bare = name.lower()
-    memory = re.search(r"(?<![a-z0-9])(\d{1,3}) ?gi?b?(?![a-z0-9])", bare)
+    memory = _MEMORY.search(bare)
     if memory:
         bare = bare.replace(memory[0], " ")
-    words = re.sub(r"[^a-z0-9]", "", re.sub(_LEFT_OUT, " ", bare)) or re.sub(r"[^a-z0-9]", "", bare)
-    return re.sub(r"^(rtx|gtx|rx)(?=\d)", "", words), float(memory[1]) if memory else None
+    words = re.sub(r"[^a-z0-9]", "", re.sub(_LEFT_OUT, " ", bare)) or re.sub(r"[^a-z0-9]", "", bare) or bare.strip()
+    return re.sub(r"^(rtx|gtx|rx)(?=a?\d)", "", words), float(memory[1]) if memory else None
 
 
 def _keys(device: Device) -> set[tuple[str, float | None]]:
@@ -215,7 +236,7 @@ def _usable(row: dict[str, str], memory: float) -> int:
     if row["torch_total_gib_est"]:
         return round(float(row["torch_total_gib_est"]) * GIB)
     if row["rate_class"] in ("apple", "cpu"):
-        return round(memory * (METAL_SHARE if row["rate_class"] == "apple" else 1))
+        return metal_bytes(memory) if row["rate_class"] == "apple" else round(memory)
     return usable(memory)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onecard.errors import UserError
-from onecard.facts.gpus import METAL_SHARE, Device, find_gpu
+from onecard.facts.gpus import Device, find_gpu, metal_bytes
 from onecard.units import GIB, MIB
 
 
@@ -127,7 +127,7 @@ def _rocm_smi() -> list[Seen]:
 
 
 def apple_gpu() -> Device | None:
-    """The GPU of an Apple chip; it shares the machine's memory, of which Metal lets it take about three quarters."""
+    """The GPU of an Apple chip; it shares the machine's memory, of which Metal lets it take a part."""
     if sys.platform != "darwin" or platform.machine() != "arm64":
         return None
     chip = _output("sysctl", "-n", "machdep.cpu.brand_string").strip()
@@ -135,7 +135,7 @@ def apple_gpu() -> Device | None:
     if not chip.startswith("Apple M") or not memory.isdigit():
         return None
     device = find_gpu(chip)
-    return replace(device, memory_bytes=int(memory), usable_bytes=round(int(memory) * METAL_SHARE))
+    return replace(device, memory_bytes=int(memory), usable_bytes=metal_bytes(int(memory)))
 
 
 def cpu() -> Device:

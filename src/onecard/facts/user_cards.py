@@ -48,13 +48,18 @@ def user_cards_file() -> Path:
 def read_user_cards(path: Path, must_exist: bool = False) -> list[dict[str, object]]:
     """The [[gpu]] tables of the file, checked key by key."""
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would never end
+            raise UserError(f"{path} is not a file", hint="`onecard gpus --help` shows what it holds")
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if must_exist:
             raise UserError(f"no card file {path}", hint="`onecard gpus --help` shows what it holds") from None
         return []
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}", hint="`onecard gpus --help` shows what it holds") from None
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+        why = getattr(error, "strerror", None) or str(error).partition(";")[0]
+        raise UserError(f"cannot read {path}: {why}", hint="`onecard gpus --help` shows what it holds") from None
+    if not content and not must_exist:
+        return []  # nothing in it, or only comments
     entries = content.get("gpu", [])
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise UserError(f"{path.name} has no [[gpu]] table", hint="`onecard gpus --help` shows what it holds")

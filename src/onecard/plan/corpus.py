@@ -15,6 +15,7 @@ from onecard.errors import UserError
 from onecard.facts.datasets import DatasetFacts, find_dataset, known_dataset
 from onecard.units import parse_count
 
+_TOKENS = re.compile(r"[\d.][\d.,_]*(e\d+)? ?[a-z]{0,3}( ?tok(en)?s?)?", re.IGNORECASE)  # what is meant as a count
 _PREPARED = ("manifest.json", "train.bin")
 
 
@@ -36,7 +37,9 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
             raise UserError(f"{data} tokens is no data set", hint="write it like --data 3.7B")
         known = known_dataset(like)
         return Corpus(None, data, _family(known) if known else "fineweb")
-    if re.match(r"[\d.]+ ?\w{0,3}$", data) and not Path(data).is_dir():
+    if asked and not data.strip():
+        raise UserError("--data is empty", hint="name a data set or a folder, or write tokens like 3.7B")
+    if _TOKENS.fullmatch(data.strip()) and not Path(data).is_dir():
         return corpus_of(parse_count(data), like=like)
     folder = next(
         (f for f in (Path("data") / data, Path(data)) if any((f / name).is_file() for name in _PREPARED)), None

@@ -18,6 +18,7 @@ FORMULAS: dict[str, str] = {
     "flops.total_exact": "FLOPs per token (exact) × tokens in all",
     "time.step_seconds": "matmul FLOPs ÷ (reached share × peak) + bytes ÷ (reached share × bandwidth) + optimizer + launches; "
     "shares fitted to public runs by fit/speed.py (docs/accuracy.md)",
+    "time.tokens_per_second": "tokens per step ÷ seconds per step",
     "time.total_seconds": "compile + steps × seconds per step + evaluations (a third of a step's work per micro-batch)",
     "time.compile_seconds": "a rough estimate by depth; a first step of about 32 s was logged for 12 layers on an RTX 4070",
     "mfu.card": "FLOPs per token (nanoGPT) × tokens/s ÷ the card's dense peak in this dtype with fp32 accumulation",
@@ -25,8 +26,13 @@ FORMULAS: dict[str, str] = {
     "memory.allocated_bytes": "16·N + bf16 copies + saved activations + logits and loss at the step's peak; "
     "agrees with a trace of the trainer (docs/maths.md)",
     "memory.process_bytes": "allocated + CUDA context and workspaces + what the allocator holds on top (fitted to public runs)",
+    "memory.parts": "each at the moment of the step's peak, counted tensor by tensor; they sum to what the process takes",
+    "memory.card_bytes": "what the driver reports where it was asked; else what torch reports of such a card, 1–3 % less than sold",
+    "memory.fits": "fits: even the high estimate leaves the others' memory free; does not fit: not even the low one does",
     "energy.kwh": "power limit or TDP of the card × time; the rest of the machine comes on top",
     "energy.cost": "kWh × price",
     "loss.expected": "E + A·N^-α + B·(m·D)^-β, fitted to public FineWeb runs by fit/loss.py (docs/accuracy.md)",
+    "loss.repetition": "loss at U + U·R·(1 − exp(−repeats/R)) tokens, less the loss had all been fresh; U the data set, R ≈ 15 "
+    "(Muennighoff et al. 2023)",
     "loss.perplexity": "exp(loss)",
 }

@@ -26,7 +26,7 @@ from onecard.plan.result import Range
 from onecard.plan.workload import Workload
 
 Fit = dict[str, Any]
-GPT2_VOCABULARY = range(50257, 50689)  # GPT-2's tokens, padded as people do: 50257, 50304, 50432, 50688
+GPT2_VOCABULARY = range(50256, 50689)  # GPT-2's tokens, padded as people do: 50257, 50304, 50432, 50688
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,12 @@ class LossEstimate:
 
     def expected_at(self, step: int) -> float:
         """The loss a normal run of this config shows after `step` steps, on held-out text."""
-        fit, config = loss_fit(), self.config
-        steps = max(1, config.max_iters)
-        done = min(max(step, 1), steps)
-        tokens = effective_tokens(self.tokens * done / steps, self.unique_tokens, fit)
-        settled = law(self.size, tokens, self.recipe, self.dataset, fit)
-        gap = fit["gap"] * learning_rate_share(config, done)
-        early = fit["early"]["scale"] * math.exp(-done / fit["early"]["steps"])
-        ending = fit["gap"] * learning_rate_share(config, steps) + fit["early"]["scale"] * math.exp(
-            -steps / fit["early"]["steps"]
-        )
-        guess = settled + gap + early - ending
-        untrained = math.log(config.shape.vocab_size)
-        return min(guess, untrained) if step > 0 else untrained
+        untrained = math.log(self.config.shape.vocab_size)
+        if step <= 0:
+            return untrained
+        fit, steps = loss_fit(), max(1, self.config.max_iters)
+        now, end = (running(self, done, fit) for done in (min(step, steps), steps))
+        return min(now - end + self.final.mid, untrained)
 
     def curve(self, steps: int) -> list[tuple[int, float]]:
         """(step, expected loss) at about `steps` points, closer together at the start where it falls fastest."""
@@ -73,17 +66,24 @@ def expected_loss(config: RunConfig, tokens: float, dataset: str, unique_tokens:
 
 
 def estimate(
-    config: RunConfig, tokens: float, dataset: str, unique_tokens: float | None, recipe: str, fit: Fit | None = None
+    config: RunConfig,
+    tokens: float,
+    dataset: str,
+    unique_tokens: float | None,
+    recipe: str,
+    fit: Fit | None = None,
+    size: float | None = None,
 ) -> LossEstimate:
+    """The same for any recipe of the fit; `size` where the model is not one of RunConfig's."""
     fit = fit or loss_fit()
-    size = float(Workload.of_shape(config.shape).matmul_params)
-    effective = effective_tokens(tokens, unique_tokens, fit)
-    final = law(size, effective, recipe, dataset, fit)
+    size = size or float(Workload.of_shape(config.shape).matmul_params)
+    help_ = multiplier(config, recipe, fit)
+    final = law(size, help_ * effective_tokens(tokens, unique_tokens, fit), dataset, fit)
     inside = supported(size, tokens, fit)
-    half = fit["spread"]["inside" if inside else "outside"]
+    low, high = fit["spread"]["inside" if inside else "outside"]
     return LossEstimate(
-        final=Range(final - half, final, final + half),
-        repetition=final - law(size, tokens, recipe, dataset, fit),
+        final=Range(final + low, final, final + high),
+        repetition=final - law(size, help_ * tokens, dataset, fit),
         in_support=inside,
         config=config,
         size=size,
@@ -94,11 +94,33 @@ def estimate(
     )
 
 
-def law(size: float, tokens: float, recipe: str, dataset: str, fit: Fit) -> float:
-    """The settled loss of a model of `size` after `tokens` fresh tokens."""
+def law(size: float, tokens: float, dataset: str, fit: Fit) -> float:
+    """The settled loss of a model of `size` after `tokens` fresh tokens of GPT-2's recipe with AdamW, or their worth."""
     from_size = fit["size"]["scale"] * (size / 1e8) ** -fit["size"]["power"]
-    from_data = fit["data"]["scale"] * (fit["recipes"][recipe] * tokens / 1e9) ** -fit["data"]["power"]
+    from_data = fit["data"]["scale"] * (max(tokens, 1.0) / 1e9) ** -fit["data"]["power"]
     return float(fit["floor"] + from_size + from_data + fit["datasets"][dataset])
+
+
+def multiplier(config: RunConfig, recipe: str, fit: Fit) -> float:
+    """How many tokens of GPT-2's recipe one token is worth: the recipe, a head of its own, a short final decay."""
+    worth = float(fit["recipes"][recipe])
+    if not config.tied:
+        worth *= fit["untied"]
+    if config.decay_lr and config.schedule == "wsd":
+        worth *= config.decay_fraction ** fit["decay_power"]
+    return worth
+
+
+def running(e: LossEstimate, step: int, fit: Fit) -> float:
+    """What the loss is on its way: the law at the tokens that full-rate steps were worth, what the learning rate still
+    holds up, and the first steps' own fall, which no power law follows."""
+    config = e.config
+    steps, warmup = max(1, config.max_iters), max(0, config.warmup_iters)
+    worth = step**2 / (2 * warmup) if step < warmup else step - warmup / 2  # steps at the full rate
+    tokens = effective_tokens(e.tokens * max(worth, 0.5) / steps, e.unique_tokens, fit)
+    settled = law(e.size, multiplier(config, e.recipe, fit) * tokens, e.dataset, fit)
+    early = fit["early"]["scale"] * math.exp(-worth / fit["early"]["steps"])
+    return float(settled + fit["gap"] * learning_rate_share(config, step) + early)
 
 
 def effective_tokens(tokens: float, unique: float | None, fit: Fit) -> float:

@@ -121,7 +121,7 @@ def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
 
     def product(rows: int, columns: int, depth: int) -> float:
         tiles = rows * columns / _TILE / device.units + fit["wave"]
-        return tiles * (2 * _TILE * depth / unit_rate + start)
+        return float(tiles * (2 * _TILE * depth / unit_rate + start))
 
     tokens, layer = w.tokens, 0.0
     forwards = 2 if w.recompute == "block" else 1
@@ -162,31 +162,36 @@ def micro_bytes(w: Workload, fit: Fit) -> float:
     if w.compiled:
         # two fused residual-add + norm forward, each reading stream and branch, writing stream and norm; and backward
         norms = 2 * width * (2 * r + 2 * e) + 2 * width * (3 * r + 2 * e)
-        activation = ff * (gate + 1) * e + ff * (2 * gate + 1) * e
+        activation: float = ff * (gate + 1) * e + ff * (2 * gate + 1) * e
         rotary = 4 * (width + kv) * e if w.modern else 0
     else:
         # each op by itself: norm, cast, add; and backward the same with the gradient's own add
         cast = 0 if w.pure or e == 4 else r + e
         norms = 2 * width * (2 * r + cast + 2 * r + e) + 2 * width * (3 * r + cast + 3 * r)
         activation = ff * (2 * gate + (gate > 1)) * e + ff * (3 * gate + 2 * (gate > 1)) * e
+        activation += (ff + qkv + 2 * width) * e if w.bias else 0
         rotary = 16 * (width + kv) * e if w.modern else 0
-        activation += (w.bias * 2) * (ff + qkv + 2 * width) * e / 2
     attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
     if not w.flash:
         # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
         passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
         attention += passes * w.n_head * w.block_size * e
-    layer = norms + activation + rotary + attention
+    layer = float(norms + activation + rotary + attention)
     if w.recompute == "block":
         layer *= 1.35  # the forward third once more
     elif w.recompute == "cheap":
         layer += norms / 3 + activation / 3
-    # forward reads them twice, backward once, and writes their gradient; by itself each op, with an fp32 copy
-    logits = 8 * w.vocab_size if w.compiled or w.chunked_loss else (24 if w.pure else 36) * w.vocab_size
     slack = 1.0 if w.compiled else fit["eager_bytes"]
     # weights read in fp32 and cast; gradients added up
     weights = (0 if w.pure or e == 4 else 4 + e) + (2 * e if w.pure else e + 8)
-    return float(slack * w.tokens * (w.n_layer * layer + logits) + weights * w.params)
+    return float(slack * (w.tokens * w.n_layer * layer + logits_bytes(w)) + weights * w.params)
+
+
+def logits_bytes(w: Workload) -> float:
+    """Of these, the loss's: compiled it reads the logits twice, again going backward, and writes their gradient; op by op
+    each of softmax, loss and cast reads and writes an fp32 copy."""
+    passes = 8 if w.compiled or w.chunked_loss else 24 if w.pure else 36
+    return float(passes * w.vocab_size * w.tokens)
 
 
 def operand_bytes(w: Workload) -> float:

@@ -2,7 +2,7 @@
 
 >>> from onecard.config import RunConfig
 >>> [str(note) for note in warnings(RunConfig(warmup_iters=200, max_iters=1000, lr_decay_iters=1000))][0]
-'the warm-up of 200 steps is 20 % of the run; 1–5 % is usual'
+'the warm-up of 200 steps is 20% of the run; 1–5 % is usual'
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,9 @@ def warnings(
 ) -> list[Note]:
     """Every warning that applies, in the order of what it costs."""
     return [
+        *_work(config),
         *_precision(device, dtype),
+        *_compiler(config, device),
         *_data(config, epochs),
         *_batch(config),
         *_learning_rate(config),
@@ -33,6 +35,21 @@ def usual_learning_rate(parameters: float) -> float:
     return 6e-4 * float((124e6 / parameters) ** 0.5)
 
 
+def _work(config: RunConfig) -> Iterator[Note]:
+    if config.eval_only:
+        yield Note(
+            "eval-only",
+            "eval_only = True: `onecard train` would evaluate once and stop; these figures are for training it",
+        )
+
+
+def _compiler(config: RunConfig, device: Device | None) -> Iterator[Note]:
+    if device and config.compile and device.architecture in ("Maxwell", "Pascal"):
+        # Triton: "only supports devices of CUDA Capability >= 7.0"; the trainer then runs eager (train/preflight.py)
+        yield Note("compile-old", "torch.compile does not support the {card}: set compile = False, which is slower "
+                   "and takes more memory than this plan says", card=device.name)  # fmt: skip
+
+
 def _precision(device: Device | None, dtype: str) -> Iterator[Note]:
     if device is None or device.kind != "cuda":
         return
@@ -45,7 +62,7 @@ def _precision(device: Device | None, dtype: str) -> Iterator[Note]:
 
 
 def _data(config: RunConfig, epochs: float | None) -> Iterator[Note]:
-    if epochs is not None and epochs > 4:
+    if epochs is not None and epochs > 4:  # Muennighoff et al. 2023: up to 4 epochs are almost as good as fresh data
         yield Note(
             "epochs", "the data is seen {epochs:.1f} times; past about 4 times it teaches little more", epochs=epochs
         )
@@ -55,6 +72,7 @@ def _data(config: RunConfig, epochs: float | None) -> Iterator[Note]:
 
 def _batch(config: RunConfig) -> Iterator[Note]:
     tokens, size = config.tokens_per_step, params(config.shape).total
+    # GPT-3's table 2.1 trains 125M to 760M with 0.5 M tokens a step: an eighth of that is tiny, five times it is huge
     if tokens < 65_536 and size > 80e6:
         yield Note("batch-small", "{tokens:int} tokens a step is a tiny batch for {size:count} parameters; about 0.5 M is usual",
                    tokens=tokens, size=size)  # fmt: skip
@@ -68,6 +86,7 @@ def _learning_rate(config: RunConfig) -> Iterator[Note]:
         return
     usual = usual_learning_rate(params(config.shape).total)
     usual = min(usual, 3e-3)  # below about 5M parameters the rule runs ahead of what is stable
+    # half a decade each way: wider than the spread of what people use for one size (6e-4 to 1.8e-3 at 124M)
     if not usual / 3.2 <= config.learning_rate <= usual * 3.2:
         yield Note("learning-rate", "learning_rate = {rate:g} is far from the {usual:.1g} that this size wants",
                    rate=config.learning_rate, usual=usual)  # fmt: skip

@@ -10,13 +10,13 @@ LETTERS = {"chunked_loss": "c", "recompute=cheap": "r", "recompute=block": "R", 
 
 def memory_table_document(answer: MemoryTable) -> Document:
     saving = any(row.savers for row in answer.rows)
-    columns = (Column("GB", "right"), Column(T("typical card")), Column(T("layers × width")), Column(T("params"), "right"),
+    columns = (Column("GB", "right"), Column(T("card")), Column(T("shape")), Column(T("params"), "right"),
                Column(T("batch")), *((Column(T("savers")),) if saving else ()), Column(T("a step"), "right"),
                Column(T("10 B tokens"), "right"), Column(T("loss"), "right"))  # fmt: skip
     said: list[Text] = [
         T("Each row is {asked} on that card; heads are 64 wide, the context is 1024, parameters are the true total.",
           asked=asked(answer.budget)),
-        T("Batch is micro-batch × accumulation. Loss is expected at the end, on {data}.", data=answer.dataset),
+        T("Shape is layers × width, batch is micro-batch × accumulation. Loss is expected at the end, on {data}.", data=answer.dataset),
         T("10 B tokens: hours that this model would take for them, further than the time of the row goes."),
         T("`onecard recommend --gpu NAME` has the reasons, the runners-up and the config."),
     ]  # fmt: skip
@@ -37,9 +37,9 @@ def _row(row: Row, saving: bool) -> tuple[Value, ...]:
     return (
         Quantity(row.memory_gb, "int"),
         row.gpu,
-        f"{row.n_layer} × {row.n_embd}",
+        f"{row.n_layer}×{row.n_embd}",
         Quantity(row.params, "count"),
-        f"{row.batch_size} × {row.gradient_accumulation_steps}",
+        f"{row.batch_size}×{row.gradient_accumulation_steps}",
         *((" ".join(LETTERS[name] for name in row.savers) or "–",) if saving else ()),
         Quantity(row.step_seconds, "duration"),
         Quantity(row.hours_10b, ",.0f", T("h")),

@@ -69,7 +69,7 @@ def plan_document(plan: RunPlan, explain: bool = False) -> Document:
         _data(plan, why),
         _model(plan, why),
         _compute(plan, why),
-        _known_runs(plan),
+        _known_runs(plan, explain),
     ]
     if plan.warnings:
         sections.append(Section(T("Warnings"), (Notes(tuple(plan.warnings), "fair"),)))
@@ -107,11 +107,12 @@ def _subtitle(plan: RunPlan) -> T:
 
 def _memory(plan: RunPlan, why: dict[str, str]) -> Section:
     m = plan.memory
+    on_cpu = plan.device.kind == "cpu"
     fits, tone = FITS[m.fits]
     bar = StackedBar(
-        parts=tuple(Part(part_name(key), Quantity(size, "bytes")) for key, size in m.parts.items() if size),
+        parts=tuple(Part(_memory_part(plan, key), Quantity(size, "bytes")) for key, size in m.parts.items() if size),
         limit=Quantity(m.card_bytes, "bytes"),
-        limit_label=T("the card has"),
+        limit_label=T("the machine has") if on_cpu else T("the card has"),
         total=Quantity(sum(m.parts.values()), "bytes"),
         total_label=T("all parts"),
         title=T("Peak memory, part by part, against the card"),
@@ -120,9 +121,9 @@ def _memory(plan: RunPlan, why: dict[str, str]) -> Section:
     rows = [
         Figure(T("Verdict"), fits, tone=tone, formula=why.get("memory.fits")),
         ranged(T("Allocated by torch"), m.allocated_bytes, "bytes", formula=why.get("memory.allocated_bytes")),
-        ranged(T("As nvidia-smi shows it"), m.process_bytes, "bytes", formula=why.get("memory.process_bytes")),
-        Figure(T("The card"), Quantity(m.card_bytes, "bytes"), formula=why.get("memory.card_bytes"),
-               note=T("{free:bytes} kept for the desktop", free=m.desktop_bytes) if m.desktop_bytes else None),
+        ranged(_process_label(plan), m.process_bytes, "bytes", formula=why.get("memory.process_bytes")),
+        Figure(T("The machine") if on_cpu else T("The card"), Quantity(m.card_bytes, "bytes"),
+               formula=why.get("memory.card_bytes"), note=_others(plan)),
     ]  # fmt: skip
     blocks: list[Block] = [Figures(tuple(rows)), bar]
     if m.changes:
@@ -130,8 +131,29 @@ def _memory(plan: RunPlan, why: dict[str, str]) -> Section:
     return Section(T("Does it fit?"), tuple(blocks))
 
 
+def _memory_part(plan: RunPlan, key: str) -> Text:
+    return T("torch and driver") if key == "context" and plan.device.vendor != "NVIDIA" else part_name(key)
+
+
+def _process_label(plan: RunPlan) -> T:
+    """Who shows this figure to the person: the driver's own tool, or whatever lists processes."""
+    tools = {"NVIDIA": T("As nvidia-smi shows it"), "AMD": T("As rocm-smi shows it")}
+    return tools.get(plan.device.vendor, T("The whole process"))
+
+
+def _others(plan: RunPlan) -> T | None:
+    """What else needs memory: told by the driver, or left free in case."""
+    taken = plan.memory.desktop_bytes
+    if not taken:
+        return None
+    if plan.device.taken_bytes is not None:
+        return T("{taken:bytes} in use by other programs", taken=taken)
+    return T("{free:bytes} kept for the desktop", free=taken)
+
+
 def _time(plan: RunPlan, why: dict[str, str]) -> Section:
     t = plan.time
+    peak = plan.device.matmul_flops(plan.dtype) * plan.gpus / 1e12
     rows = (
         ranged(T("In all"), t.total_seconds, "duration", formula=why.get("time.total_seconds")),
         Figure(T("Finishes, if started now"), finish(plan) or T("beyond the calendar")),
@@ -141,8 +163,8 @@ def _time(plan: RunPlan, why: dict[str, str]) -> Section:
         Figure(T("First step, compiling"), Quantity(t.compile_seconds, "duration"),
                formula=why.get("time.compile_seconds")),
         ranged(T("MFU of this card"), plan.mfu.card, "percent", formula=why.get("mfu.card"),
-               note=T("of its {peak:.0f} TFLOPS in {dtype}", dtype=plan.dtype,
-                      peak=plan.device.matmul_flops(plan.dtype) / 1e12)),
+               note=T("of its {peak} TFLOPS in {dtype}", dtype=plan.dtype,
+                      peak=Quantity(peak, ".0f" if peak >= 10 else ".2g"))),
         Figure(T("MFU as nanoGPT prints it"), Quantity(plan.mfu.nanogpt.mid, ".1%"),
                note=T("of an A100's 312 TFLOPS, whatever the card"), formula=why.get("mfu.nanogpt")),
     )  # fmt: skip
@@ -185,6 +207,9 @@ def _what_if(plan: RunPlan) -> Table:
 
 def _outcome(plan: RunPlan, why: dict[str, str]) -> Section:
     loss = plan.loss
+    if loss is None and plan.config.init_from not in ("scratch", "resume"):
+        return Section(T("What comes out?"), (Notes((T("No loss is predicted: the law is for runs from scratch, not from {start}.",
+                                                       start=plan.config.init_from),)),))  # fmt: skip
     if loss is None:
         return Section(T("What comes out?"), (Notes((T("No loss is predicted: no public runs on data like this."),)),))
     rows = [
@@ -288,7 +313,7 @@ def _compute(plan: RunPlan, why: dict[str, str]) -> Section:
     return Section(T("Compute"), tuple(blocks))
 
 
-def _known_runs(plan: RunPlan) -> Section:
+def _known_runs(plan: RunPlan, explain: bool = False) -> Section:
     if not plan.known_runs:
         return Section(T("Against well-known runs"), ())
     here: tuple[Value, ...] = (
@@ -323,6 +348,8 @@ def _known_runs(plan: RunPlan) -> Section:
     blocks: list[Block] = [Table(columns, (here, *others), marked=(0,))]
     if plan.loss:
         guesses.insert(0, T("FLOPs as 6·N·D; losses on {data}", data=plan.loss.dataset))
+    if explain:
+        guesses += [T("{name}: {formula}", name=run.name, formula=run.source) for run in plan.known_runs]
     if guesses:
         blocks.append(Notes(tuple(guesses)))
     return Section(T("Against well-known runs"), tuple(blocks))

@@ -271,17 +271,15 @@ def column_widths(table: Table, titles: list[str], said: list[list[str]], room: 
     """
     cells = [max(map(cell_len, column), default=1) for column in zip(*said, strict=True)] or [1] * len(titles)
     natural = [max(cell_len(title), cell) for title, cell in zip(titles, cells, strict=True)]
+    words = [max((cell_len(word) for word in title.split()), default=1) for title in titles]
     room -= 3 * (len(titles) - 1)
     wraps = [i for i, column in enumerate(table.columns) if column.align == "left"]
     if sum(natural) <= room or not wraps:
         return [None] * len(titles)
-    widths = [
-        natural[i] if i in wraps else max(cells[i], *(cell_len(word) for word in titles[i].split() or [""]))
-        for i in range(len(titles))
-    ]
-    while sum(widths) > room:
-        widest = max(wraps, key=lambda i: widths[i])
-        if widths[widest] <= 6:
-            return [None] * len(titles)
-        widths[widest] -= 1
-    return list(widths)
+    for least in (words, [1] * len(titles)):  # whole words in the titles of figures; else even those are broken
+        widths = [natural[i] if i in wraps else max(cells[i], least[i]) for i in range(len(titles))]
+        while sum(widths) > room and max(widths[i] for i in wraps) > 7:
+            widths[max(wraps, key=lambda i: widths[i])] -= 1
+        if sum(widths) <= room:
+            return list(widths)
+    return [None] * len(titles)

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from onecard.config import RunConfig
 from onecard.train.chunked import chunked_cross_entropy
+from onecard.train.lean import gelu
 
 INIT_STD = 0.02  # GPT-2's; the projections back into the residual stream get it over sqrt(2 · n_layer)
 
@@ -72,7 +73,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # the tanh form is GPT-2's own (and transformers' gelu_new); nanoGPT's erf differs by up to 5e-4
-        x = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        x = self.c_proj(gelu(self.c_fc(x)))
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 

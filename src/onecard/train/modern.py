@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from onecard.config import RunConfig
 from onecard.train.lean import rms_norm, rotate, squared_relu
-from onecard.train.model import GPT, Cache, attend, remember, same_document
+from onecard.train.model import GPT, INIT_STD, Cache, attend, remember, same_document
 from onecard.train.shift import TAPS, mix_last, mix_recent
 
 ROTARY_BASE = 10_000.0  # RoFormer's
@@ -136,9 +136,8 @@ class ModernGPT(GPT):
     def _init_weights(self) -> None:
         for name, parameter in self.named_parameters():
             if name.endswith("wte.weight"):
-                nn.init.normal_(
-                    parameter
-                )  # its scale is gone after the first norm; only the step size relative to it stays
+                # as an embedding its scale is gone after the first norm; as a head it must begin small
+                nn.init.normal_(parameter, std=INIT_STD if self.config.tied else 1.0)
             elif name.endswith(("c_attn.weight", "c_fc.weight")):
                 nn.init.uniform_(parameter, -((3 / self.config.n_embd) ** 0.5), (3 / self.config.n_embd) ** 0.5)
             else:

@@ -10,7 +10,7 @@ the depth.
 True
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,9 @@ def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
     """The groups of a model with nanoGPT's names: block matrices to Muon, embeddings, head and vectors to AdamW."""
     groups: dict[str, list[Tensor]] = {"matrices": [], "embeddings": [], "head": [], "vectors": []}
     for name, parameter in model.named_parameters():
-        if name.endswith(("wte.weight", "wpe.weight")):
+        if config.tied and name.endswith("wte.weight"):
+            groups["head"].append(parameter)
+        elif name.endswith(("wte.weight", "wpe.weight")):
             groups["embeddings"].append(parameter)
         elif name.startswith("lm_head"):
             groups["head"].append(parameter)
@@ -76,17 +78,18 @@ def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
             if parameters
         ],
         betas=(config.beta1, config.beta2),
+        momentum=MOMENTUM,
     )
 
 
 class Muon(torch.optim.Optimizer):
     """Groups with `muon` true hold matrices, out × in; a matrix of three times as many rows as columns is q, k and v."""
 
-    def __init__(self, groups: Iterable[dict], betas: tuple[float, float] = (0.9, 0.95), momentum: float = MOMENTUM):
+    def __init__(self, groups: Iterable[dict], betas: tuple[float, float], momentum: float):
         super().__init__(groups, {"lr": 0.02, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "muon": False})
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         assert closure is None, "the training loop computes its own gradients"
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
@@ -99,7 +102,7 @@ class Muon(torch.optim.Optimizer):
         for p in parameters:
             if not self.state[p]:
                 self.state[p]["momentum"] = torch.zeros_like(p)
-        grads = [p.grad for p in parameters]
+        grads = _gradients(parameters)
         kept = [self.state[p]["momentum"] for p in parameters]
         torch._foreach_lerp_(kept, grads, 1 - group["momentum"])
         ahead = torch._foreach_lerp(grads, kept, group["momentum"])  # Nesterov's: where the momentum will be
@@ -126,7 +129,7 @@ class Muon(torch.optim.Optimizer):
         beta1, beta2 = group["betas"]
         adamw(
             parameters,
-            [p.grad for p in parameters],
+            _gradients(parameters),
             [s["exp_avg"] for s in states],
             [s["exp_avg_sq"] for s in states],
             [],
@@ -142,7 +145,11 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def _by_shape(parameters: list[Tensor], updates: list[Tensor]) -> dict[tuple[int, int], list]:
+def _gradients(parameters: list[Tensor]) -> list[Tensor]:
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def _by_shape(parameters: list[Tensor], updates: Sequence[Tensor]) -> dict[tuple[int, int], list]:
     """(rows, columns), never tall → (the part of a parameter, its update lying wide, whether it was turned)."""
     batches: dict[tuple[int, int], list] = {}
     for parameter, update in zip(parameters, updates, strict=True):

@@ -21,8 +21,58 @@ from onecard.plan.result import Fits, Memory, Range
 from onecard.plan.workload import Workload
 from onecard.units import GIB, MIB
 
-__all__ = ["StepMemory", "peak_memory", "step_memory"]
+__all__ = ["DESKTOP_BYTES", "NOT_IN_MEMORY", "OPTIONS", "StepMemory", "peak_memory", "step_memory"]
 
+# What of a RunConfig changes memory, and the choices that the moments know. A test holds this against RunConfig, and
+# another traces the trainer with each choice.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "recipe": ("gpt2", "modern"),
+    "optimizer": ("adamw", "adamw8bit", "muon"),
+    "attention": ("flash", "math"),
+    "recompute": ("none", "cheap", "block"),
+    **dict.fromkeys(("n_layer", "n_head", "n_embd", "vocab_size", "block_size", "batch_size"), ()),
+    **dict.fromkeys(("gradient_accumulation_steps", "dropout", "bias", "compile", "tied", "chunked_loss"), ()),
+    "mask_documents": (),
+}
+NOT_IN_MEMORY = frozenset(
+    [
+        "out_dir",
+        "eval_interval",
+        "log_interval",
+        "eval_iters",
+        "eval_only",
+        "always_save_checkpoint",
+        "init_from",
+        "wandb_log",
+        "wandb_project",
+        "wandb_run_name",
+        "dataset",
+        "learning_rate",
+        "max_iters",
+        "weight_decay",
+        "beta1",
+        "beta2",
+        "grad_clip",
+        "decay_lr",
+        "warmup_iters",
+        "lr_decay_iters",
+        "min_lr",
+        "backend",
+        "device",
+        "schedule",
+        "decay_fraction",
+        "weight_decay_on",
+        "seed",
+        "max_hours",
+        "keep_checkpoints",
+        "checkpoint_interval",
+        "on_bad_step",
+        "sample_interval",
+        "tensorboard",
+        "trackio",
+    ]
+)
 DESKTOP_BYTES = 600 * MIB  # a desktop with a browser open, kept free on cards that people plug a screen into
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
 _SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
@@ -78,31 +128,32 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
         "recompute_block": {"recompute": "block"},
         "optimizer": {"optimizer": "adamw8bit"},
     }
-    tried = [smaller, *savers.values(), {"chunked_loss": True, "recompute": "block"}]
-    tried.append({**smaller, "chunked_loss": True, "recompute": "block"})
-    tried.append({**smaller, "chunked_loss": True, "recompute": "block", "optimizer": "adamw8bit"})
+    together = {"chunked_loss": True, "recompute": "block"}
+    tried = [smaller, *savers.values(), together, {**smaller, **together}]
+    tried.append({**smaller, **together, "optimizer": "adamw8bit"})
     notes: list[Note] = []
     now = step_memory(Workload.of(config, dtype, gpus), device).process.mid
     for change in tried:
+        if len(change) > 2 and any(note.code == "memory.change.yes" for note in notes):
+            break  # something simpler will do
         change = {key: value for key, value in change.items() if getattr(config, key) != value}
         if not change:
             continue
         process = step_memory(Workload.of(config.replace(**change), dtype, gpus), device).process
         verdict = _fits(process, room)
-        if process.mid < 0.99 * now and (len(change) == 1 or "batch_size" in change or verdict != "no"):
-            note = Note(f"memory.change.{verdict}", _VERDICTS[verdict], change=_spelt(change), memory=process.mid)
+        if process.mid < 0.99 * now:
+            note = _outcome(verdict, _spelt(change), process.mid)
             if note not in notes:
                 notes.append(note)
-        if verdict == "yes" and len(change) > 2:
-            break
     return notes
 
 
-_VERDICTS: dict[Fits, str] = {
-    "yes": "{change}: {memory:bytes}, it fits",
-    "tight": "{change}: {memory:bytes}, still tight",
-    "no": "{change}: {memory:bytes}, still too much",
-}
+def _outcome(verdict: Fits, change: str, memory: float) -> Note:
+    if verdict == "yes":
+        return Note("memory.change.yes", "{change}: {memory:bytes}, it fits", change=change, memory=memory)
+    if verdict == "tight":
+        return Note("memory.change.tight", "{change}: {memory:bytes}, still tight", change=change, memory=memory)
+    return Note("memory.change.no", "{change}: {memory:bytes}, still too much", change=change, memory=memory)
 
 
 def _smaller_batch(config: RunConfig, device: Device, dtype: str, gpus: int, room: int) -> dict[str, object]:

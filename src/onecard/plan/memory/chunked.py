@@ -10,22 +10,27 @@ from collections.abc import Iterator
 
 from onecard.plan.memory.size import Sizes
 
-SLICE_BYTES = 64 * 2**20  # of fp32 logits at a time: train/chunked.py
+SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time: train/chunked.py
 
 
 def chunked_loss(s: Sizes, kept: int, forward_casts: int, casts: int) -> Iterator[tuple[int, int, int]]:
     """(casts, activations, bytes of the loss) in its forward and its backward pass, above what the layers keep."""
     w, n, r = s.work, s.tokens, s.matmul
     vocab, width = w.vocab_size, w.n_embd
-    table, hidden = vocab * width, r * width * n
+    table, hidden = vocab * width, width * n
     rows = min(n, max(16, SLICE_BYTES // (4 * vocab)))
     piece, second = rows * vocab, min(rows, n - rows) * vocab
+    grads = 4 * hidden + 4 * table
+    bent = 4 if w.modern else 0  # a soft cap's slope
     if s.mixed:
-        # hidden states and head cast; a slice in half, then full precision, while the last one's names still hold it
-        slices = max(8 * piece, 6 * piece + 6 * second, 6 * piece + r * table)
-        yield forward_casts, kept, 2 * hidden + (4 + r) * table + slices
-        yield casts, kept, hidden + (8 + r) * table
+        # room for a slice; it in full precision while the last one's names still hold theirs; the head's gradient, cast
+        slices = max(
+            (6 + bent) * piece + 4 * second,
+            (6 + bent) * piece + max((r + 4) * table, (8 + r) * rows * width),
+            (4 + 2 * bent) * piece + (2 * piece if second else 0),
+        )
+        yield forward_casts, kept, r * hidden + r * table + grads + r * piece + slices
     else:
-        slices = max(8 * piece, 4 * piece + 8 * second)  # logsumexp works on a copy
-        yield forward_casts, kept, hidden + 4 * table + slices
-        yield casts, kept, hidden + 8 * table
+        yield forward_casts, kept, grads + 4 * piece + max(2 * bent * piece, bent * piece + 8 * rows * width)
+    # scaled in place by the loss's own gradient, then cast to what autograd expects
+    yield casts, kept, grads + ((hidden + table) * r if s.mixed else 0)

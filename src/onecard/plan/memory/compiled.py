@@ -23,6 +23,7 @@ class Block:
 
     kept: int
     widest: int
+    first: int  # the same for the first layer's
     cast: int  # half-precision weights that are there then, besides those kept from the forward pass
 
 
@@ -46,22 +47,25 @@ def block(s: Sizes) -> Block:
     if w.recompute == "none":
         kept = 2 * (stream + out + 4 * n) + attention + up * (3 if w.gated else 2) + masks
         if w.modern:
-            return Block(kept, stream + 2 * out, 0)
-        return Block(kept, 2 * stream + out + recast, 0)  # the last norm's backward pass
+            return Block(kept, stream + 2 * out, stream + out, 0)
+        return Block(kept, 2 * stream + out + recast, stream + recast, 0)  # the last norm's backward pass
     if w.recompute == "cheap":
         kept = stream + qkv + 2 * out + up * (2 if w.gated else 1)
         mlp = stream + recast + up + (stream + masks if w.dropout else 0)
         if w.flash:
-            return Block(kept + 4 * w.n_head * n, mlp + (3 * out if w.modern else 0), one // 3)
+            mlp += 3 * out if w.modern else 0
+            return Block(kept + 4 * w.n_head * n, mlp, mlp, one // 3)
         attention = stream + 5 * out + r * scores - up
-        return Block(kept + r * scores, out + max(mlp, attention), one // 3)
+        widest = out + max(mlp, attention)
+        return Block(kept + r * scores, widest, widest, one // 3)
     # the last layer is computed again up to its output, and the activation's tanh kept in fp32
-    again = (0 if w.modern else stream + 4 * ff * n) + 4 * out + attention + 2 * up
+    again = (out if w.modern else stream + 4 * ff * n) + 4 * out + attention + 2 * up
     again += stream + out + masks if w.dropout else 0
     if not w.flash:  # Inductor starts on the next layer's scores before it is done with the last one's
         again += (r * scores + 2 * out) if w.n_layer > 1 else 0
         one = s.cast_layers
-    return Block(stream, again + stream + recast, one)
+    last = 0 if w.modern else stream + 4 * ff * n
+    return Block(stream, again + stream + recast, again + stream + recast - last, one)
 
 
 def moments(w: Workload) -> list[Moment]:
@@ -71,7 +75,10 @@ def moments(w: Workload) -> list[Moment]:
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream, out = x * width * n, r * width * n
-    lookup = s.embedding_bytes + s.bias_bytes  # a mask over documents is made once for all layers
+    # a mask over documents is made once for all layers, and again where layers are computed again
+    lookup = s.embedding_bytes + (s.bias_bytes if w.recompute == "none" else 0)
+    if w.mask_documents and w.recompute != "none":
+        lookup -= w.block_size * n
     kept = layers * b.kept + lookup
     casts = s.cast_layers if w.recompute == "none" else 0
     found: list[Moment] = []
@@ -106,11 +113,10 @@ def moments(w: Workload) -> list[Moment]:
     new = x * s.parameters
     others = new - x * (s.layer_parameters + (0 if w.modern else w.block_size * width) + table)
     one_cast = s.cast_layers // layers
-    at(others, one_cast, b.kept + lookup + b.widest, zeros + (head_grad if w.tied else 0))
+    at(others, one_cast, b.kept + lookup + b.first, zeros + (head_grad if w.tied else 0))
     qkv = r * (width + 2 * w.kv_width) * n
-    turning = 0 if s.mixed else x * width * w.ff_width  # a gradient that comes out transposed is copied
-    at(new - x * table + turning, 0, lookup + 2 * stream + qkv, zeros + (head_grad if w.tied else 0))
+    at(new - x * table, 0, lookup + 2 * stream + qkv, zeros + (head_grad if w.tied else 0))
     # the end: all new gradients, the embedding's in three copies
-    at(new, 0, stream, zeros + (r if s.mixed else 0) * table + (x * table if w.tied else 0))
+    at(new, 0, stream, zeros + ((r if s.mixed else 0) + x) * table * w.tied)
     found.append(s.optimizer_moment())
     return found

@@ -72,7 +72,7 @@ def _slack(w: Workload, fit: Fit) -> int:
         largest = 0
     else:
         largest = (s.matmul if w.compiled else 4) * w.vocab_size * w.tokens
-    return max(0, round(largest - fit["late_share"] * late))
+    return max(0, int(largest - float(fit["late_share"]) * late))
 
 
 def _context(w: Workload, device: Device, fit: Fit) -> int:
@@ -81,4 +81,4 @@ def _context(w: Workload, device: Device, fit: Fit) -> int:
     if device.kind == "mps":
         return METAL_BYTES
     exchange = fit["nccl_bytes"] if w.gpus > 1 else 0
-    return round(fit["context_bytes"] + fit["context_bytes_per_unit"] * device.units + exchange)
+    return int(fit["context_bytes"] + fit["context_bytes_per_unit"] * device.units + exchange)

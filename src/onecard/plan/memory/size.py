@@ -107,10 +107,12 @@ class Sizes:
 
     @cached_property
     def embedding_bytes(self) -> int:
-        """Token numbers, targets, a dropout mask, and the mask over documents where there is one."""
+        """Copies of inputs and targets, a dropout mask, and the mask over documents where there is one."""
         w = self.work
-        mask = w.block_size * self.tokens + 8 * self.tokens if w.mask_documents else 0
-        return 32 * self.tokens + mask + (w.n_embd * self.tokens if w.dropout else 0)
+        mask = 0
+        if w.mask_documents:  # document numbers; the table of who sees whom, if the layers are to be computed again
+            mask = (8 + (w.block_size if w.recompute != "none" else 0)) * self.tokens
+        return 16 * self.tokens + mask + (w.n_embd * self.tokens if w.dropout else 0)
 
     def base(self, gradients: int = 0) -> Moment:
         """What is there at every moment of a steady step."""
@@ -121,7 +123,7 @@ class Sizes:
             "gradients": (weight if w.accumulation > 1 else 0) + (weight if w.buckets else 0) + gradients,
             "optimizer": self.optimizer_bytes,
             "cast_weights": 0,
-            "activations": 0,
+            "activations": round(8 * self.tokens * max(1, w.accumulation)),  # the step's tokens, on the card at once
             "logits_and_loss": 0,
         }
 

@@ -1,0 +1,189 @@
+"""Predicted against measured losses, for tables in the layout of fit/data/public_losses.csv and public_curves.csv.
+
+    python bench/loss_accuracy.py LOSSES.csv [CURVES.csv] [--json] [--cross-validate]
+
+End points are predicted from shape, recipe, tokens and data set; a curve's points from the same and the schedule. Beside
+them: the best constant (the median of the known losses) and the nearest known run of another family, by size, tokens and data set.
+--cross-validate fits the law anew for each family from all the others.
+"""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from fit.losses import DATA, Point, read_curves, read_losses  # noqa: E402
+
+from bench.score import Answer, by_family, family_mean, score  # noqa: E402
+from onecard.errors import OnecardError  # noqa: E402
+from onecard.plan.loss import estimate, loss_fit, running  # noqa: E402
+
+FIRST_TOKENS = 3e8  # before that a curve is falling by the warm-up's rules, and is predicted but not scored
+
+
+def predict(points: list[Point], fits: dict[str, Any] | None = None) -> list[Answer]:
+    return [_answer(point, (fits or {}).get(point.family) or loss_fit()) for point in points]
+
+
+def _answer(point: Point, fit: dict[str, Any]) -> Answer:
+    base = {"id": point.id, "family": point.family, "kind": "curve" if point.at else "end", "quality": point.quality}
+    if point.trouble or point.config is None:
+        return Answer(**base, skipped=point.trouble or "no shape")
+    whole = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size)
+    middle = whole.final.mid
+    steps = point.config.max_iters
+    share = (point.at or point.tokens) / point.tokens
+    mid_way = share if point.at else 1.0
+    if not point.at and point.row.get("schedule_point") == "mid":
+        mid_way = 0.66  # a run cut short: how far, the row does not say
+    if mid_way < 0.995:
+        now, end = (running(whole, max(1, round(steps * x)), fit) for x in (mid_way, 1.0))
+        middle += now - end
+    low, high = whole.final.low - whole.final.mid, whole.final.high - whole.final.mid
+    widen = 1 + 1.5 * math.exp(-(point.at or point.tokens) / 1e9) if point.at else 1.0
+    early = f"before {FIRST_TOKENS / 1e9:g} B tokens" if point.at and point.at < FIRST_TOKENS else None
+    return Answer(**base, predicted=middle, low=middle + low * widen, high=middle + high * widen, measured=point.loss,
+                  skipped=early, note="" if whole.in_support else "outside the sizes or lengths that are known")  # fmt: skip
+
+
+def constant(points: list[Point], known: list[Point]) -> list[Answer]:
+    """The best single number that other families' losses give."""
+    answers = []
+    for point in points:
+        if point.trouble is None and point.loss is not None:
+            others = sorted(k.loss for k in known if k.family != point.family and k.loss is not None and not k.trouble)
+            if others:
+                middle = others[len(others) // 2]
+                answers.append(Answer(point.id, point.family, "end", middle, middle, middle, point.loss))
+    return answers
+
+
+def nearest(points: list[Point], known: list[Point]) -> list[Answer]:
+    """The loss of the known run of another family that is nearest in size, tokens and data set."""
+    answers = []
+    for point in points:
+        others = [k for k in known if k.family != point.family and not k.trouble and k.loss is not None]
+        if point.trouble is None and point.loss is not None and others:
+            best = min(others, key=lambda k: (
+                abs(math.log(k.size / point.size)) + abs(math.log(k.tokens / point.tokens)) + 2 * (k.dataset != point.dataset)
+            ))  # fmt: skip
+            answers.append(Answer(point.id, point.family, "end", best.loss, best.loss, best.loss, point.loss))
+    return answers
+
+
+def nats(found: dict[str, Any]) -> dict[str, Any]:
+    """score()'s answer with the unit in its names."""
+    return {"n": found["n"], "median_abs_error_nats": found["median_abs_error"], "p90_abs_error_nats": found["p90_abs_error"],
+            "bias_nats": found["bias"], "coverage": found["coverage"]}  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "tables", type=Path, nargs="+", help="losses, and curves whose run_id are in them or in the public ones"
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--cross-validate", action="store_true", help="refit, leaving each family out")
+    args = parser.parse_args(argv)
+    known = read_losses(DATA / "public_losses.csv")
+    try:
+        points, curves = _read(args.tables, known)
+    except OnecardError as error:
+        print(f"loss_accuracy: {error}", file=sys.stderr)
+        return error.exit_code
+    fits = None
+    if args.cross_validate:
+        from fit.loss import fit_curves, fit_loss, leave_out, spread
+
+        held_out = leave_out(known)
+        public = read_curves(DATA / "public_curves.csv", known)
+        fits = {}
+        for family in sorted({point.family for point in [*points, *curves]}):
+            law = held_out.get(family) or fit_loss([k for k in known if k.family != family])
+            law = fit_curves([p for p in public if p.family != family], law)
+            others = {name: fit for name, fit in held_out.items() if name != family}
+            fits[family] = {**law, "spread": spread(known, others)}
+    ends, along = predict(points, fits), predict(curves, fits)
+    baseline = {"constant": constant(points, known), "nearest_known_run": nearest(points, known)}
+    trusted = [a for a in ends if a.quality != "C"]
+    parts = {"loss": ends, "curves": along, "trusted": trusted}
+    families = {
+        name: {f: nats(s) for f, s in by_family(each, relative=False).items() if s["n"]} for name, each in parts.items()
+    }
+    found = {name: nats(score(each, relative=False)) for name, each in parts.items()}
+    for name in parts:
+        found[name]["mean_of_family_medians_nats"] = family_mean(families[name], "median_abs_error_nats")
+    scores = {}
+    for name, each in baseline.items():
+        by = {f: nats(s) for f, s in by_family(each, relative=False).items()}
+        scores[name] = {
+            **nats(score(each, relative=False)),
+            "mean_of_family_medians_nats": family_mean(by, "median_abs_error_nats"),
+        }
+    if args.json:
+        print(json.dumps({**found, "families": {f: {"loss": s} for f, s in families["loss"].items()}, "curve_families": families["curves"],
+                          "baselines": scores, "cross_validated": bool(fits),
+                          "rows": [a.as_json() for a in [*ends, *along]]}))  # fmt: skip
+        return 0
+    for name, title in (("loss", "final loss"), ("curves", "along the curves")):
+        print(f"\n{title:28}{'rows':>6}{'median':>9}{'p90':>9}{'bias':>9}{'in range':>10}   nats")
+        for family, each in families[name].items():
+            print(_line(family, each))
+        print(_line("all", found[name]), f"  mean of families {_nats(found[name]['mean_of_family_medians_nats'])}")
+        if name == "loss":
+            print(
+                _line("without quality C", found["trusted"]),
+                f"  mean of families {_nats(found['trusted']['mean_of_family_medians_nats'])}",
+            )
+            for other, each in scores.items():
+                print(
+                    _line(other.replace("_", " "), each),
+                    f"  mean of families {_nats(each['mean_of_family_medians_nats'])}",
+                )
+    print("\nnot predicted:")
+    reasons: dict[str, list[str]] = {}
+    for answer in [*ends, *along]:
+        if answer.skipped:
+            reasons.setdefault(answer.skipped, []).append(answer.id)
+    for reason, ids in reasons.items():
+        print(f"  {reason}: {', '.join(ids[:4])}{f' and {len(ids) - 4} more' if len(ids) > 4 else ''}")
+    return 0
+
+
+def _read(tables: list[Path], known: list[Point]) -> tuple[list[Point], list[Point]]:
+    points: list[Point] = []
+    curves: list[Point] = []
+    for path in sorted(tables, key=_is_curve):
+        if _is_curve(path):
+            given = {point.id for point in points}
+            curves += read_curves(path, points + [k for k in known if k.id not in given])
+        else:
+            points += read_losses(path)
+    return points, curves
+
+
+def _is_curve(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as table:
+            return "run_id" in table.readline()
+    except OSError:
+        return False
+
+
+def _nats(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _line(name: str, each: dict[str, Any]) -> str:
+    figures = "".join(f"{_nats(each[key]):>9}" for key in ("median_abs_error_nats", "p90_abs_error_nats", "bias_nats"))
+    held = "–" if each["coverage"] is None else f"{each['coverage']:.0%}"
+    return f"{name:28}{each['n']:>6}{figures}{held:>10}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

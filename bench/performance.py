@@ -1,0 +1,166 @@
+"""docs/performance.md and its plots, from the newest stored result of each benchmark.
+
+python bench/performance.py          writes them;  --check only says whether they are up to date
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+IMAGES = ROOT / "docs" / "images"
+RESULTS = Path(__file__).parent / "results"
+COLOURS = {"nanogpt": "#b04a3a", "modern": "#2a6f97"}
+
+
+def newest(name: str) -> dict[str, Any] | None:
+    found = sorted(RESULTS.glob(f"{name}-[0-9]*.json"))
+    return json.loads(found[-1].read_text()) if found else None
+
+
+def plot(result: dict[str, Any], key: str, label: str) -> str:
+    """Loss against tokens or seconds (logarithmic), both runs, and the line that is to be reached; as SVG."""
+    width, height, edge = 560, 300, 46
+    curves = {name: [(p[key], p["loss"]) for p in result[name]] for name in ("nanogpt", "modern")}
+    points = [point for curve in curves.values() for point in curve]
+    left, right = math.log(min(x for x, _ in points)), math.log(max(x for x, _ in points))
+    low, high = min(y for _, y in points) - 0.05, max(y for _, y in points) + 0.05
+
+    def place(x: float, y: float) -> str:
+        across = edge + (math.log(x) - left) / (right - left or 1) * (width - 2 * edge)
+        return f"{across:.1f},{height - edge - (y - low) / (high - low) * (height - 2 * edge):.1f}"
+
+    def text(at: str, words: str, anchor: str = "middle", colour: str = "#444") -> str:
+        x, y = at.split(",")
+        return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
+
+    target = result["target"]
+    a, b = place(math.exp(left), target), place(math.exp(right), target)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<polyline points="{a} {b}" stroke="#999" stroke-dasharray="4 4" fill="none"/>',
+        text(f"{edge - 6},{a.split(',')[1]}", f"{target:.2f}", "end"),
+        text(f"{width / 2},{height - 10}", label),
+    ]
+    for name, curve in curves.items():
+        joined = " ".join(place(x, y) for x, y in curve)
+        lines.append(f'<polyline points="{joined}" stroke="{COLOURS[name]}" stroke-width="2" fill="none"/>')
+        x, y = place(*curve[0]).split(",")
+        lines.append(text(f"{float(x) + 6},{float(y) - 6}", name, "start", COLOURS[name]))
+    for x in (math.exp(left), math.exp(right)):
+        lines.append(text(f"{place(x, low).split(',')[0]},{height - edge + 16}", f"{x:,.0f}"))
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def reached(value: float | None, goal: float, at_most: bool = False) -> str:
+    if value is None:
+        return "not reached"
+    return "reached" if (value <= goal if at_most else value >= goal) else "**not reached**"
+
+
+def machine_line(result: dict[str, Any]) -> str:
+    m = result["machine"]
+    return (
+        f"{result['date']}, {m['processor']}, {m['threads']} threads, {m['instructions']}, torch {m['torch']}; "
+        f"its best fp32 matmul: {m['matmul_flops'] / 1e9:.0f} GFLOPS."
+    )
+
+
+def speed_section(result: dict[str, Any]) -> list[str]:
+    lines = ["## The same model, step for step", "", machine_line(result), ""]
+    lines += ["| shape | nanoGPT eager | compiled | onecard eager | compiled | speed | goal | matmul rate | memory |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
+    for name, r in result["shapes"].items():
+        s, shape = r["step_seconds"], r["shape"]
+        cells = [
+            f"{s[f'{who} {mode}'] * 1e3:.1f} ms" for who in ("nanogpt", "onecard") for mode in ("eager", "compiled")
+        ]
+        words = f"{name}: {shape['n_layer']}L/{shape['n_head']}H/{shape['n_embd']}, {shape['batch_size']} × {shape['block_size']}"
+        lines.append(
+            f"| {words}, vocabulary {shape['vocab_size']:,} | {' | '.join(cells)} | {r['speed']:.2f} × | "
+            f"{r['goal']['speed']} ×: {reached(r['speed'], r['goal']['speed'])} | {r['matmul_share']:.0%} | {r['memory']:.2f} × |"
+        )
+    return [*lines, ""]
+
+
+def recipe_section(name: str, result: dict[str, Any]) -> list[str]:
+    for key, label in (("tokens", "tokens"), ("seconds", "seconds of training")):
+        (IMAGES / f"recipe-{name}-{key}.svg").write_text(plot(result, key, label), encoding="utf-8")
+    goal = result["goal"]
+    lines = [f"## The modern recipe on {name}", "", machine_line(result), ""]
+    lines += [f"nanoGPT ends at {result['target']:.4f} after {result['nanogpt'][-1]['tokens']:,} tokens."]
+    if result["reached"]:
+        lines += [
+            f"The modern recipe is there ({result['reached']['loss']:.4f}) after {result['reached']['tokens']:,}: "
+            f"{result['tokens']:.3f} of the tokens (goal {goal['tokens']}: {reached(result['tokens'], goal['tokens'], True)}), "
+            f"{result['time']:.3f} of the time"
+            + (f" (goal {goal['time']}: {reached(result['time'], goal['time'], True)})." if "time" in goal else ".")
+        ]
+    else:
+        lines += [f"The modern recipe ended at {result['modern'][-1]['loss']:.4f} without reaching it."]
+    lines += ["", *(f"![loss against {key}](images/recipe-{name}-{key}.svg)" for key in ("tokens", "seconds")), ""]
+    return lines
+
+
+def sample_section(result: dict[str, Any]) -> list[str]:
+    rates = result["tokens_per_second"]
+    same = "the same tokens" if result["same_tokens"] else "**not the same tokens**"
+    return [
+        "## Sampling", "", machine_line(result), "",
+        f"GPT-2 small's shape, {result['new_tokens']:,} new tokens: nanoGPT {rates['nanogpt']:.2f} tokens/s, onecard "
+        f"{rates['onecard']:.1f}: {result['speed']:.1f} × (goal 10 ×: {reached(result['speed'], 10)}), {same} under greedy decoding.",
+        "",
+    ]  # fmt: skip
+
+
+def page() -> str:
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "# Performance beside nanoGPT",
+        "",
+        "Generated by `python bench/performance.py` from `bench/results/`; do not edit.",
+        "",
+    ]
+    lines += [
+        "Each figure comes from one run in which the two programs took turns on the same machine. Why: docs/LOG.md.",
+        "",
+    ]
+    for name, section in (("speed", speed_section), ("sample", sample_section)):
+        result = newest(name)
+        lines += section(result) if result else []
+    for name in ("characters", "prose"):
+        result = newest(f"recipe-{name}")
+        lines += recipe_section(name, result) if result else []
+    result = newest("ablation")
+    if result:
+        pieces = result["pieces"]
+        base = next(iter(pieces.values()))["mean"]
+        lines += ["## What each piece is worth", "", machine_line(result), ""]
+        lines += [
+            f"Validation loss after {result['tokens']:,} characters, three seeds; the difference is to the recipe.",
+            "",
+        ]
+        lines += ["| variant | loss | difference |", "|---|---|---|"]
+        lines += [f"| {name} | {row['mean']:.4f} | {row['mean'] - base:+.4f} |" for name, row in pieces.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    text = page()
+    if args.check:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,214 @@
+"""Fit the loss law, its recipes and the way a curve falls, from public losses. Writes loss_fit.json.
+
+    python -m fit.loss            fit on everything, write src/onecard/facts/loss_fit.json and fit/loss_residuals.csv
+    python -m fit.loss --check    only say whether the committed file is what this script makes
+
+Final losses of runs with GPT-2's tokens set the level and the recipes. Three sweeps over size and tokens with a tokenizer of the
+same size (open_lm on C4 and RefinedWeb, and FineWeb) help with the two exponents only: each has its own level and recipe.
+"""
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from fit.losses import DATA, Point, read_curves, read_losses  # noqa: E402
+from onecard.plan.loss import estimate, running  # noqa: E402
+
+TARGET = ROOT / "src" / "onecard" / "facts" / "loss_fit.json"
+REUSE_EPOCHS = 15.4  # Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", table 2
+RECIPES = {  # log of the data multiplier: start and sigma; GPT-2 with AdamW is 1
+    "modern-adamw": (math.log(2.0), 0.5), "modern-muon": (math.log(3.3), 0.5), "speedrun": (math.log(4.5), 0.5),
+    "speedrun-long": (math.log(8.0), 0.5), "soap": (math.log(3.3), 0.5), "shampoo": (math.log(3.0), 0.5),
+    "other": (math.log(2.0), 0.5),
+}  # fmt: skip
+SHAPE = {  # floor, log A, α, log B, β: the Chinchilla shape
+    "floor": (2.05, 0.15), "size_scale": (math.log(0.78), 0.2), "size_power": (0.32, 0.04),
+    "data_scale": (math.log(0.87), 0.2), "data_power": (0.265, 0.04), "untied": (math.log(1.1), 0.1),
+    "decay_power": (0.25, 0.1), "fineweb-edu": (-0.22, 0.03), "openwebtext": (-0.17, 0.05),
+}  # fmt: skip
+SWEEPS = {("gadre-openlm", "c4"): 0.02, ("gadre-openlm", "refinedweb"): 0.02, ("misfitting", "fineweb(dedup)"): 0.03}
+ROW_SIGMA, FAMILY_SIGMA = 0.02, 0.03
+
+
+def usable(point: Point) -> bool:
+    return point.trouble is None and point.quality in ("A", "B") and point.row.get("schedule_point", "end") == "end"
+
+
+def sweeps() -> list[tuple[str, float, float, float]]:
+    """(sweep, size, tokens, loss) at the best learning rate for each size and length, at 5 to 500 tokens a parameter."""
+    best: dict[tuple[str, float, float], float] = {}
+    with (DATA / "public_losses.csv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table):
+            name = (row["source_family"], row["dataset"])
+            if name not in SWEEPS or not row["n_params_active_m"] or not row["loss_nats"]:
+                continue
+            size, tokens = float(row["n_params_active_m"]) * 1e6, float(row["tokens_seen_b"]) * 1e9
+            if not 5 < tokens / size < 500 or not 2e7 < size < 2e9 or tokens < 1e9:
+                continue
+            key = ("/".join(name), size, tokens)
+            best[key] = min(best.get(key, 99.0), float(row["loss_nats"]))
+    return [(name, size, tokens, loss) for (name, size, tokens), loss in sorted(best.items())]
+
+
+def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
+    """The constants of the law that fit these final losses best."""
+    rows = [point for point in points if usable(point)]
+    extra = sweeps()
+    names, families = ["/".join(name) for name in SWEEPS], sorted({row.family for row in rows})
+    priors = {**SHAPE, **RECIPES, **{f"level {n}": (0.0, 0.3) for n in names}, **{f"worth {n}": (0.7, 0.5) for n in names},
+              **{f"family {f}": (0.0, FAMILY_SIGMA) for f in families}}  # fmt: skip
+    keys = list(priors)
+    start, sigma = (np.array([priors[key][i] for key in keys]) for i in (0, 1))
+    size = {family: sum(row.family == family for row in rows) for family in families}
+
+    def residuals(theta: np.ndarray) -> np.ndarray:
+        value = dict(zip(keys, theta, strict=True))
+        fit = unpack(value)
+        found = []
+        for row in rows:
+            assert row.config is not None
+            mid = estimate(row.config, row.tokens, row.dataset, row.unique, row.recipe, fit, row.size).final.mid
+            miss = (row.loss - mid - value[f"family {row.family}"]) / (ROW_SIGMA * max(1, size[row.family] / 4) ** 0.5)
+            found.append(math.copysign(math.sqrt(2 * (math.sqrt(1 + miss**2) - 1)), miss))
+        for name, n, d, loss in extra:
+            guess = fit["floor"] + value[f"level {name}"] + fit["size"]["scale"] * (n / 1e8) ** -fit["size"]["power"]
+            guess += fit["data"]["scale"] * (math.exp(value[f"worth {name}"]) * d / 1e9) ** -fit["data"]["power"]
+            miss = (loss - guess) / 0.04 / 2
+            found.append(math.copysign(math.sqrt(2 * (math.sqrt(1 + miss**2) - 1)), miss))
+        return np.concatenate([found, (theta - start) / sigma])
+
+    best = least_squares(residuals, start, max_nfev=60)
+    return unpack(dict(zip(keys, map(float, best.x), strict=True)))
+
+
+def unpack(value: dict[str, float]) -> dict[str, Any]:
+    recipes = {"gpt2-adamw": 1.0, **{name: math.exp(value[name]) for name in RECIPES}}
+    # nobody published GPT-2's old block with Muon: the optimizer's gain in the modern block is taken over
+    recipes["gpt2-muon"] = recipes["modern-muon"] / recipes["modern-adamw"]
+    return {
+        "floor": value["floor"],
+        "size": {"scale": math.exp(value["size_scale"]), "power": value["size_power"]},
+        "data": {"scale": math.exp(value["data_scale"]), "power": value["data_power"]},
+        "recipes": recipes,
+        "untied": math.exp(value["untied"]),
+        "decay_power": value["decay_power"],
+        "datasets": {"fineweb": 0.0, "fineweb-edu": value["fineweb-edu"], "openwebtext": value["openwebtext"]},
+        "reuse_epochs": REUSE_EPOCHS,
+        "gap": 0.04,
+        "early": {"scale": 1.2, "steps": 500.0},
+        "spread": {"inside": [-0.05, 0.06], "outside": [-0.12, 0.15]},
+        "support": {"params": [3e7, 1.6e9], "tokens_per_param": [3.0, 400.0]},
+    }
+
+
+def fit_curves(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
+    """How a curve falls to its end: each curve against its own last point, so the level does not matter."""
+    curves: dict[tuple[str, float], list[Point]] = {}
+    for point in points:
+        if (
+            point.trouble is None
+            and point.quality in ("A", "B")
+            and point.at
+            and point.row.get("split", "val") == "val"
+        ):
+            curves.setdefault((point.family, point.tokens + point.size), []).append(point)
+    pairs = []
+    for curve in curves.values():
+        last = max(curve, key=lambda p: p.at or 0)
+        pairs += [(p, last) for p in curve if p is not last and last.at and last.at > 0.98 * last.tokens]
+
+    def residuals(theta: np.ndarray) -> np.ndarray:
+        here = {
+            **fit,
+            "gap": float(np.exp(theta[0])),
+            "early": {"scale": float(np.exp(theta[1])), "steps": float(np.exp(theta[2]))},
+        }
+        found = []
+        for point, last in pairs:
+            miss = ((point.loss or 0) - (last.loss or 0) - (_running(point, here) - _running(last, here))) / 0.05
+            found.append(math.copysign(math.sqrt(2 * (math.sqrt(1 + miss**2) - 1)), miss))
+        return np.array(found)
+
+    best = least_squares(residuals, np.log([0.06, 1.2, 400.0]), max_nfev=60)
+    gap, scale, steps = np.exp(best.x)
+    return {**fit, "gap": float(gap), "early": {"scale": float(scale), "steps": float(steps)}}
+
+
+def _running(point: Point, fit: dict[str, Any]) -> float:
+    assert point.config is not None
+    whole = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size)
+    step = round((point.at or point.tokens) / point.tokens * point.config.max_iters)
+    return running(whole, max(1, step), fit)
+
+
+def leave_out(points: list[Point]) -> dict[str, dict[str, Any]]:
+    """For each family, the law fitted on all the others."""
+    families = sorted({point.family for point in points if usable(point)})
+    return {family: fit_loss(point for point in points if point.family != family) for family in families}
+
+
+def spread(points: list[Point], fits: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
+    """The 80 % range around the prediction, in nats: held-out misses, each family counting alike up to eight rows."""
+    misses, votes = [], []
+    kept = [point for point in points if usable(point) and point.family in fits]
+    for point in kept:
+        assert point.config is not None
+        fit = fits[point.family]
+        mid = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size).final.mid
+        misses.append((point.loss or 0) - mid)
+        votes.append(1 / max(8, sum(other.family == point.family for other in kept)))
+    order = np.argsort(misses)
+    heights = np.cumsum(np.array(votes)[order])
+    low, high = (float(np.interp(share * heights[-1], heights, np.array(misses)[order])) for share in (0.1, 0.9))
+    # a stranger's run is rather worse than better: badly set learning rates are not in these tables
+    inside = [round(min(low, -0.04), 3), round(max(high, 0.06), 3)]
+    return {"inside": inside, "outside": [round(2.5 * x, 3) for x in inside]}
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def main() -> int:
+    runs = read_losses(DATA / "public_losses.csv")
+    fits = leave_out(runs)
+    fit = fit_curves(read_curves(DATA / "public_curves.csv", runs), fit_loss(runs))
+    made = {
+        **fit,
+        "source": "fit/loss.py from public_losses.csv and public_curves.csv; do not edit by hand",
+        "priors": {name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in {**SHAPE, **RECIPES}.items()},
+        "spread": spread(runs, fits),
+    }
+    text = json.dumps(rounded(made), indent=1, sort_keys=True) + "\n"
+    if "--check" in sys.argv:
+        same = TARGET.read_text(encoding="utf-8") == text
+        print("loss_fit.json is what fit/loss.py makes" if same else "loss_fit.json is NOT what fit/loss.py makes")
+        return 0 if same else 1
+    TARGET.write_text(text, encoding="utf-8")
+    with (ROOT / "fit" / "loss_residuals.csv").open("w", encoding="utf-8", newline="") as out:
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(["id", "family", "recipe", "measured_nats", "fitted_nats", "held_out_nats"])
+        for p in runs:
+            if usable(p) and p.config:
+                both = [estimate(p.config, p.tokens, p.dataset, p.unique, p.recipe, f, p.size).final.mid
+                        for f in (fit, fits[p.family])]  # fmt: skip
+                table.writerow([p.id, p.family, p.recipe, *(f"{value:.4f}" for value in (p.loss, *both))])
+    print(f"wrote {TARGET.relative_to(ROOT)}: spread {made['spread']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Peak memory through its public door: figures that are known, shape of the answer, and that nothing shrinks by growing."""
+
+from dataclasses import fields, replace
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onecard.config import RunConfig
+from onecard.facts.gpus import find_gpu
+from onecard.facts.here import cpu
+from onecard.plan.memory import DESKTOP_BYTES, NOT_IN_MEMORY, OPTIONS, peak_memory, step_memory
+from onecard.plan.workload import Workload
+from onecard.units import GIB, MIB
+
+CARD = find_gpu("RTX 4070")
+
+
+def gib(compile: bool = True, **changes: object) -> float:
+    config = RunConfig(compile=compile).replace(**changes)
+    return peak_memory(config, CARD, "bfloat16").allocated_bytes.mid / GIB
+
+
+@pytest.mark.parametrize(
+    ("shape", "compiled", "eager"),
+    [
+        ({"n_embd": 384, "batch_size": 16}, 7.87, 12.48),
+        ({"batch_size": 8}, 6.96, 9.26),
+        ({"n_layer": 10, "n_head": 10, "n_embd": 640, "batch_size": 8}, 5.47, 7.77),
+    ],
+)
+def test_allocated_as_traced(shape: dict[str, object], compiled: float, eager: float) -> None:
+    assert gib(True, **shape) == pytest.approx(compiled, abs=0.006)
+    assert gib(False, **shape) == pytest.approx(eager, abs=0.006)
+
+
+def test_gpt2_xl_at_one_sequence() -> None:
+    assert gib(n_layer=48, n_head=25, n_embd=1600, batch_size=1) == pytest.approx(29.5, abs=0.06)
+
+
+# nvidia-smi, 124M compiled with full logits: runpod-gpt2-sweep, one script on every card
+@pytest.mark.parametrize(
+    ("card", "batch", "mebibytes"),
+    [
+        ("L4", 8, 7731), ("RTX A4000", 8, 7647), ("L4", 16, 12739), ("RTX 5090", 16, 13070), ("A40", 32, 24365),
+        ("H100 SXM", 32, 24814), ("RTX A6000", 64, 47520), ("B200", 64, 48182), ("H100 NVL", 128, 94430),
+    ],
+)  # fmt: skip
+def test_process_as_nvidia_smi_showed(card: str, batch: int, mebibytes: int) -> None:
+    process = peak_memory(RunConfig(batch_size=batch), find_gpu(card), "bfloat16").process_bytes
+    assert process.mid / MIB == pytest.approx(mebibytes, rel=0.015)
+    assert process.low <= mebibytes * MIB <= process.high
+
+
+def test_the_124m_config_for_24_gb_does_not_simply_fit() -> None:
+    memory = peak_memory(RunConfig(batch_size=32), find_gpu("RTX 4090"), "bfloat16")
+    assert memory.fits != "yes"
+    assert any(note.code == "memory.change.yes" for note in memory.changes)
+
+
+def test_parts_sum_to_the_process_and_all_but_two_to_allocated() -> None:
+    memory = peak_memory(RunConfig(batch_size=8), CARD, "bfloat16")
+    assert sum(memory.parts.values()) == pytest.approx(memory.process_bytes.mid)
+    allocated = sum(size for name, size in memory.parts.items() if name not in ("context", "slack"))
+    assert allocated == pytest.approx(memory.allocated_bytes.mid)
+    assert {"weights", "gradients", "optimizer", "activations", "logits_and_loss", "context", "slack"} <= set(
+        memory.parts
+    )
+
+
+def test_fits_is_yes_tight_or_no_by_the_range_and_the_desktop() -> None:
+    config = RunConfig(batch_size=8)
+    process = peak_memory(config, CARD, "bfloat16").process_bytes
+
+    def fits(room: float) -> str:
+        return peak_memory(config, replace(CARD, usable_bytes=round(room)), "bfloat16", taken_bytes=0).fits
+
+    assert fits(process.high + 1) == "yes"
+    assert fits(process.high - 1) == "tight"
+    assert fits(process.low - 1) == "no"
+
+
+def test_the_desktop_is_what_the_driver_told_else_a_stated_share() -> None:
+    config = RunConfig(batch_size=1)
+    assert peak_memory(config, CARD, "bfloat16").desktop_bytes == DESKTOP_BYTES
+    assert peak_memory(config, replace(CARD, taken_bytes=7), "bfloat16").desktop_bytes == 7
+    assert peak_memory(config, CARD, "bfloat16", taken_bytes=9).desktop_bytes == 9
+    assert peak_memory(config, find_gpu("H100 SXM"), "bfloat16").desktop_bytes == 0
+
+
+def test_changes_name_what_to_set_and_what_it_would_take() -> None:
+    memory = peak_memory(RunConfig(batch_size=32, gradient_accumulation_steps=16), find_gpu("RTX 4070"), "bfloat16")
+    assert memory.fits == "no"
+    texts = [str(note) for note in memory.changes]
+    assert any("batch_size = 8, gradient_accumulation_steps = 64" in text and "it fits" in text for text in texts)
+    assert any(text.startswith("chunked_loss = True") for text in texts)
+    assert any(text.startswith("recompute = 'block'") for text in texts)
+    assert all("GiB" in text for text in texts)
+    assert peak_memory(RunConfig(batch_size=1), find_gpu("RTX 4090"), "bfloat16").changes == []
+
+
+def test_a_cpu_has_no_slack_and_a_process_of_its_own() -> None:
+    memory = peak_memory(RunConfig(n_layer=2, batch_size=1, compile=False), cpu(), "float32")
+    assert memory.parts["slack"] == 0
+    assert memory.parts["context"] > 100 * MIB
+    assert memory.parts["cast_weights"] == 0
+
+
+sizes = st.fixed_dictionaries(
+    {
+        "n_layer": st.integers(1, 48),
+        "n_head": st.sampled_from([1, 2, 8, 16]),
+        "n_embd": st.integers(1, 40).map(lambda heads: heads * 64),
+        "block_size": st.sampled_from([1, 7, 64, 1024, 4096]),
+        "batch_size": st.integers(1, 64),
+        "vocab_size": st.integers(1, 200_000),
+        "compile": st.booleans(),
+        "attention": st.sampled_from(["flash", "math"]),
+        "chunked_loss": st.booleans(),
+        "recompute": st.sampled_from(["none", "cheap", "block"]),
+        "recipe": st.sampled_from(["gpt2", "modern"]),
+        "optimizer": st.sampled_from(["adamw", "adamw8bit", "muon"]),
+        "tied": st.booleans(),
+        "dropout": st.sampled_from([0.0, 0.1]),
+        "mask_documents": st.booleans(),
+        "gradient_accumulation_steps": st.sampled_from([1, 8]),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values=sizes, dtype=st.sampled_from(["bfloat16", "float16", "float32"]), key=st.sampled_from(
+    ["n_layer", "batch_size", "block_size", "vocab_size", "n_embd"]))  # fmt: skip
+def test_more_of_anything_is_more_memory(values: dict[str, object], dtype: str, key: str) -> None:
+    config = RunConfig(**{"n_head": 1, **values})  # type: ignore[arg-type]
+    more = config.replace(**{key: 2 * getattr(config, key)})
+    before, after = (step_memory(Workload.of(c, dtype), CARD) for c in (config, more))
+    assert after.allocated.mid > before.allocated.mid
+    assert after.process.mid > before.process.mid
+    assert all(size >= 0 for size in before.parts.values())
+
+
+def test_every_option_of_a_run_has_its_memory_model() -> None:
+    """A new choice in the config turns this red until plan/memory knows what it costs."""
+    hints = get_type_hints(RunConfig)
+    for field in fields(RunConfig):
+        if field.name in NOT_IN_MEMORY:
+            continue
+        assert field.name in OPTIONS, f"does {field.name} change memory? say so in plan/memory"
+        if get_origin(hints[field.name]) is Literal:
+            assert set(get_args(hints[field.name])) == set(OPTIONS[field.name]), field.name
