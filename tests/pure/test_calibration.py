@@ -89,6 +89,12 @@ def test_one_disturbed_step_moves_little():
     assert predicted(w, fit_costs(disturbed, HINTS)) == pytest.approx(predicted(w, TRUE), rel=0.12)
 
 
+@given(st.lists(st.floats(1e-4, 10), min_size=len(OBSERVED), max_size=len(OBSERVED)))
+def test_no_work_is_free_however_a_probe_came_out(seconds):
+    noise = [dataclasses.replace(o, seconds=s) for o, s in zip(OBSERVED, seconds, strict=True)]
+    assert min(fit_costs(noise, HINTS)[kind] / hint for kind, hint in HINTS.items()) > 0.049
+
+
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=4, max_size=8), st.data())
 def test_non_negative_least_squares_is_the_least(rows, data):
     rows = [*rows, [0.1, 0, 0], [0, 0.1, 0], [0, 0, 0.1]]  # as the fit's hints do: never without a unique answer

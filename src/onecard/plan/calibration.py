@@ -50,6 +50,7 @@ PART_OF = {
 }
 _NOISE = 0.02  # relative error of one measured step: what the median of a dozen steps leaves on a quiet machine
 _TRUST = 0.7  # how far a cost may lie from the micro-benchmark that hints at it, as a share of it
+_LEAST_SHARE = 0.05  # of its hint, that every kind of work costs
 _LEAST_SPREAD = 0.04  # the same run, twice, on a machine that does nothing else differs by about this
 _MOST_SPREAD = 0.25  # leaving one of very few shapes out asks more of the costs than a plan does
 _MOST_RUNS = 50  # finished runs kept as observations
@@ -170,8 +171,10 @@ def fit_costs(observations: Sequence[Observation], hints: Mapping[str, float], h
     for place in range(len(hints)):
         rows.append([float(place == other) / _TRUST for other in range(len(hints))])
         wanted.append(1 / _TRUST)
-    shares = non_negative_least_squares(rows, wanted)
-    return {kind: share * hints[kind] for kind, share in zip(hints, shares, strict=True)}
+    # what lies above the least share: no work is ever free, however a disturbed probe came out
+    above = [value - _LEAST_SHARE * sum(row) for row, value in zip(rows, wanted, strict=True)]
+    shares = non_negative_least_squares(rows, above)
+    return {kind: (_LEAST_SHARE + share) * hints[kind] for kind, share in zip(hints, shares, strict=True)}
 
 
 def non_negative_least_squares(rows: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:
