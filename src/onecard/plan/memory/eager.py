@@ -161,10 +161,8 @@ def moments(w: Workload) -> list[Moment]:
         passing = stream + fresh + (s.norm_stats + r * width) * n + up
         passing += up + r * width * n if w.recompute == "block" else 0
         at(cast=s.cast_layers, activations=kept + passing)
-    # the end: the embedding's gradient, made dense, added to the head's
+    # the end: the embedding's gradient, made dense, beside the head's
     rest = s.new_gradients
     at(rest, 0, stream + 4 * width * w.block_size, x * table + pending)
-    if w.tied:
-        at(rest, 0, 0, 3 * x * table)
     found.append(s.optimizer_moment())
     return found
