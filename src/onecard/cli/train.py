@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the run in out_dir from its last checkpoint")
     parser.add_argument("--extend", action="store_true", help="go on with a finished run to a larger max_iters")
+    parser.add_argument("--profile", action="store_true",
+                        help="no run: a few steps, where their time goes, and a trace in out_dir/profile")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress; only what must be heard, on stderr")
     parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
 
@@ -37,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, speaks: bool) -> int:
     config = chosen_config(args)
+    if args.profile:
+        return _profile(config, as_json=args.json, speaks=speaks)
     from onecard.plan import plan
 
     try:
@@ -64,7 +69,30 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(f"this run was finished at step {outcome.step:,}; "
                          f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` goes on")  # fmt: skip
+    if outcome.loss is not None and outcome.state == "finished":
+        _refine(outcome.folder)
     return _ended(outcome, args)
+
+
+def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:
+    import json
+
+    from onecard.train.profile import profile_run
+
+    found = profile_run(config)
+    if speaks:
+        print(json.dumps(found.to_json()) if as_json else found)
+    return 0
+
+
+def _refine(folder: Path) -> None:
+    """A finished run sharpens what a probe measured; that it cannot is no reason to end in anything but success."""
+    from onecard.runs.refine import refine_from_run
+
+    try:
+        refine_from_run(folder)
+    except (OSError, OnecardError) as error:
+        print(f"the calibration stays as it was: {error}", file=sys.stderr)
 
 
 def _ended(outcome: Any, args: argparse.Namespace) -> int:

@@ -1,0 +1,27 @@
+"""`onecard train --profile`: a table that adds up, a trace that opens, and no run begun."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from onecard.train.profile import kind_of, profile_run
+
+
+@pytest.mark.parametrize("recipe", ["gpt2", "modern"])
+def test_the_table_and_the_trace(config, recipe):
+    optimizer = "muon" if recipe == "modern" else "adamw"
+    found = profile_run(config.replace(recipe=recipe, optimizer=optimizer), steps=2)
+    folder = Path(config.out_dir)
+    assert found.step_seconds > 0
+    assert sum(part.share for part in found.parts) == pytest.approx(1)
+    assert "matmul" in {part.kind for part in found.parts}
+    assert json.loads(found.trace.read_text())["traceEvents"]
+    assert "kind of work" in (folder / "profile" / "profile.txt").read_text()
+    assert not (folder / "log.jsonl").exists()
+
+
+def test_kinds_by_name():
+    assert kind_of("aten::_scaled_dot_product_flash_attention") == "attention"
+    assert kind_of("aten::native_layer_norm_backward") == "norm"
+    assert kind_of("aten::add") == "other"
