@@ -24,7 +24,7 @@ class Block:
     kept: int  # from the forward to the backward pass
     whole: int  # kept without recomputation: what is there once the layer has been computed again
     attention: int  # of `whole`, what is still needed when the MLP's backward pass is done
-    forward_extra: int  # above all that, inside the attention's forward pass
+    forward: int  # the whole of it inside the attention's forward pass
     again_extra: int  # above `kept`, where the attention is computed again
     backward_extra: int  # and inside its backward pass
 
@@ -41,7 +41,7 @@ def block(s: Sizes) -> Block:
     if w.flash:
         inner = qkv + out + 4 * heads * n + s.bias_bytes
         forward_extra = fresh
-        again_extra = 0
+        again_extra = first = 0
         # the gradients of the output and of q, k, v; FlashAttention-2 adds up dq in fp32
         backward_extra = out + qkv + (0 if s.bias_bytes or r == 4 else s.flash_work)
     else:
@@ -50,14 +50,18 @@ def block(s: Sizes) -> Block:
         mask = length * n if w.mask_documents else length * length
         inner = 3 * out + saved * scores + mask + out
         forward_extra = fresh + qkv - 2 * out + (widest - saved) * scores + 2 * mask
-        again_extra = norm + fresh + (3 if w.dropout else 2) * out + widest * scores + 2 * mask
+        again_extra = norm + fresh + (3 if w.dropout else 2) * out + widest * scores + mask
+        # the first time round, where it will be computed again: copies go at once; "cheap" keeps the matmul's own scores
+        first = stream + (fresh if s.mixed else norm) + qkv + mask + (12 if s.mixed else widest) * scores
+        first += r * scores if w.recompute == "cheap" else 0
         again_extra += -r * scores if w.recompute == "cheap" else qkv
         backward_extra = (widest - saved) * scores - out
     turned = 4 * out if w.modern else 0  # queries and keys, normalised, and once more turned
     attention = stream + norm + turned + inner + dropped
     whole = attention + stream + norm + s.mlp_bytes + dropped + s.foreign_bytes
     kept = {"none": whole, "block": stream, "cheap": stream + _costly(s)}[w.recompute]
-    return Block(kept, whole, attention, forward_extra, again_extra, backward_extra)
+    forward = attention + forward_extra if w.flash or w.recompute == "none" else first
+    return Block(kept, whole, attention, forward, again_extra, backward_extra)
 
 
 def _scores(s: Sizes) -> tuple[int, int]:
@@ -146,7 +150,7 @@ def moments(w: Workload) -> list[Moment]:
         if w.recompute != "none":
             at(grads, cast - mlp_cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
     # the forward pass of the last block
-    at(cast=s.cast_layers - mlp_cast, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + lookup)
+    at(cast=s.cast_layers - mlp_cast, activations=(layers - 1) * b.kept + b.forward + lookup)
     if w.modern:  # and of its MLP: before, between and after the squared ReLU
         passing = r * w.ff_width * n + 2 * stream + fresh
         if w.recompute == "none":
