@@ -2,13 +2,17 @@
 
 import argparse
 
-HELP = "Measure this machine's own card (or CPU): matmuls, memory, real train steps. Plans for it use the result at once."
+HELP = (
+    "Measure this machine's own card (or CPU): matmuls, memory, real train steps. Plans for it use the result at once."
+)
 EXAMPLE = "onecard probe"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cuda, cuda:1, mps or cpu")
-    parser.add_argument("--seconds", type=float, default=75, help="how long to measure, apart from compiling (default 75)")
+    parser.add_argument(
+        "--seconds", type=float, default=75, help="how long to measure, apart from compiling (default 75)"
+    )
     parser.add_argument("--quick", action="store_const", const=15.0, dest="seconds", help="15 seconds: rougher")
     parser.add_argument("--json", action="store_true", help="machine-readable, in base units")
 

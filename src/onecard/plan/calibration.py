@@ -57,7 +57,9 @@ def mode_key(w: Workload) -> str:
     return f"{dtype}/{'compiled' if w.compiled else 'eager'}"
 
 
-def work(w: Workload, rates: list[tuple[float, float]], micro_bytes: float, kernels: float, update: float) -> dict[str, float]:
+def work(
+    w: Workload, rates: list[tuple[float, float]], micro_bytes: float, kernels: float, update: float
+) -> dict[str, float]:
     """What one step consists of, in units that cost about the same at every shape: matmuls in seconds at the rate that was
     measured for their width, attention in FLOPs, the rest in bytes and kernels."""
     tokens = w.tokens
@@ -66,7 +68,14 @@ def work(w: Workload, rates: list[tuple[float, float]], micro_bytes: float, kern
     head = 6.0 * tokens * w.n_embd * w.vocab_size / rate_at(rates, math.sqrt(w.n_embd * w.vocab_size))
     attention = (3.5 + again) * attention_flops(w) * tokens
     steps = w.accumulation
-    amounts = (w.n_layer * layers * steps, head * steps, attention * steps, micro_bytes * steps, kernels * steps, update)
+    amounts = (
+        w.n_layer * layers * steps,
+        head * steps,
+        attention * steps,
+        micro_bytes * steps,
+        kernels * steps,
+        update,
+    )
     return dict(zip(WORK, amounts, strict=True))
 
 

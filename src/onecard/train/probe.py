@@ -51,7 +51,9 @@ def probe_shapes(kind: str) -> list[RunConfig]:
     ]  # fmt: skip
 
 
-def probe(device: torch.device, known: Device, seconds: float = 75, tell: Progress = lambda what, share: None) -> Calibration:
+def probe(
+    device: torch.device, known: Device, seconds: float = 75, tell: Progress = lambda what, share: None
+) -> Calibration:
     """Everything that a calibration holds, in about `seconds` (compiling comes on top)."""
     began = time.perf_counter()
     precision = precision_of("auto", device)
@@ -59,7 +61,9 @@ def probe(device: torch.device, known: Device, seconds: float = 75, tell: Progre
     rates = {precision.dtype: matmul_rates(device, precision.dtype)}
     tell("memory", 0.1)
     bandwidth, launch = copy_bandwidth(device), launch_seconds(device)
-    timed = time_shapes(probe_shapes(device.type), device, seconds * 0.85, lambda what, share: tell(what, 0.15 + 0.85 * share))
+    timed = time_shapes(
+        probe_shapes(device.type), device, seconds * 0.85, lambda what, share: tell(what, 0.15 + 0.85 * share)
+    )
     grouped: dict[str, list[tuple[Workload, float]]] = {}
     for config, took in timed:
         w = Workload.of(config, precision.dtype)
@@ -175,7 +179,9 @@ def train_step(config: RunConfig, device: torch.device) -> Callable[[], None]:
         config.batch_size, None, Faults(), lambda before, now: None,
     )  # fmt: skip
     rows = torch.randint(
-        config.shape.vocab_size, (config.batch_size * config.gradient_accumulation_steps, config.block_size + 1), device=device
+        config.shape.vocab_size,
+        (config.batch_size * config.gradient_accumulation_steps, config.block_size + 1),
+        device=device,
     )
 
     def step() -> None:
@@ -185,7 +191,9 @@ def train_step(config: RunConfig, device: torch.device) -> Callable[[], None]:
     return step
 
 
-def solve(pairs: list[tuple[Workload, float]], rates: list[tuple[float, float]], bandwidth: float, launch: float) -> Mode:
+def solve(
+    pairs: list[tuple[Workload, float]], rates: list[tuple[float, float]], bandwidth: float, launch: float
+) -> Mode:
     """The costs that explain the timed steps best, each pulled gently to what the small measurements say.
 
     Minimises Σ (predicted/measured - 1)² + λ Σ ((cost - guess)/guess)² by coordinate descent; costs never fall below
@@ -200,19 +208,32 @@ def solve(pairs: list[tuple[Workload, float]], rates: list[tuple[float, float]],
     pull = 0.002
     for _ in range(500):
         for key in WORK:
-            top = sum(row[key] * (1 - sum(cost[k] * row[k] for k in WORK if k != key)) for row in rows) + pull / guess[key]
+            top = (
+                sum(row[key] * (1 - sum(cost[k] * row[k] for k in WORK if k != key)) for row in rows)
+                + pull / guess[key]
+            )
             bottom = sum(row[key] ** 2 for row in rows) + pull / guess[key] ** 2
             cost[key] = max(0.1 * guess[key], top / bottom)
     misses = [abs(sum(cost[key] * row[key] for key in WORK) - 1) for row in rows]
-    return Mode({key: float(f"{value:.5g}") for key, value in cost.items()}, round(statistics.median(misses), 4), len(rows))
+    return Mode(
+        {key: float(f"{value:.5g}") for key, value in cost.items()}, round(statistics.median(misses), 4), len(rows)
+    )
 
 
 def summary(calibration: Calibration) -> list[tuple[str, str]]:
     """What was measured, as lines for a person."""
-    lines = [("memory", f"{calibration.bandwidth / 1e9:.1f} GB/s"), ("launch", f"{calibration.launch_seconds * 1e6:.1f} µs")]
+    lines = [
+        ("memory", f"{calibration.bandwidth / 1e9:.1f} GB/s"),
+        ("launch", f"{calibration.launch_seconds * 1e6:.1f} µs"),
+    ]
     for dtype, rates in calibration.matmul.items():
         best = max(rate for _, rate in rates)
-        lines.append((f"matmul, {dtype}", f"{best / 1e12:.3g} TFLOPS at its best, {rates[0][1] / 1e12:.3g} at width {rates[0][0]:.0f}"))
+        lines.append(
+            (
+                f"matmul, {dtype}",
+                f"{best / 1e12:.3g} TFLOPS at its best, {rates[0][1] / 1e12:.3g} at width {rates[0][0]:.0f}",
+            )
+        )
     for key, mode in (calibration.modes or {}).items():
         lines.append((f"steps, {key}", f"{mode.steps} shapes, explained to {mode.error:.1%}"))
     return lines
