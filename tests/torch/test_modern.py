@@ -181,4 +181,4 @@ def test_only_the_heads_step_size_falls_with_the_width():
             return [group["lr_scale"] for group in make_optimizer(config, make_model(config)).param_groups]
 
     matrices, embeddings, head, vectors = scales(TINY)
-    assert scales(TINY.replace(n_embd=256)) == [matrices, embeddings, head / 8, vectors]
+    assert scales(TINY.replace(n_embd=32 * 4)) == [matrices, embeddings, head / 2, vectors]

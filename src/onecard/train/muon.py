@@ -10,6 +10,7 @@ the depth.
 True
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -23,10 +24,10 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 MOMENTUM = 0.95
 
-# Step sizes of AdamW's part, as multiples of learning_rate (Muon's own, 0.02). The embedding's does not depend on the
-# width; the head's falls with it, as muP has it (Yang et al., 2022). Measured in docs/LOG.md.
+# Step sizes of AdamW's part, as multiples of learning_rate. The embedding's does not depend on the width; the head's falls
+# with its square root, as in nanochat. Measured in docs/LOG.md.
 EMBEDDING_SCALE = 0.5
-HEAD_SCALE = 25.6  # divided by n_embd: 0.2 at a width of 128
+HEAD_SCALE = 5.5  # over sqrt(n_embd): 0.49 at a width of 128, 0.2 at 768
 VECTOR_SCALE = 0.5
 ADAM_EPSILON = 1e-10  # the head begins at zero with tiny gradients
 
@@ -62,7 +63,7 @@ def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
     scales = {
         "matrices": 1.0,
         "embeddings": EMBEDDING_SCALE,
-        "head": HEAD_SCALE / config.n_embd,
+        "head": HEAD_SCALE / math.sqrt(config.n_embd),
         "vectors": VECTOR_SCALE,
     }
     return Muon(

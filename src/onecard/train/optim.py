@@ -45,8 +45,6 @@ def decayed(name: str, parameter: Tensor, rule: str) -> bool:
 def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
     if config.optimizer == "muon":
         return make_muon(config, model)
-    if config.optimizer != "adamw":
-        raise UserError(f"optimizer {config.optimizer!r} cannot be used yet", hint="leave optimizer at 'adamw'")
     named = list(model.named_parameters())
     groups = [
         {
@@ -55,18 +53,30 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
         }
         for wanted in (True, False)
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        fused=named[0][1].device.type in ("cpu", "cuda", "mps"),
-    )
+    groups = [group for group in groups if group["params"]]
+    settings = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
+    device = named[0][1].device.type
+    if config.optimizer == "adamw8bit":
+        return eight_bit(device)(groups, **settings)
+    return torch.optim.AdamW(groups, **settings, fused=device in ("cpu", "cuda", "mps"))
+
+
+def eight_bit(device: str):
+    """bitsandbytes' AdamW, whose two moments take a byte each; it has kernels for CUDA cards only."""
+    if device != "cuda":
+        raise UserError(f"optimizer = 'adamw8bit' needs a CUDA card, not {device}", hint="leave optimizer at 'adamw'")
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError:
+        raise UserError("optimizer = 'adamw8bit' needs the package bitsandbytes",
+                        hint="pip install 'onecard[eightbit]'") from None  # fmt: skip
+    return AdamW8bit
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's memory by parameter name: "transformer.wte.weight/exp_avg" and so on."""
     return {
-        f"{name}/{key}": value
+        f"{name}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)  # bitsandbytes counts in ints
         for name, parameter in model.named_parameters()
         for key, value in sorted(optimizer.state.get(parameter, {}).items())
     }
@@ -78,9 +88,12 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
     states: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, field = key.rpartition("/")
-        if name not in parameters or (tensor.dim() and tensor.shape != parameters[name].shape):
+        own_shape = field.startswith(("absmax", "qmap"))  # bitsandbytes' scales, one a block of 256 values
+        if name not in parameters or (tensor.dim() and not own_shape and tensor.shape != parameters[name].shape):
             raise RunFailure(f"the checkpoint's optimizer does not fit the model at {name!r}")
         states.setdefault(name, {})[field] = tensor.to(parameters[name].device, copy=True)
     optimizer.state.clear()
     for name, state in states.items():
+        if "state1" in state:
+            state["step"] = int(state["step"])  # type: ignore[assignment]
         optimizer.state[parameters[name]] = state
