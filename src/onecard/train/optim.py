@@ -7,6 +7,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
         for wanted in (True, False)
     ]
     groups = [group for group in groups if group["params"]]
-    settings = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
+    settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
     device = named[0][1].device.type
     if config.optimizer == "adamw8bit":
         return eight_bit(device)(groups, **settings)
