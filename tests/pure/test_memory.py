@@ -136,8 +136,10 @@ def test_more_of_anything_is_more_memory(values: dict[str, object], dtype: str, 
     config = RunConfig(**{"n_head": 1, **values})  # type: ignore[arg-type]
     more = config.replace(**{key: 2 * getattr(config, key)})
     before, after = (step_memory(Workload.of(c, dtype), CARD) for c in (config, more))
-    assert after.allocated.mid > before.allocated.mid
-    assert after.process.mid > before.process.mid
+    # a larger vocabulary makes shorter slices of the chunked loss: whole rows, so a hair less at times
+    rounding = 0.99 if key == "vocab_size" and config.chunked_loss else 1.0
+    assert after.allocated.mid > before.allocated.mid * rounding
+    assert after.process.mid > before.process.mid * rounding
     assert all(size >= 0 for size in before.parts.values())
 
 

@@ -165,3 +165,34 @@ def test_exact_flops_are_every_matmul_and_half_the_square():
     matrices = layers * 12 * width**2 + vocab * width
     pairs = layers * block * (2 * 2 * width) / 2  # scores and values, a multiply and an add each, the causal half
     assert plan(RunConfig(), "RTX 4070").flops.per_token_exact == 3 * (2 * matrices + pairs)
+
+
+def test_the_plan_s_own_arithmetic():
+    """Each figure again from the others, so that a slip in one of them shows."""
+    config, card = load("fineweb-124M-80gb"), find_gpu("A100 80GB")
+    p = plan(config, card, gpus=2, price="0.5EUR", data="fineweb-10B")
+    rate = p.flops.per_token_nanogpt * config.tokens_per_step / p.time.step_seconds.mid
+    assert p.mfu.card.mid == pytest.approx(rate / (2 * 312e12), rel=2e-3)  # an A100's peak is what nanoGPT divides by
+    assert p.mfu.nanogpt.mid == pytest.approx(rate / (2 * 312e12))
+    other = plan(config, "RTX 4090")
+    assert other.mfu.card.mid / other.mfu.nanogpt.mid == pytest.approx(312e12 / find_gpu("RTX 4090").bf16_flops)
+    assert p.energy.kwh.mid == pytest.approx(2 * card.watts * p.time.total_seconds.mid / 3.6e6)
+    assert p.energy.cost.mid == pytest.approx(0.5 * p.energy.kwh.mid)
+    evaluations = (config.max_iters // config.eval_interval + 1) * config.eval_iters
+    micro_step = p.time.step_seconds.mid / config.gradient_accumulation_steps
+    steps = p.time.step_seconds.mid * config.max_iters
+    assert p.time.total_seconds.mid == pytest.approx(p.time.compile_seconds + steps + evaluations * micro_step / 3)
+    assert p.time.compile_seconds > 0
+    assert p.params.non_embedding == p.params.total - (50304 + 1024) * 768
+    for run in p.known_runs:
+        assert run.ratio == pytest.approx(p.flops.total_6nd / (6 * run.params * run.tokens))
+
+
+def test_a_verdict_against_gpt2_wants_the_whole_range():
+    from onecard.plan.build import _against_gpt2
+    from onecard.plan.corpus import corpus_of
+    from onecard.plan.result import Range
+
+    small, text = params(load("gpt2").shape), corpus_of("fineweb-edu-10B")
+    for low, high, code in ((3.0, 3.29, "beats-gpt2"), (3.2, 3.3, "near-gpt2"), (3.3, 3.4, "behind-gpt2")):
+        assert _against_gpt2(small, text, Range(low, (low + high) / 2, high)).code == code

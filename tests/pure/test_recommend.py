@@ -62,7 +62,7 @@ def test_more_memory_never_takes_longer_to_a_loss(card, time, first, second):
     device = find_gpu(card)
     less, more = (with_memory(device, gib) for gib in sorted((first, second)))
     goal = Budget(loss=loss_in(less, time))
-    assert chosen_run(more, goal)[1].seconds <= chosen_run(less, goal)[1].seconds * (1 + 1e-3)
+    assert chosen_run(more, goal)[1].seconds <= chosen_run(less, goal)[1].seconds * 1.01  # micro-batches of equal speed differ by their waves
 
 
 def loss_in(device, time):
@@ -133,9 +133,9 @@ def test_tokens_keep_the_size_within_what_they_feed():
 
 
 def test_a_short_run_gets_a_smaller_batch_rather_than_few_steps():
-    answer = recommend("RTX 4070", Budget(seconds=0.5 * HOUR))
-    assert answer.config.max_iters >= 1000
-    assert answer.config.tokens_per_step < 245_760
+    short, long = (recommend("RTX 4070", Budget(seconds=hours * HOUR)).config for hours in (0.5, 20))
+    assert short.max_iters >= 1000
+    assert short.tokens_per_step < long.tokens_per_step
 
 
 @pytest.mark.parametrize("recipe", ["gpt2", "modern"])

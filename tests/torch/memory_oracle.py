@@ -80,7 +80,10 @@ class Live(TorchDispatchMode):
         for tensor in tree_leaves(answer):
             if isinstance(tensor, Tensor):
                 self.take(tensor)
-        self.mark(self.live + _hidden_bytes(op, args), str(op))
+        extra = _hidden_bytes(op, args)
+        if op is torch.ops.aten.add.Tensor and torch._C._current_graph_task_id() != -1:
+            extra -= answer.nbytes  # two gradients of one tensor: the engine adds in place, but not to a fake one
+        self.mark(self.live + extra, str(op))
         if self.live != before:
             self.log.append((self.moment, str(op), self.live - before, self.live))
         return answer
@@ -133,18 +136,20 @@ def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **k
 @contextlib.contextmanager
 def _as_on_cuda(mixed: bool) -> Iterator[None]:
     """Some functions do on a CPU what they would not do on a card."""
-    originals = F.scaled_dot_product_attention, F.dropout, F.softmax, F.rms_norm
+    originals = F.scaled_dot_product_attention, F.dropout, F.softmax
+    own_gelu = model_module.gelu
+    model_module.gelu = lambda x: F.gelu(x, approximate="tanh")  # the trainer's own is for CPUs
     F.scaled_dot_product_attention = _cuda_attention
     F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
         0
     ]  # keeps a mask of bytes
-    F.rms_norm = lambda x, shape: torch.ops.aten._fused_rms_norm(x.float() if mixed else x, shape, None, None)[0]
-    if mixed:  # softmax and rms_norm are on CUDA's list of what autocast runs in fp32, and not on the CPU's
+    if mixed:  # softmax is on CUDA's list of what autocast runs in fp32, and not on the CPU's
         F.softmax = lambda x, dim, **kw: torch.softmax(x.float(), dim)
     try:
         yield
     finally:
-        F.scaled_dot_product_attention, F.dropout, F.softmax, F.rms_norm = originals
+        F.scaled_dot_product_attention, F.dropout, F.softmax = originals
+        model_module.gelu = own_gelu
 
 
 def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
@@ -154,6 +159,8 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
     live = Live(ROUNDING if on_cuda else 1)
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # Dynamo's own, about what it meets while tracing
         if on_cuda:
             stack.enter_context(_as_on_cuda(mixed))
             stack.enter_context(inductor_config.patch(cpu_backend="triton"))  # fuse as for a card

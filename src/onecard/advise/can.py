@@ -13,7 +13,7 @@ from onecard.advise.instead import Instead, instead
 from onecard.advise.models import NamedModel, named_model
 from onecard.advise.need import Reading, readings
 from onecard.advise.offload import Offload, offload
-from onecard.advise.savers import Savers, Tuned, all_savers, fastest, micro_batches, variant
+from onecard.advise.savers import Savers, Tuned, all_savers, fastest, micro_batches, own_step_time, variant
 from onecard.advise.search import can_compile
 from onecard.config import RunConfig
 from onecard.errors import UserError
@@ -22,7 +22,6 @@ from onecard.messages import Note
 from onecard.plan import resolve_device
 from onecard.plan.memory import peak_memory
 from onecard.plan.result import Fits, as_plain
-from onecard.plan.speed import step_time
 from onecard.units import DAY, GIB, YEAR
 from onecard.version import __version__
 
@@ -204,7 +203,7 @@ def _compute(
     tokens: float | None,
 ) -> Compute:
     run = tuned.config if tuned else Savers(True, "block", False).on(config)
-    rate = 6 * model.params * run.tokens_per_step / step_time(run, device, dtype, gpus).seconds.mid
+    rate = 6 * model.params * run.tokens_per_step / own_step_time(run, device, dtype, gpus).seconds.mid
     deliveries = [Delivery("predicted", dtype, rate / gpus, 1.0, rate * seconds)]
     if utilization is not None:
         peaks = {"tensor_peak": dtype, "float32_peak": "float32"}
@@ -302,7 +301,9 @@ def _notes(run: RunConfig, device: Device, dtype: str, compute: Compute, utiliza
                              times=peak.flops_per_second / compute.deliveries[1].flops_per_second))  # fmt: skip
     padded = -(-run.shape.vocab_size // 64) * 64
     if padded != run.shape.vocab_size:
-        was, now = (step_time(variant(run, vocab_size=v), device, dtype).seconds.mid for v in (run.vocab_size, padded))
+        was, now = (
+            own_step_time(variant(run, vocab_size=v), device, dtype).seconds.mid for v in (run.vocab_size, padded)
+        )
         if now < 0.99 * was:
             said.append(Note("padding", "vocab_size = {padded} instead of {vocab} changes nothing in what is learnt and saves "
                              "{share:percent} of the time", padded=padded, vocab=run.shape.vocab_size, share=1 - now / was))  # fmt: skip

@@ -11,10 +11,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
+from onecard.plan.calibration import Calibration
+from onecard.plan.calibration_file import load_calibration
 from onecard.plan.memory import peak_memory
 from onecard.plan.result import Memory
 from onecard.plan.speed import StepTime, step_time
@@ -134,8 +137,18 @@ def fastest(
     return best
 
 
+@cache
+def _calibration(device: Device) -> Calibration | None:
+    return load_calibration(device)
+
+
+def own_step_time(config: RunConfig, device: Device, dtype: str, gpus: int = 1) -> StepTime:
+    """As plan() predicts it: by this machine's own probe where there is one. The file is read once in a search."""
+    return step_time(config, device, dtype, gpus, _calibration(device))
+
+
 def _per_token(config: RunConfig, savers: Savers, device: Device, dtype: str, gpus: int) -> tuple[float, StepTime]:
-    time = step_time(config, device, dtype, gpus)
+    time = own_step_time(config, device, dtype, gpus)
     charge = 1 + savers.charge + DOUBLING_CHARGE * math.log2(config.batch_size)
     return time.seconds.mid * charge / config.tokens_per_step, time
 

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, variant
+from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, own_step_time, variant
 from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
 from onecard.config import GPT2_PADDED_VOCAB, RunConfig
 from onecard.errors import UserError
@@ -20,7 +20,7 @@ from onecard.facts.gpus import Device
 from onecard.plan.corpus import Corpus
 from onecard.plan.loss import LossEstimate, expected_loss, loss_fit
 from onecard.plan.optimal import compute_optimal_tokens
-from onecard.plan.speed import StepTime, step_time
+from onecard.plan.speed import StepTime
 from onecard.plan.warnings import usual_learning_rate
 from onecard.units import HOUR, YEAR
 
@@ -145,7 +145,7 @@ class Search:
         wanted = self._wanted_sequences(model)
         batch = micro_batches(variant(model, batch_size=wanted, gradient_accumulation_steps=1))[-1]
         full = variant(model, batch_size=batch, gradient_accumulation_steps=wanted // batch)
-        time = step_time(full, self.device, self.dtype)
+        time = own_step_time(full, self.device, self.dtype)
         per_token = slack * time.seconds.mid / full.tokens_per_step
         most = self.most_tokens(shape)
         if self.budget.loss is not None:

@@ -1,79 +1,151 @@
-"""`onecard probe`: measure this machine's card for a minute or two."""
+"""`onecard probe`: measure this machine, so that the next plan is sharper."""
 
 import argparse
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-HELP = (
-    "Measure this machine's own card (or CPU): matmuls, memory, real train steps. Plans for it use the result at once."
-)
-EXAMPLE = "onecard probe"
+from onecard.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from onecard.facts.gpus import Device
+    from onecard.plan.calibration import Calibration
+
+HELP = "Measure this machine's card (or CPU) with real train steps; plans for it are then made from that."
+EXAMPLE = "onecard probe --quick"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="auto", help="auto, cuda, cuda:1, mps or cpu")
+    parser.add_argument("--quick", action="store_true", help="a quarter of a minute instead of a minute or two")
     parser.add_argument(
-        "--seconds", type=float, default=75, help="how long to measure, apart from compiling (default 75)"
+        "--device", default="auto", metavar="auto|cpu|cuda|mps", help="what to measure (default: the card)"
     )
-    parser.add_argument("--quick", action="store_const", const=15.0, dest="seconds", help="15 seconds: rougher")
-    parser.add_argument("--json", action="store_true", help="machine-readable, in base units")
+    parser.add_argument("--show", action="store_true", help="measure nothing: what is known of this machine")
+    parser.add_argument("--forget", action="store_true", help="remove what was measured on this machine's device")
+    parser.add_argument("--json", action="store_true", help="the calibration as JSON, as it is kept")
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.errors import UserError
+    from onecard.plan.calibration_file import load_calibration, write_calibration
 
-    if not 1 <= args.seconds <= 3600:
-        raise UserError(f"--seconds {args.seconds:g} is not between 1 and 3600", hint="75 is a good measure")
-    from onecard.facts.here import cpu, here
-    from onecard.train.machine import choose_device
-    from onecard.train.probe import probe, save, summary
-
-    device = choose_device(args.device)
-    known = cpu() if device.type == "cpu" else here(device.index or 0)
-    with _bar(args.json) as tell:
-        found = probe(device, known, args.seconds, tell)
-    path = save(found)
-    if args.json:
-        from onecard.plan.calibration import to_json
-
-        print(to_json(found), end="")
+    if args.show or args.forget:
+        device = _device(args.device)
+        known = load_calibration(device)
+        if args.forget:
+            return _forget(device, args.json)
+        if known is None:
+            raise UserError(f"nothing was measured on this machine's {device.name}", hint="`onecard probe` does it")
+        _show(known, device, args.json)
         return 0
-    from rich.table import Table
 
-    from onecard.cli.terminal import console
+    from onecard.train.probe import probe
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for line in summary(found):
-        table.add_row(*line)
-    out = console()
-    out.print(f"{found.device}, torch {found.torch}, {found.seconds:.0f} s")
-    out.print(table)
-    out.print(f"kept in {path}; `onecard plan` uses it from now on", soft_wrap=True)
+    with _progress(quiet=args.json) as tell:
+        calibration = probe(args.quick, tell, args.device)
+    write_calibration(calibration)  # only now: an interrupted probe leaves what was known
+    _show(calibration, _device(args.device), args.json)
     return 0
 
 
-def _bar(quiet: bool):  # type: ignore[no-untyped-def]
-    """A progress bar with its ETA on a terminal; a line for each stage in a pipe."""
-    import contextlib
-    import sys
+def _device(asked: str) -> "Device":
+    from onecard.facts.here import cpu, here
 
-    @contextlib.contextmanager
-    def bar():  # type: ignore[no-untyped-def]
-        if sys.stderr.isatty():
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    return cpu() if asked == "cpu" else here()
 
-            from onecard.cli.terminal import console
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-            with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-                task = progress.add_task("probing", total=1.0)
-                yield lambda what, share: progress.update(task, description=what, completed=share)
-            return
-        said: set[str] = set()
+def _forget(device: "Device", as_json: bool) -> int:
+    from onecard.plan.calibration_file import read_calibrations
 
-        def line(what: str, share: float) -> None:
+    files = [path for path, found in read_calibrations() if found.device == device.name]
+    for path in files:
+        path.unlink(missing_ok=True)
+    if as_json:
+        print(json.dumps({"removed": [str(path) for path in files]}))
+    elif files:
+        print(f"forgotten: {', '.join(path.name for path in files)}")
+    else:
+        print(f"nothing was measured on this machine's {device.name}")
+    return 0
+
+
+@contextmanager
+def _progress(quiet: bool) -> "Iterator[Callable[[float, float, str], None]]":
+    """A bar with the time left on a terminal, a line for each new thing in a pipe."""
+    from onecard.cli.terminal import console
+
+    out = console(stderr=True)
+    if not out.is_terminal:
+        said = set()
+
+        def line(done: float, whole: float, what: str) -> None:
             if what not in said and not quiet:
                 said.add(what)
-                print(f"probing: {what}", file=sys.stderr)
+                out.print(f"{what} ({done / whole:.0%})")
 
         yield line
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    return bar()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+               TimeRemainingColumn(compact=True))  # fmt: skip
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda done, whole, what: bar.update(task, completed=done, total=max(whole, done), description=what)
+
+
+def _show(calibration: "Calibration", device: "Device", as_json: bool) -> None:
+    from onecard.plan.calibration_file import file_of, to_json
+
+    path = file_of(calibration)
+    if as_json:
+        print(json.dumps({**to_json(calibration), "file": str(path)}, indent=1))
+        return
+    _show_words(calibration, device, path)
+
+
+def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> None:
+    from rich.table import Table
+
+    from onecard.cli.terminal import console
+    from onecard.plan.calibration import mode
+    from onecard.plan.speed import workload_time
+    from onecard.units import show_duration
+
+    out = console()
+    rates, peak = calibration.rates, device.peak_flops(calibration.dtype)
+    limit = "" if calibration.power_limit_watts is None else f", {calibration.power_limit_watts:.0f} W"
+    out.print(f"[bold]{calibration.device}[/]{limit}, torch {calibration.torch}, {calibration.date}")
+    table = _table(Table, "measured alone", ("", "measured", "specified or estimated", "share"))
+    for name, what in (("matmul", "large matmul"), ("matmul_narrow", "narrow matmul"), ("matmul_head", "GPT-2's head")):
+        table.add_row(
+            what, f"{rates[name] / 1e9:,.0f} GFLOPS", f"{peak / 1e9:,.0f} GFLOPS", f"{rates[name] / peak:.0%}"
+        )
+    for name in ("copy", "triad"):
+        reached = rates[name] / device.bandwidth
+        table.add_row(name, f"{rates[name] / 1e9:,.0f} GB/s", f"{device.bandwidth / 1e9:,.0f} GB/s", f"{reached:.0%}")
+    table.add_row("tiny operation", f"{rates['operation_seconds'] * 1e6:.1f} µs", "", "")
+    out.print(table)
+    titles = ("steps", "layers", "width", "context", "batch", "vocabulary", "measured", "predicted", "off by")
+    table = _table(Table, "real train steps, and what a plan now predicts for them", titles)
+    for seen in calibration.observations:
+        w, mid = seen.work, workload_time(seen.work, device, calibration).seconds.mid
+        batch = f"{w.batch_size} × {w.accumulation:.0f}"
+        table.add_row(mode(w), str(w.n_layer), str(w.n_embd), str(w.block_size), batch, f"{w.vocab_size:,}",
+                      show_duration(seen.seconds), show_duration(mid), f"{mid / seen.seconds - 1:+.1%}")  # fmt: skip
+    out.print(table)
+    ranges = ", ".join(f"{kind} ±{half:.0%}" for kind, half in calibration.spread.items())
+    out.print(f"range of a plan  {ranges}")
+    if calibration.runs:
+        out.print(f"refined by       {len(calibration.runs)} finished trainings")
+    out.print(f"kept in          {path}", soft_wrap=True)
+    out.print("`onecard plan` uses it from now on, for this device only")
+
+
+def _table(kind: Any, title: str, columns: tuple[str, ...]) -> Any:
+    table = kind(title=title, title_justify="left", box=None, pad_edge=False)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left", no_wrap=True)
+    return table

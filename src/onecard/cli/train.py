@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,8 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(f"this run was finished at step {outcome.step:,}; "
                          f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` goes on")  # fmt: skip
+    if outcome.loss is not None and outcome.state == "finished":
+        _refine(outcome.folder)
     return _ended(outcome, args)
 
 
@@ -80,6 +83,16 @@ def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:
     if speaks:
         print(json.dumps(found.to_json()) if as_json else found)
     return 0
+
+
+def _refine(folder: Path) -> None:
+    """A finished run sharpens what a probe measured; that it cannot is no reason to end in anything but success."""
+    from onecard.runs.refine import refine_from_run
+
+    try:
+        refine_from_run(folder)
+    except (OSError, OnecardError) as error:
+        print(f"the calibration stays as it was: {error}", file=sys.stderr)
 
 
 def _ended(outcome: Any, args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from onecard.facts.here import cpu, here
 from onecard.facts.models import KnownModel, known_models
 from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note, T
-from onecard.plan.calibration import load_calibration
+from onecard.plan.calibration_file import load_calibration
 from onecard.plan.corpus import Corpus, corpus_of
 from onecard.plan.flops import exact_per_token, nanogpt_per_token, six_n_per_token
 from onecard.plan.formulas import FORMULAS
@@ -57,7 +57,8 @@ def plan(
     counts = params(config.shape)
     tokens = _tokens(config, counts, corpus)
     flops = _flops(config, counts, tokens)
-    step = step_time(config, device, dtype, gpus, load_calibration(device))
+    ignored: list[Note] = []
+    step = step_time(config, device, dtype, gpus, load_calibration(device, ignored))
     time = _time(config, step, now or datetime.now().astimezone())
     # the law is of runs from scratch; a released model fine-tuned starts far along the curve
     scratch = config.init_from in ("scratch", "resume")
@@ -78,7 +79,7 @@ def plan(
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=_loss(config, counts, corpus, loss) if loss else None,
         known_runs=_known_runs(counts, flops, corpus),
-        warnings=warnings(config, device, dtype, tokens.epochs),
+        warnings=[*ignored, *warnings(config, device, dtype, tokens.epochs)],
         formulas=FORMULAS,
     )
 

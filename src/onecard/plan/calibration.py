@@ -1,178 +1,263 @@
-"""Calibration: what `onecard probe` measured on a machine's own card, kept as JSON in the user's config folder.
+"""Calibration: what `onecard probe` measured on this machine's own device, kept as JSON in the user's config folder.
 
-One file a device, torch version and power limit; in it, per dtype and mode (eager, compiled), what each kind of work costs
-there. A corrupt or foreign file is ignored with a warning, never an error.
+One file a device, torch version and power limit. A corrupt or foreign file is ignored with a warning, never an error.
 
->>> c = Calibration("CPU, 2 cores", "2.13.0", None, "2026-01-01", 0, {}, 2e10, 5e-6)
->>> from_json(json.loads(to_json(c))) == c
-True
+A step is a sum of a few kinds of work (`work` counts them), each at its own cost on the device. The costs are fitted to
+the probe's real steps by non-negative least squares, held near what its matmuls, copies and tiny operations took, so
+everything still grows with layers, width, batch and vocabulary.
+
+>>> from onecard.config import RunConfig
+>>> small = Workload.of(RunConfig(n_layer=2, n_head=2, n_embd=64, vocab_size=256, compile=False), "float32")
+>>> wide = Workload.of(RunConfig(n_layer=2, n_head=2, n_embd=128, vocab_size=256, compile=False), "float32")
+>>> work(wide)["blocks"] / work(small)["blocks"], work(wide)["head"] / work(small)["head"]
+(4.0, 2.0)
 """
 
-import json
+import dataclasses
 import math
-import re
-import warnings
-from dataclasses import asdict, dataclass
-from functools import cache
-from importlib import metadata
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from onecard.config import RunConfig
 from onecard.facts.gpus import Device
-from onecard.facts.user_cards import config_folder
 from onecard.plan.flops import attention_flops
+from onecard.plan.speed import (
+    exchange_seconds,
+    micro_bytes,
+    micro_kernels,
+    optimizer_bytes,
+    optimizer_flops,
+    speed_fit,
+    waiting,
+)
 from onecard.plan.workload import Workload
+from onecard.units import MIB
 
-SCHEMA = "onecard.calibration/1"
-WORK = ("layers", "head", "attention", "memory", "launch", "optimizer")
+Costs = dict[str, float]  # seconds a unit of work: a FLOP, a byte, a kernel, a step
+
+# Which part of the step (plan.time.parts) each kind of work belongs to.
+PART_OF = {
+    "blocks": "matmul",  # FLOPs of the layers' matrices
+    "head": "matmul",  # FLOPs of the vocabulary's matrix
+    "attention": "matmul",  # FLOPs between the tokens of a sequence
+    "layers": "memory",  # bytes of activations
+    "logits": "memory",  # bytes of scores over the vocabulary: far larger tensors, out of any cache
+    "spill": "memory",  # those of them in tensors so large that the system hands out fresh pages every time
+    "weights": "memory",  # bytes of weights and gradients, once a micro-batch
+    "kernels": "launch",  # kernels or operations started
+    "update": "optimizer",  # bytes of weights, gradients and moments, once a step
+    "step": "launch",  # what every step costs whatever its size
+}
+_NOISE = 0.02  # relative error of one measured step: what the median of a dozen steps leaves on a quiet machine
+_TRUST = 0.7  # how far a cost may lie from the micro-benchmark that hints at it, as a share of it
+_LEAST_SHARE = 0.05  # of its hint, that every kind of work costs
+_LEAST_SPREAD = 0.04  # the same run, twice, on a machine that does nothing else differs by about this
+_MOST_SPREAD = 0.25  # leaving one of very few shapes out asks more of the costs than a plan does
+_MOST_RUNS = 50  # finished runs kept as observations
+_LARGE = (
+    32 * MIB
+)  # glibc's largest mmap threshold: above it a tensor is mapped and faulted in anew; other caches end near it
+_ODD_RUN = 3.0  # a run slower or faster than predicted by more than this tells of something else than the device
 
 
 @dataclass(frozen=True)
-class Mode:
-    """The cost of each kind of work for one dtype, eager or compiled; see `work`."""
+class Observation:
+    """Real train steps of one shape: the median seconds of one step."""
 
-    costs: dict[str, float]  # seconds per unit of `work`
-    error: float  # median relative miss of the probed steps themselves
-    steps: int  # how many shapes were timed
+    work: Workload
+    seconds: float
 
 
 @dataclass(frozen=True)
 class Calibration:
     device: str
+    memory_bytes: int
     torch: str
     power_limit_watts: float | None
-    date: str
-    seconds: float  # that the probe took
-    matmul: dict[str, list[tuple[float, float]]]  # per dtype: (width, FLOP/s) of width × width matmuls
-    bandwidth: float  # bytes per second of a large copy
-    launch_seconds: float  # of the smallest kernel
-    modes: dict[str, Mode] | None = None  # "float32/eager"
+    date: str  # ISO time
+    dtype: str  # of the matmuls, as Workload names it
+    rates: dict[str, float]  # measured alone: FLOP/s of matmuls by shape, bytes/s of copies, seconds a tiny operation
+    host_seconds: float  # the host's share of starting a kernel, where a card can run behind it; 0 on a CPU
+    costs: dict[str, Costs]  # by mode, "eager" and perhaps "compiled"
+    spread: dict[str, float]  # by mode: half the 80 % range of one step, as a share
+    observations: tuple[Observation, ...] = ()
+    runs: tuple[tuple[str, float], ...] = ()  # finished trainings: (mode, measured over predicted seconds)
 
-    def mode(self, w: Workload) -> Mode | None:
-        return (self.modes or {}).get(mode_key(w))
+    def covers(self, w: Workload) -> bool:
+        """Whether these measurements say anything of such a step: the dtype is the one that was measured."""
+        return w.dtype == self.dtype
 
+    def parts(self, w: Workload, device: Device) -> dict[str, float]:
+        """Seconds of one step by what they are spent on, the keys of `speed.step_parts`."""
+        costs = self.costs.get(mode(w), self.costs["eager"])
+        scale = self.correction(mode(w))
+        parts = dict.fromkeys(("matmul", "memory", "optimizer", "launch", "data", "exchange"), 0.0)
+        for kind, amount in work(w).items():
+            parts[PART_OF[kind]] += scale * costs[kind] * amount
+        busy = sum(parts.values())
+        parts["launch"] += waiting(busy, micro_kernels(w) * w.accumulation * self.host_seconds)
+        parts["exchange"] = exchange_seconds(w, device, busy, speed_fit())
+        return parts
 
-def mode_key(w: Workload) -> str:
-    dtype = "float32" if w.dtype == "tf32" else w.dtype
-    return f"{dtype}/{'compiled' if w.compiled else 'eager'}"
+    def range_of(self, w: Workload) -> tuple[float, float]:
+        """The 80 % range as factors: from the probe's own residuals, wider for what it did not try."""
+        half = self.spread.get(mode(w), self.spread["eager"] + 0.15)
+        seen = {field: {getattr(o.work, field) for o in self.observations} for field in _SETTINGS}
+        for field, values in seen.items():
+            if getattr(w, field) not in values:
+                half += 0.05
+        largest = max((o.work.tokens * o.work.matmul_params for o in self.observations), default=1)
+        beyond = w.tokens * w.matmul_params / largest  # larger than anything tried: the costs are carried further
+        half += 0.02 * math.log(max(1.0, beyond))
+        return 1 / (1 + half), 1 + half
 
-
-def work(
-    w: Workload, rates: list[tuple[float, float]], micro_bytes: float, kernels: float, update: float
-) -> dict[str, float]:
-    """What one step consists of, in units that cost about the same at every shape: matmuls in seconds at the rate that was
-    measured for their width, attention in FLOPs, the rest in bytes and kernels."""
-    tokens = w.tokens
-    again = 1 if w.recompute == "block" else 0
-    layers = sum((6 + 2 * again) * tokens * i * o / rate_at(rates, math.sqrt(i * o)) for i, o in w.layer_matrices)
-    head = 6.0 * tokens * w.n_embd * w.vocab_size / rate_at(rates, math.sqrt(w.n_embd * w.vocab_size))
-    attention = (3.5 + again) * attention_flops(w) * tokens
-    steps = w.accumulation
-    amounts = (
-        w.n_layer * layers * steps,
-        head * steps,
-        attention * steps,
-        micro_bytes * steps,
-        kernels * steps,
-        update,
-    )
-    return dict(zip(WORK, amounts, strict=True))
-
-
-def rate_at(rates: list[tuple[float, float]], width: float) -> float:
-    """FLOP/s at a width between those measured: straight in the logarithms, flat beyond the ends."""
-    if width <= rates[0][0]:
-        return rates[0][1]
-    for (w0, r0), (w1, r1) in zip(rates, rates[1:], strict=False):
-        if width <= w1:
-            share = math.log(width / w0) / math.log(w1 / w0)
-            return r0 ** (1 - share) * r1**share
-    return rates[-1][1]
+    def correction(self, kind: str) -> float:
+        """What finished trainings say of the prediction, pulled toward 1 as if one more had been as predicted."""
+        logs = [math.log(ratio) for name, ratio in self.runs if name == kind]
+        return math.exp(sum(logs) / (len(logs) + 1))
 
 
-def folder() -> Path:
-    return config_folder() / "calibrations"
+_SETTINGS = ("gpus", "modern", "bias", "dropout", "flash", "chunked_loss", "recompute", "optimizer", "mask_documents")
 
 
-def file_of(device: str, torch: str, power_limit_watts: float | None) -> Path:
-    words = [device, f"torch {torch}", f"{power_limit_watts:.0f} W" if power_limit_watts else ""]
-    return folder() / (re.sub(r"[^a-z0-9.]+", "-", " ".join(words).lower()).strip("-") + ".json")
+def mode(w: Workload) -> str:
+    return "compiled" if w.compiled else "eager"
 
 
-def load_calibration(device: Device, torch: str | None = None) -> Calibration | None:
-    """The calibration of this very card under this torch and power limit, if it was probed."""
-    return _load(file_of(device.name, torch or installed_torch(), device.power_limit_watts), device.name)
+def work(w: Workload) -> dict[str, float]:
+    """How much of each kind of work one step is: FLOPs, bytes, kernels."""
+    fit = speed_fit()
+    again = w.recompute == "block"
+    everything = w.tokens * w.accumulation
+    # micro_bytes is a sum over layers, logits and weights: without layers, and without tokens, the others are left
+    bare, empty = dataclasses.replace(w, n_layer=0), dataclasses.replace(w, batch_size=0)
+    logits = micro_bytes(bare, fit) - micro_bytes(dataclasses.replace(bare, batch_size=0), fit)
+    weights = micro_bytes(empty, fit)
+    layers = micro_bytes(w, fit) - weights - logits
+    table = 0.0 if w.chunked_loss else 4.0 * w.vocab_size * w.tokens  # slices share one piece of memory
+    head = 6.0 * everything * w.vocab_size * w.n_embd
+    if w.vocab_size % 8 and w.dtype in ("bfloat16", "float16"):
+        head *= fit["odd_vocab_compiled"] if w.compiled else fit["odd_vocab"]
+    amounts = {
+        "blocks": (6.0 + 2 * again) * everything * w.n_layer * w.layer_params,
+        "head": head,
+        "attention": attention_flops(w) * everything * (3.5 + again if w.flash else 2.0 * (3 + again)),
+        "layers": layers * w.accumulation,
+        "logits": logits * w.accumulation,
+        "spill": logits * w.accumulation / (1 + (_LARGE / max(table, 1.0)) ** 2),
+        "weights": weights * w.accumulation,
+        "kernels": micro_kernels(w) * w.accumulation,
+    }
+    if w.dropout:
+        amounts = {kind: amount * fit["dropout"] for kind, amount in amounts.items()}
+    amounts["blocks"] += optimizer_flops(w)
+    return {**amounts, "update": optimizer_bytes(w), "step": 1.0}
 
 
-def _load(path: Path, device: str) -> Calibration | None:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    try:
-        found = from_json(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        warnings.warn(f"ignored {path.name}: no calibration of onecard's ({error})", stacklevel=3)
-        return None
-    if found.device != device:
-        warnings.warn(f"ignored {path.name}: it is for {found.device!r}, not {device!r}", stacklevel=3)
-        return None
-    return found
+def fit_costs(observations: Sequence[Observation], hints: Mapping[str, float], host_seconds: float = 0.0) -> Costs:
+    """The costs that explain the observed steps best in relative terms, each held loosely near its hint.
+
+    Where the host's launching alone takes as long as the step did, the step says nothing of the card.
+    """
+    rows, wanted = [], []
+    for seen in observations:
+        host = micro_kernels(seen.work) * seen.work.accumulation * host_seconds
+        if host > 0.8 * seen.seconds:
+            continue
+        busy = (seen.seconds**4 - host**4) ** 0.25
+        amounts = work(seen.work)
+        rows.append([amounts[kind] * hints[kind] / busy / _NOISE for kind in hints])
+        wanted.append(1 / _NOISE)
+    for place in range(len(hints)):
+        rows.append([float(place == other) / _TRUST for other in range(len(hints))])
+        wanted.append(1 / _TRUST)
+    # what lies above the least share: no work is ever free, however a disturbed probe came out
+    above = [value - _LEAST_SHARE * sum(row) for row, value in zip(rows, wanted, strict=True)]
+    shares = non_negative_least_squares(rows, above)
+    return {kind: (_LEAST_SHARE + share) * hints[kind] for kind, share in zip(hints, shares, strict=True)}
 
 
-@cache
-def installed_torch() -> str:
-    try:
-        return metadata.version("torch").partition("+")[0]
-    except metadata.PackageNotFoundError:
-        return "none"
+def non_negative_least_squares(rows: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:
+    """x ≥ 0 with the least Σ(row·x - wanted)²: Lawson and Hanson's active set, 1974, on the normal equations.
+
+    >>> [round(x, 6) for x in non_negative_least_squares([[1, 1], [1, 2], [1, 3]], [3, 5, 7])]
+    [1.0, 2.0]
+    """
+    size = len(rows[0])
+    square = [[sum(row[i] * row[j] for row in rows) for j in range(size)] for i in range(size)]
+    right = [sum(row[i] * value for row, value in zip(rows, wanted, strict=True)) for i in range(size)]
+    x, free = [0.0] * size, list[int]()
+    for _ in range(10 * size):
+        pull = {i: right[i] - sum(square[i][j] * x[j] for j in free) for i in range(size) if i not in free}
+        best = max(pull, key=pull.__getitem__, default=None)
+        if best is None or pull[best] <= 1e-9 * (1 + abs(right[best])):
+            break
+        free.append(best)
+        while free:
+            aim = dict(
+                zip(free, solve([[square[i][j] for j in free] for i in free], [right[i] for i in free]), strict=True)
+            )
+            if min(aim.values()) > 0:
+                for i in free:
+                    x[i] = aim[i]
+                break
+            # go toward the aim until the first of them is 0, and hold that one there
+            share = min(x[i] / (x[i] - aim[i]) for i in free if aim[i] <= 0)
+            for i in free:
+                x[i] += share * (aim[i] - x[i])
+            free = [i for i in free if x[i] > 1e-12 and not (aim[i] <= 0 and x[i] <= 1e-9)]
+            x = [value if i in free else 0.0 for i, value in enumerate(x)]
+    return x
 
 
-def to_json(calibration: Calibration) -> str:
-    return json.dumps({"schema": SCHEMA, **asdict(calibration)}, indent=1) + "\n"
+def solve(square: list[list[float]], right: list[float]) -> list[float]:
+    """Gauss's elimination with the largest pivot; a column of zeros is left out with x = 0."""
+    size = len(right)
+    table = [[*row, value] for row, value in zip(square, right, strict=True)]
+    for place in range(size):
+        pivot = max(range(place, size), key=lambda i: abs(table[i][place]))
+        table[place], table[pivot] = table[pivot], table[place]
+        if not table[place][place]:
+            continue
+        for below in range(place + 1, size):
+            factor = table[below][place] / table[place][place]
+            for column in range(place, size + 1):
+                table[below][column] -= factor * table[place][column]
+    x = [0.0] * size
+    for place in reversed(range(size)):
+        rest = table[place][size] - sum(table[place][j] * x[j] for j in range(place + 1, size))
+        x[place] = rest / table[place][place] if table[place][place] else 0.0
+    return x
 
 
-def from_json(content: Any) -> Calibration:
-    """A Calibration from what a file held; ValueError says what is wrong with it."""
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ValueError(f"its schema is not {SCHEMA}")
-    limit = content["power_limit_watts"]
-    modes = content.get("modes")
-    return Calibration(
-        device=str(content["device"]),
-        torch=str(content["torch"]),
-        power_limit_watts=None if limit is None else _positive(limit),
-        date=str(content["date"]),
-        seconds=_number(content["seconds"]),
-        matmul={str(dtype): _rates(rates) for dtype, rates in content["matmul"].items()},
-        bandwidth=_positive(content["bandwidth"]),
-        launch_seconds=_positive(content["launch_seconds"]),
-        modes=None if modes is None else {str(key): _mode(mode) for key, mode in modes.items()},
-    )
+def spread_of(observations: Sequence[Observation], hints: Mapping[str, float], host_seconds: float = 0.0) -> float:
+    """Half the 80 % range: each step predicted from costs that were fitted without it."""
+    errors = []
+    for place, seen in enumerate(observations):
+        others = [*observations[:place], *observations[place + 1 :]]
+        costs = fit_costs(others, hints, host_seconds)
+        errors.append(predicted(seen.work, costs, host_seconds) / seen.seconds - 1)
+    if not errors:
+        return _MOST_SPREAD
+    # 1.28 standard deviations hold 80 %; the median instead of the mean square, for one disturbed step is no news
+    typical = sorted(abs(error) for error in errors)[len(errors) // 2] / 0.6745
+    return min(max(_LEAST_SPREAD, 1.28 * typical), _MOST_SPREAD)
 
 
-def _mode(content: dict[str, Any]) -> Mode:
-    costs = {key: _number(content["costs"][key]) for key in WORK}
-    if not any(costs.values()):
-        raise ValueError("it says that work costs nothing")
-    return Mode(costs, _number(content["error"]), int(_positive(content["steps"])))
+def predicted(w: Workload, costs: Mapping[str, float], host_seconds: float = 0.0) -> float:
+    """Seconds of one step on one device."""
+    busy = sum(costs[kind] * amount for kind, amount in work(w).items())
+    return busy + waiting(busy, micro_kernels(w) * w.accumulation * host_seconds)
 
 
-def _rates(content: list[list[float]]) -> list[tuple[float, float]]:
-    rates = sorted((_positive(width), _positive(rate)) for width, rate in content)
-    if not rates:
-        raise ValueError("it has no matmul rates")
-    return rates
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
-        raise ValueError(f"{value!r} is no measurement")
-    return float(value)
-
-
-def _positive(value: Any) -> float:
-    number = _number(value)
-    if number == 0:
-        raise ValueError("a measurement is 0")
-    return number
+def refine(calibration: Calibration, config: RunConfig, seconds: float) -> Calibration:
+    """With what a finished training measured: one more ratio, that moves later predictions part of the way."""
+    dtype = calibration.dtype if config.dtype == "auto" else config.dtype
+    w = Workload.of(config, dtype)
+    if not calibration.covers(w) or not seconds > 0:
+        return calibration
+    costs = calibration.costs.get(mode(w), calibration.costs["eager"])
+    ratio = seconds / predicted(w, costs, calibration.host_seconds)
+    if not 1 / _ODD_RUN < ratio < _ODD_RUN:
+        return calibration
+    return dataclasses.replace(calibration, runs=(*calibration.runs, (mode(w), ratio))[-_MOST_RUNS:])

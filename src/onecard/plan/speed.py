@@ -11,17 +11,19 @@ fit/speed.py from public runs. Everything grows strictly with layers, width, bat
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.facts.table import fact_file
-from onecard.plan.calibration import Calibration, Mode, mode_key, work
 from onecard.plan.flops import attention_flops
 from onecard.plan.result import Range
 from onecard.plan.workload import Workload
+
+if TYPE_CHECKING:
+    from onecard.plan.calibration import Calibration  # which counts work by this file's functions
 
 Fit = dict[str, Any]
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
@@ -38,59 +40,27 @@ class StepTime:
 
 
 def step_time(
-    config: RunConfig, device: Device, dtype: str, gpus: int = 1, calibration: Calibration | None = None
+    config: RunConfig, device: Device, dtype: str, gpus: int = 1, calibration: "Calibration | None" = None
 ) -> StepTime:
     """One optimizer step of `config` on `gpus` cards, with an 80 % range."""
     return workload_time(Workload.of(config, dtype, gpus), device, calibration)
 
 
 def workload_time(
-    w: Workload, device: Device, calibration: Calibration | None = None, fit: Fit | None = None
+    w: Workload, device: Device, calibration: "Calibration | None" = None, fit: Fit | None = None
 ) -> StepTime:
     """The same for any Workload; `fit` lets the cross-validation pass constants that never saw the run."""
+    if calibration is not None and calibration.covers(w):
+        parts, (low, high) = calibration.parts(w, device), calibration.range_of(w)
+        middle = sum(parts.values())
+        return StepTime(Range(middle * low, middle, middle * high), parts, "measured", compile_seconds(w))
     fit = fit or speed_fit()
-    other = replace(w, compiled=not w.compiled)
-    if calibration and (mode := calibration.mode(w)):
-        parts = measured_parts(w, device, calibration, mode, fit)
-        basis, (low, high) = "measured", measured_spread(mode)
-    elif calibration and (mode := calibration.mode(other)):
-        # only the other mode was probed: what it took, times what compiling usually changes
-        change = sum(step_parts(w, device, fit).values()) / sum(step_parts(other, device, fit).values())
-        parts = {key: value * change for key, value in measured_parts(other, device, calibration, mode, fit).items()}
-        basis, (low, high) = "measured", (0.75, 1.25)
-    else:
-        parts = step_parts(w, device, fit)
-        basis = "fitted" if device.rate_class in fit["classes"] else "class"
-        plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
-        low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
+    parts = step_parts(w, device, fit)
+    basis = "fitted" if device.rate_class in fit["classes"] else "class"
+    plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
+    low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
     middle = sum(parts.values())
     return StepTime(Range(middle * low, middle, middle * high), parts, basis, compile_seconds(w))
-
-
-def step_work(w: Workload, rates: list[tuple[float, float]]) -> dict[str, float]:
-    """A step's work in the units that a calibration prices."""
-    return work(w, rates, micro_bytes(w, {"eager_bytes": 1.0}), micro_kernels(w), optimizer_bytes(w))
-
-
-def measured_parts(w: Workload, device: Device, calibration: Calibration, mode: Mode, fit: Fit) -> dict[str, float]:
-    """Seconds of one step by what this very card was measured to take for each kind of work."""
-    amounts = step_work(w, calibration.matmul[mode_key(w).partition("/")[0]])
-    seconds = {key: mode.costs[key] * amount for key, amount in amounts.items()}
-    busy = sum(seconds.values()) - seconds["optimizer"]
-    return {
-        "matmul": seconds["layers"] + seconds["head"] + seconds["attention"],
-        "memory": seconds["memory"],
-        "optimizer": seconds["optimizer"],
-        "launch": seconds["launch"],
-        "data": 0.0,
-        "exchange": exchange_seconds(w, device, busy, fit),
-    }
-
-
-def measured_spread(mode: Mode) -> tuple[float, float]:
-    """Twice the probe's own median miss, and never closer than 5 %: a card's clock moves with its temperature."""
-    half = min(0.5, max(0.05, 2 * mode.error))
-    return 1 - half, 1 + half
 
 
 @cache
@@ -117,7 +87,7 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     update = optimizer_bytes(w) / bandwidth + optimizer_flops(w) / rate
     kernels = micro_kernels(w)
     busy = matmul + memory + kernels * fit["kernel_seconds"]
-    launch = kernels * fit["kernel_seconds"] + _waiting(busy, kernels * fit["host_seconds"])
+    launch = kernels * fit["kernel_seconds"] + waiting(busy, kernels * fit["host_seconds"])
     return {
         "matmul": matmul * w.accumulation,
         "memory": memory * w.accumulation,
@@ -138,7 +108,7 @@ def ceiling(device: Device, dtype: str, fit: Fit) -> float:
     return reading * effect * float(fit["matmul"])
 
 
-def _waiting(busy: float, host: float) -> float:
+def waiting(busy: float, host: float) -> float:
     """Seconds that the card waits for the host to launch kernels: none when it is busy, all when it is idle; smooth."""
     return float((busy**4 + host**4) ** 0.25 - busy)
 
@@ -151,7 +121,7 @@ def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
 
     def product(rows: int, columns: int, depth: int) -> float:
         tiles = rows * columns / _TILE / device.units + fit["wave"]
-        return tiles * (2 * _TILE * depth / unit_rate + start)
+        return float(tiles * (2 * _TILE * depth / unit_rate + start))
 
     tokens, layer = w.tokens, 0.0
     forwards = 2 if w.recompute == "block" else 1
@@ -192,31 +162,36 @@ def micro_bytes(w: Workload, fit: Fit) -> float:
     if w.compiled:
         # two fused residual-add + norm forward, each reading stream and branch, writing stream and norm; and backward
         norms = 2 * width * (2 * r + 2 * e) + 2 * width * (3 * r + 2 * e)
-        activation = ff * (gate + 1) * e + ff * (2 * gate + 1) * e
+        activation: float = ff * (gate + 1) * e + ff * (2 * gate + 1) * e
         rotary = 4 * (width + kv) * e if w.modern else 0
     else:
         # each op by itself: norm, cast, add; and backward the same with the gradient's own add
         cast = 0 if w.pure or e == 4 else r + e
         norms = 2 * width * (2 * r + cast + 2 * r + e) + 2 * width * (3 * r + cast + 3 * r)
         activation = ff * (2 * gate + (gate > 1)) * e + ff * (3 * gate + 2 * (gate > 1)) * e
+        activation += (ff + qkv + 2 * width) * e if w.bias else 0
         rotary = 16 * (width + kv) * e if w.modern else 0
-        activation += (w.bias * 2) * (ff + qkv + 2 * width) * e / 2
     attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
     if not w.flash:
         # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
         passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
         attention += passes * w.n_head * w.block_size * e
-    layer = norms + activation + rotary + attention
+    layer = float(norms + activation + rotary + attention)
     if w.recompute == "block":
         layer *= 1.35  # the forward third once more
     elif w.recompute == "cheap":
         layer += norms / 3 + activation / 3
-    # forward reads them twice, backward once, and writes their gradient; by itself each op, with an fp32 copy
-    logits = 8 * w.vocab_size if w.compiled or w.chunked_loss else (24 if w.pure else 36) * w.vocab_size
     slack = 1.0 if w.compiled else fit["eager_bytes"]
     # weights read in fp32 and cast; gradients added up
     weights = (0 if w.pure or e == 4 else 4 + e) + (2 * e if w.pure else e + 8)
-    return float(slack * w.tokens * (w.n_layer * layer + logits) + weights * w.params)
+    return float(slack * (w.tokens * w.n_layer * layer + logits_bytes(w)) + weights * w.params)
+
+
+def logits_bytes(w: Workload) -> float:
+    """Of these, the loss's: compiled it reads the logits twice, again going backward, and writes their gradient; op by op
+    each of softmax, loss and cast reads and writes an fp32 copy."""
+    passes = 8 if w.compiled or w.chunked_loss else 24 if w.pure else 36
+    return float(passes * w.vocab_size * w.tokens)
 
 
 def operand_bytes(w: Workload) -> float:

@@ -1,239 +1,305 @@
-"""Measure this machine's own device: matmul rates, bandwidth, launch time, then real train steps of a few shapes.
+"""Measure this machine: matmuls, copies and tiny operations alone, then real train steps of several shapes.
 
-    calibration = probe(torch.device("cpu"))     # a minute or two
-    save(calibration)                            # `onecard plan` uses it at once
+>>> calibration = probe(quick=True)                                        # doctest: +SKIP
+>>> calibration.device, round(calibration.rates["matmul"] / 1e9)           # doctest: +SKIP
+('CPU, 2 cores', 180)
 
-The steps are the trainer's own. Shapes are timed in turn, round after round, so that a slow moment of the machine falls on
-all of them; then the cost of each kind of work is solved for (plan/calibration.py says which kinds).
+The steps are the trainer's own (`Stepper`). All shapes take turns, several rounds of them, so that a disturbance falls on
+all alike; a shape's figure is the median of its rounds' medians. Nothing is written here: an interrupted probe leaves what
+was known.
 """
 
-import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable
-from datetime import date
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import torch
+from torch import Tensor
 
 from onecard.config import RunConfig
-from onecard.facts.gpus import Device
-from onecard.plan.calibration import WORK, Calibration, Mode, file_of, installed_torch, mode_key, to_json
-from onecard.plan.speed import step_work
+from onecard.errors import RunFailure
+from onecard.facts.here import cpu, here
+from onecard.plan.calibration import PART_OF, Calibration, Observation, fit_costs, spread_of
+from onecard.plan.calibration_file import torch_version
 from onecard.plan.workload import Workload
-from onecard.runs.record import write_text_atomically
-from onecard.train import preflight
+from onecard.train import machine
 from onecard.train.faults import Faults
-from onecard.train.machine import precision_of, synchronize
 from onecard.train.modern import make_model
 from onecard.train.optim import make_optimizer
+from onecard.train.preflight import Preflight, compiled_forward
 from onecard.train.step import Stepper, is_out_of_memory
 from onecard.train.workers import Workers
 
-Progress = Callable[[str, float], None]  # told what is being done, and which share of all is behind
+Tell = Callable[[float, float, str], None]  # seconds done, seconds in all as far as can be told, what is being done
+
+# Layers, heads, width, context, micro-batch, accumulation, vocabulary. Each kind of work is large in some of them and
+# small in others: depth and width, long and short contexts, GPT-2's vocabulary and small ones, one micro-batch and more.
+Shape = tuple[int, int, int, int, int, int, int]
+CPU_QUICK: tuple[Shape, ...] = (
+    (2, 2, 64, 64, 4, 1, 256),
+    (4, 4, 128, 128, 16, 1, 2048),
+    (2, 4, 256, 128, 4, 1, 256),
+    (2, 4, 128, 64, 4, 1, 50304),
+    (2, 6, 384, 64, 4, 2, 2048),
+    (2, 4, 256, 64, 8, 1, 50304),
+)
+CPU_FULL: tuple[Shape, ...] = (
+    (2, 2, 64, 64, 4, 1, 256),
+    (6, 4, 128, 128, 4, 1, 256),
+    (2, 4, 128, 128, 16, 1, 2048),
+    (2, 4, 256, 512, 2, 1, 256),
+    (4, 4, 256, 128, 8, 1, 512),
+    (3, 6, 192, 64, 8, 2, 8192),
+    (2, 6, 384, 128, 8, 1, 2048),
+    (6, 6, 384, 64, 4, 1, 256),
+    (3, 8, 512, 64, 4, 3, 512),
+    (2, 4, 128, 128, 4, 1, 50304),
+    (4, 4, 256, 64, 4, 1, 50304),
+    (2, 6, 384, 128, 4, 1, 50304),
+    (2, 4, 192, 256, 4, 1, 50304),
+)
+CPU_COMPILED: tuple[Shape, ...] = ((2, 4, 128, 128, 16, 1, 2048), (2, 4, 256, 64, 4, 1, 50304))
+CARD_QUICK: tuple[Shape, ...] = (
+    (2, 6, 384, 256, 4, 1, 1024),
+    (4, 6, 384, 1024, 4, 1, 50304),
+    (4, 12, 768, 1024, 2, 2, 50304),
+    (6, 12, 768, 512, 8, 1, 1024),
+)
+CARD_FULL: tuple[Shape, ...] = (
+    (2, 6, 384, 256, 4, 1, 1024),
+    (8, 6, 384, 1024, 4, 1, 1024),
+    (4, 6, 384, 1024, 4, 1, 50304),
+    (4, 12, 768, 1024, 2, 2, 50304),
+    (8, 12, 768, 512, 8, 1, 1024),
+    (2, 12, 768, 1024, 8, 1, 50304),
+    (3, 16, 1024, 1024, 4, 1, 8192),
+    (2, 16, 1024, 256, 8, 4, 50304),
+)
+CARD_COMPILED: tuple[Shape, ...] = (
+    (4, 6, 384, 1024, 8, 1, 1024),
+    (4, 12, 768, 1024, 4, 2, 50304),
+    (2, 6, 384, 1024, 8, 1, 50304),
+    (2, 16, 1024, 1024, 4, 1, 8192),
+)
+_SLOW = 0.15  # a shape whose one step takes this share of the whole budget is left out,
+_FEWEST = 4  # unless there would be fewer than these
+_PATIENCE = 2.0  # how far over its budget a round of steps may go
 
 
-def probe_shapes(kind: str) -> list[RunConfig]:
-    """Few shapes that pull the kinds of work apart: two or three widths, depths, micro-batches and vocabularies."""
-    if kind == "cpu":
-        table = [  # width, layers, batch, block, vocabulary: a step takes from 10 ms to a second on two cores
-            (128, 2, 4, 128, 512), (128, 8, 4, 128, 512), (384, 2, 4, 128, 512), (384, 4, 8, 128, 512),
-            (256, 4, 4, 256, 512), (256, 6, 2, 128, 2048), (128, 2, 2, 128, 50304), (384, 2, 4, 128, 50304),
-        ]  # fmt: skip
-    else:
-        table = [
-            (384, 6, 16, 1024, 50304), (768, 4, 8, 1024, 50304), (768, 12, 4, 1024, 50304), (1024, 8, 4, 1024, 50304),
-            (384, 12, 8, 1024, 512), (768, 6, 2, 1024, 512),
-        ]  # fmt: skip
-    return [
-        RunConfig(n_embd=width, n_head=max(1, width // 64), n_layer=layers, batch_size=batch, block_size=block,
-                  vocab_size=vocab, gradient_accumulation_steps=1, compile=kind == "cuda")
-        for width, layers, batch, block, vocab in table
-    ]  # fmt: skip
+@dataclass
+class Turn:
+    """One shape at work: its model and optimizer, and what its steps took, round by round."""
+
+    config: RunConfig
+    stepper: Stepper
+    rows: Tensor
+    rounds: list[float] = field(default_factory=list)
+
+    def steps(self, count: int) -> list[float]:
+        """Seconds of each of `count` steps, as the training loop does them."""
+        seconds = []
+        for step in range(count):
+            began = time.perf_counter()
+            self.stepper.gradients(self.rows, step, seed=step)
+            self.stepper.apply(1e-4)
+            machine.synchronize(self.rows.device)
+            seconds.append(time.perf_counter() - began)
+        return seconds
 
 
-def probe(
-    device: torch.device, known: Device, seconds: float = 75, tell: Progress = lambda what, share: None
-) -> Calibration:
-    """Everything that a calibration holds, in about `seconds` (compiling comes on top)."""
-    began = time.perf_counter()
-    precision = precision_of("auto", device)
-    tell("matmuls", 0.0)
-    rates = {precision.dtype: matmul_rates(device, precision.dtype)}
-    tell("memory", 0.1)
-    bandwidth, launch = copy_bandwidth(device), launch_seconds(device)
-    timed = time_shapes(
-        probe_shapes(device.type), device, seconds * 0.85, lambda what, share: tell(what, 0.15 + 0.85 * share)
-    )
-    grouped: dict[str, list[tuple[Workload, float]]] = {}
-    for config, took in timed:
-        w = Workload.of(config, precision.dtype)
-        grouped.setdefault(mode_key(w), []).append((w, took))
-    modes = {key: solve(pairs, rates[precision.dtype], bandwidth, launch) for key, pairs in grouped.items()}
+def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") -> Calibration:
+    """All that can be measured in about 15 seconds (quick), or in a minute or two on two cores."""
+    tell = tell or (lambda done, whole, what: None)
+    torch.set_float32_matmul_precision("high")  # as the training loop does
+    device = machine.choose_device(asked)
+    facts = cpu() if device.type == "cpu" else here()
+    precision = machine.precision_of("auto", device)
+    card = device.type != "cpu"
+    eager = (CARD_QUICK if quick else CARD_FULL) if card else (CPU_QUICK if quick else CPU_FULL)
+    compiled = () if quick else CARD_COMPILED if card else CPU_COMPILED
+    budget = 9.0 if quick else 60.0
+
+    tell(0.0, budget, "matmuls, copies, tiny operations")
+    rates = measure_rates(device, precision.dtype, quick)
+    hints = hints_of(rates)
+    host = rates["host_seconds"] if card else 0.0
+    seen = measure_steps(device, [config_of(shape, False) for shape in eager], budget, tell)
+    if not seen:
+        raise RunFailure("none of the probe's shapes fits in this device's memory", hint="close what else uses it")
+    costs = {"eager": fit_costs(seen, hints, host)}
+    spread = {"eager": spread_of(seen, hints, host)}
+    if compiled:
+        found = measure_steps(device, [config_of(shape, True) for shape in compiled], budget / 3, tell)
+        if found:
+            # few shapes, for each has to be compiled: what they do not tell is as in eager mode
+            near = {kind: max(cost, 0.1 * hints[kind]) for kind, cost in costs["eager"].items()}
+            costs["compiled"] = fit_costs(found, near, host)
+            spread["compiled"] = spread["eager"] + spread_of(found, near, host)
+        seen += found
+    tell(1.0, 1.0, "done")
     return Calibration(
-        device=known.name,
-        torch=installed_torch(),
-        power_limit_watts=known.power_limit_watts,
-        date=date.today().isoformat(),
-        seconds=round(time.perf_counter() - began, 1),
-        matmul=rates,
-        bandwidth=bandwidth,
-        launch_seconds=launch,
-        modes=modes,
+        device=facts.name,
+        memory_bytes=facts.usable_bytes,
+        torch=torch_version() or torch.__version__,
+        power_limit_watts=facts.power_limit_watts,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        dtype=Workload.of(RunConfig(), precision.dtype).dtype,
+        rates=rates,
+        host_seconds=host,
+        costs=costs,
+        spread=spread,
+        observations=tuple(seen),
     )
 
 
-def save(calibration: Calibration) -> str:
-    """Write it where `load_calibration` looks; aside first, so that an interruption leaves the old one."""
-    path = file_of(calibration.device, calibration.torch, calibration.power_limit_watts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text_atomically(path, to_json(calibration))
-    return str(path)
+def config_of(shape: Shape, compiled: bool) -> RunConfig:
+    layers, heads, width, context, batch, accumulation, vocabulary = shape
+    return RunConfig(n_layer=layers, n_head=heads, n_embd=width, block_size=context, batch_size=batch,
+                     gradient_accumulation_steps=accumulation, vocab_size=vocabulary, compile=compiled)  # fmt: skip
 
 
-def matmul_rates(device: torch.device, dtype: str) -> list[tuple[float, float]]:
-    """FLOP/s of 512 rows (8192 on a card) through square matrices of a few widths."""
-    rows, widths = (512, (64, 128, 256, 512, 1024)) if device.type == "cpu" else (8192, (256, 512, 1024, 2048, 4096))
-    rates = []
-    for width in widths:
-        x = torch.randn(rows, width, device=device, dtype=getattr(torch, dtype))
-        matrix = torch.randn(width, width, device=device, dtype=getattr(torch, dtype))
-        took = _quick(lambda x=x, matrix=matrix: x @ matrix, device)  # type: ignore[misc]
-        rates.append((float(width), 2.0 * rows * width * width / took))
-    return rates
-
-
-def copy_bandwidth(device: torch.device) -> float:
-    """Bytes read and written per second by a copy too large for any cache."""
-    count = 2**24 if device.type == "cpu" else 2**27
-    a, b = (torch.zeros(count, device=device) for _ in range(2))
-    return 8.0 * count / _quick(lambda: b.copy_(a), device)
-
-
-def launch_seconds(device: torch.device) -> float:
-    """One kernel that does nothing worth mentioning, in a row of a hundred."""
-    x = torch.zeros(8, device=device)
-
-    def hundred() -> None:
-        for _ in range(100):
-            x.add_(1.0)
-
-    return _quick(hundred, device) / 100
-
-
-def _quick(action: Callable[[], object], device: torch.device, budget: float = 0.4) -> float:
-    """Median seconds of a short action, after a warm-up."""
-    times: list[float] = []
-    for _ in range(3):
-        action()
-    end = time.perf_counter() + budget
-    while len(times) < 5 or time.perf_counter() < end:
-        synchronize(device)
-        began = time.perf_counter()
-        action()
-        synchronize(device)
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
-
-
-def time_shapes(
-    shapes: list[RunConfig], device: torch.device, seconds: float, tell: Progress = lambda what, share: None
-) -> list[tuple[RunConfig, float]]:
-    """Seconds of a whole optimizer step for each shape, round after round; a shape too large is left out."""
-    steps: list[tuple[RunConfig, Callable[[], None], list[float]]] = []
-    for i, config in enumerate(shapes):
-        tell(f"{config.n_layer} layers of {config.n_embd}", 0.3 * i / len(shapes))
-        try:
-            step = train_step(config, device)
-            step()
-            step()
-            steps.append((config, step, []))
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            gc.collect()
+def measure_steps(device: torch.device, configs: list[RunConfig], budget: float, tell: Tell) -> list[Observation]:
+    """The median step of each config, in rounds over all of them, within about `budget` seconds."""
+    turns: list[tuple[Turn, float]] = []
     began = time.perf_counter()
-    rounds = 0
-    while rounds < 5 or (time.perf_counter() - began < 0.7 * seconds and rounds < 200):
-        for _, step, times in steps:
-            synchronize(device)
-            start = time.perf_counter()
-            step()
-            synchronize(device)
-            times.append(time.perf_counter() - start)
-        rounds += 1
-        tell("train steps", 0.3 + 0.7 * min(1.0, (time.perf_counter() - began) / (0.7 * seconds)))
-    # the lower quartile: near the median on a quiet machine, and not the neighbours' load on a busy one
-    return [(config, statistics.quantiles(times, n=4)[0]) for config, _, times in steps]
+    kind = "compiled" if configs[0].compile else "eager"
+    for config in configs:
+        tell(time.perf_counter() - began, 1.3 * budget, f"{kind} steps, first of each shape")
+        if (turn := start(device, config)) is None:
+            continue
+        try:
+            turn.steps(1)
+            pace = min(turn.steps(2))
+        except (RunFailure, RuntimeError) as error:  # RunFailure: not even one sequence fits
+            if isinstance(error, RunFailure) or is_out_of_memory(error):
+                continue
+            raise
+        if pace < _SLOW * budget or len(turns) < _FEWEST:
+            turns.append((turn, pace))
+        if len(turns) >= _FEWEST and time.perf_counter() - began > _PATIENCE * budget:
+            break  # a slow machine, or one that is busy: fewer shapes, and the range says so
+    rounds = 5 if budget > 20 else 3
+    share = budget / rounds / max(1, len(turns))
+    counts = [max(2, min(20, round(share / pace))) for _, pace in turns]
+    left = rounds * sum((count + 1) * pace for (_, pace), count in zip(turns, counts, strict=True))
+    done = time.perf_counter() - began
+    whole = done + left
+    for each in range(rounds):
+        if each and time.perf_counter() - began > _PATIENCE * budget:
+            break
+        for (turn, pace), count in zip(turns, counts, strict=True):
+            tell(done, whole, f"{kind} steps, round {each + 1} of {rounds}")
+            turn.steps(1)  # its weights come back into the caches
+            turn.rounds.append(statistics.median(turn.steps(count)))
+            done += (count + 1) * pace
+    return [Observation(workload_of(turn), statistics.median(turn.rounds)) for turn, _ in turns]
 
 
-def train_step(config: RunConfig, device: torch.device) -> Callable[[], None]:
-    """One optimizer step of the trainer's own, on random tokens."""
+def workload_of(turn: Turn) -> Workload:
+    return Workload.of(turn.config, turn.stepper.precision.dtype)
+
+
+def start(device: torch.device, config: RunConfig) -> Turn | None:
+    """A model and its optimizer on the device, ready to step; None where it was to be compiled and cannot be."""
     torch.manual_seed(config.seed)
     model = make_model(config).to(device)
     model.train()
-    precision = precision_of(config.dtype, device)
-    forward = preflight.compiled_forward(model, config, device, precision, preflight.Preflight())
-    scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
+    precision = machine.precision_of(config.dtype, device)
+    if config.compile:
+        torch._dynamo.reset()  # or the second shape would be compiled for any shape, which no run is
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forward = compiled_forward(model, config, device, precision, Preflight())
+    if config.compile and forward is model:
+        return None
     stepper = Stepper(
-        config, model, forward, make_optimizer(config, model), scaler, precision, Workers(config.backend, device),
-        config.batch_size, None, Faults(), lambda before, now: None,
+        config, model, forward, make_optimizer(config, model),
+        torch.amp.GradScaler(device.type, enabled=precision.scaled), precision, Workers(config.backend, device),
+        config.batch_size, None, Faults(), _shrunk,
     )  # fmt: skip
-    rows = torch.randint(
-        config.shape.vocab_size,
-        (config.batch_size * config.gradient_accumulation_steps, config.block_size + 1),
-        device=device,
-    )
-
-    def step() -> None:
-        stepper.gradients(rows, 1, 1)
-        stepper.apply(1e-4)
-
-    return step
+    total = config.batch_size * config.gradient_accumulation_steps
+    rows = torch.randint(0, config.shape.vocab_size, (total, config.block_size + 1), device=device)
+    return Turn(config, stepper, rows)
 
 
-def solve(
-    pairs: list[tuple[Workload, float]], rates: list[tuple[float, float]], bandwidth: float, launch: float
-) -> Mode:
-    """The costs that explain the timed steps best, each pulled gently to what the small measurements say.
-
-    Minimises Σ (predicted/measured - 1)² + λ Σ ((cost - guess)/guess)² by coordinate descent; costs never fall below
-    a tenth of the guess, so that more work always takes more time.
-    """
-    guess = {
-        "layers": 1.0, "head": 1.0, "attention": 2.0 / rates[len(rates) // 2][1], "memory": 1.0 / bandwidth,
-        "launch": launch, "optimizer": 1.0 / bandwidth,
-    }  # fmt: skip
-    rows = [{key: amount / took for key, amount in step_work(w, rates).items()} for w, took in pairs]
-    cost = dict(guess)
-    pull = 0.002
-    for _ in range(500):
-        for key in WORK:
-            top = (
-                sum(row[key] * (1 - sum(cost[k] * row[k] for k in WORK if k != key)) for row in rows)
-                + pull / guess[key]
-            )
-            bottom = sum(row[key] ** 2 for row in rows) + pull / guess[key] ** 2
-            cost[key] = max(0.1 * guess[key], top / bottom)
-    misses = [abs(sum(cost[key] * row[key] for key in WORK) - 1) for row in rows]
-    return Mode(
-        {key: float(f"{value:.5g}") for key, value in cost.items()}, round(statistics.median(misses), 4), len(rows)
-    )
+def _shrunk(before: int, now: int) -> None:
+    raise RunFailure(f"a micro-batch of {before} does not fit")  # a smaller one would be another shape
 
 
-def summary(calibration: Calibration) -> list[tuple[str, str]]:
-    """What was measured, as lines for a person."""
-    lines = [
-        ("memory", f"{calibration.bandwidth / 1e9:.1f} GB/s"),
-        ("launch", f"{calibration.launch_seconds * 1e6:.1f} µs"),
-    ]
-    for dtype, rates in calibration.matmul.items():
-        best = max(rate for _, rate in rates)
-        lines.append(
-            (
-                f"matmul, {dtype}",
-                f"{best / 1e12:.3g} TFLOPS at its best, {rates[0][1] / 1e12:.3g} at width {rates[0][0]:.0f}",
-            )
-        )
-    for key, mode in (calibration.modes or {}).items():
-        lines.append((f"steps, {key}", f"{mode.steps} shapes, explained to {mode.error:.1%}"))
-    return lines
+def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, float]:
+    """FLOP/s of large, thin and head-like matmuls, bytes/s of copy and triad, seconds of a tiny operation."""
+    card = device.type != "cpu"
+    kind = getattr(torch, dtype)
+    again = 3 if quick else 7
+    tokens = 8192 if card else 1024
+
+    def matmul(rows: int, depth: int, columns: int) -> float:
+        a = torch.randn(rows, depth, device=device).to(kind)
+        b = torch.randn(depth, columns, device=device).to(kind)
+        return 2.0 * rows * depth * columns / best(device, lambda: a @ b, again)
+
+    with torch.no_grad():
+        size = 4096 if card else 1024
+        large = torch.ones(64 * 2**20 if card else 16 * 2**20, device=device)
+        other, third = torch.ones_like(large), torch.ones_like(large)
+        copied = 8.0 * large.numel() / best(device, lambda: other.copy_(large), again)
+        triad = 12.0 * large.numel() / best(device, lambda: torch.add(large, other, alpha=2.0, out=third), again)
+        tiny = torch.ones(16, device=device)
+        host, whole = _tiny_operations(device, tiny, 300 if quick else 1000)
+        return {
+            "matmul": matmul(size, size, size),
+            "matmul_narrow": matmul(tokens, 128, 512),  # a small model's layer
+            "matmul_head": matmul(tokens // 8, 256, 50304),
+            "copy": copied,
+            "triad": triad,
+            "operation_seconds": whole,
+            "host_seconds": host,
+        }
+
+
+def best(device: torch.device, do: Callable[[], object], again: int) -> float:
+    """The quickest of several tries: what the machine can do when nothing else is in the way."""
+    seconds = []
+    for _ in range(again + 2):
+        machine.synchronize(device)
+        began = time.perf_counter()
+        do()
+        machine.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[2:])
+
+
+def _tiny_operations(device: torch.device, tiny: Tensor, count: int) -> tuple[float, float]:
+    """Seconds until the host has started one, and until the device is done with it."""
+    started, ended = [], []
+    for _ in range(5):
+        machine.synchronize(device)
+        began = time.perf_counter()
+        for _ in range(count):
+            tiny.add_(1.0)
+        started.append((time.perf_counter() - began) / count)
+        machine.synchronize(device)
+        ended.append((time.perf_counter() - began) / count)
+    return statistics.median(started), statistics.median(ended)
+
+
+def hints_of(rates: dict[str, float]) -> dict[str, float]:
+    """What each kind of work would cost if a model did it as these did alone: where the fit starts from."""
+    flop, byte = 1 / rates["matmul"], 1 / rates["copy"]
+    hints = {
+        "blocks": flop,
+        "head": 1 / rates["matmul_head"],
+        "attention": 3 * flop,  # softmax between two thin matmuls
+        "layers": byte,
+        "logits": byte,
+        "spill": byte,
+        "weights": byte,
+        "kernels": rates["operation_seconds"],
+        "update": byte,
+        "step": 30 * rates["operation_seconds"],
+    }
+    assert hints.keys() == PART_OF.keys()
+    return hints

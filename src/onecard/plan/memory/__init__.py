@@ -142,17 +142,18 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
         process = step_memory(Workload.of(config.replace(**change), dtype, gpus), device).process
         verdict = _fits(process, room)
         if process.mid < 0.99 * now:
-            note = Note(f"memory.change.{verdict}", _VERDICTS[verdict], change=_spelt(change), memory=process.mid)
+            note = _outcome(verdict, _spelt(change), process.mid)
             if note not in notes:
                 notes.append(note)
     return notes
 
 
-_VERDICTS: dict[Fits, str] = {
-    "yes": "{change}: {memory:bytes}, it fits",
-    "tight": "{change}: {memory:bytes}, still tight",
-    "no": "{change}: {memory:bytes}, still too much",
-}
+def _outcome(verdict: Fits, change: str, memory: float) -> Note:
+    if verdict == "yes":
+        return Note("memory.change.yes", "{change}: {memory:bytes}, it fits", change=change, memory=memory)
+    if verdict == "tight":
+        return Note("memory.change.tight", "{change}: {memory:bytes}, still tight", change=change, memory=memory)
+    return Note("memory.change.no", "{change}: {memory:bytes}, still too much", change=change, memory=memory)
 
 
 def _smaller_batch(config: RunConfig, device: Device, dtype: str, gpus: int, room: int) -> dict[str, object]:

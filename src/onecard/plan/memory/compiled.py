@@ -59,7 +59,7 @@ def block(s: Sizes) -> Block:
         widest = out + max(mlp, attention)
         return Block(kept + r * scores, widest, widest, one // 3)
     # the last layer is computed again up to its output, and the activation's tanh kept in fp32
-    again = (0 if w.modern else stream + 4 * ff * n) + 4 * out + attention + 2 * up
+    again = (out if w.modern else stream + 4 * ff * n) + 4 * out + attention + 2 * up
     again += stream + out + masks if w.dropout else 0
     if not w.flash:  # Inductor starts on the next layer's scores before it is done with the last one's
         again += (r * scores + 2 * out) if w.n_layer > 1 else 0
@@ -75,7 +75,10 @@ def moments(w: Workload) -> list[Moment]:
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream, out = x * width * n, r * width * n
-    lookup = s.embedding_bytes + s.bias_bytes  # a mask over documents is made once for all layers
+    # a mask over documents is made once for all layers, and again where layers are computed again
+    lookup = s.embedding_bytes + (s.bias_bytes if w.recompute == "none" else 0)
+    if w.mask_documents and w.recompute != "none":
+        lookup -= w.block_size * n
     kept = layers * b.kept + lookup
     casts = s.cast_layers if w.recompute == "none" else 0
     found: list[Moment] = []

@@ -24,7 +24,7 @@ class Block:
     kept: int  # from the forward to the backward pass
     whole: int  # kept without recomputation: what is there once the layer has been computed again
     attention: int  # of `whole`, what is still needed when the MLP's backward pass is done
-    forward_extra: int  # above all that, inside the attention's forward pass
+    forward: int  # the whole of it inside the attention's forward pass
     again_extra: int  # above `kept`, where the attention is computed again
     backward_extra: int  # and inside its backward pass
 
@@ -41,7 +41,7 @@ def block(s: Sizes) -> Block:
     if w.flash:
         inner = qkv + out + 4 * heads * n + s.bias_bytes
         forward_extra = fresh
-        again_extra = 0
+        again_extra = first = 0
         # the gradients of the output and of q, k, v; FlashAttention-2 adds up dq in fp32
         backward_extra = out + qkv + (0 if s.bias_bytes or r == 4 else s.flash_work)
     else:
@@ -50,17 +50,18 @@ def block(s: Sizes) -> Block:
         mask = length * n if w.mask_documents else length * length
         inner = 3 * out + saved * scores + mask + out
         forward_extra = fresh + qkv - 2 * out + (widest - saved) * scores + 2 * mask
-        again_extra = norm + fresh + (3 if w.dropout else 2) * out + widest * scores + 2 * mask
+        again_extra = norm + fresh + (3 if w.dropout else 2) * out + widest * scores + mask
+        # the first time round, where it will be computed again: copies go at once; "cheap" keeps the matmul's own scores
+        first = stream + (fresh if s.mixed else norm) + qkv + mask + (12 if s.mixed else widest) * scores
+        first += r * scores if w.recompute == "cheap" else 0
         again_extra += -r * scores if w.recompute == "cheap" else qkv
         backward_extra = (widest - saved) * scores - out
-    between = stream if w.modern else 0  # the norm's output, which the short convolution keeps
-    turned = 0
-    if w.modern:  # queries and keys, normalised in fp32 and turned
-        turned = (2 * stream if s.mixed else 0) + 2 * out + 8 * heads * n
-    attention = stream + norm + between + turned + inner + dropped
-    whole = attention + stream + norm + between + s.mlp_bytes + dropped + s.foreign_bytes
+    turned = 4 * out if w.modern else 0  # queries and keys, normalised, and once more turned
+    attention = stream + norm + turned + inner + dropped
+    whole = attention + stream + norm + s.mlp_bytes + dropped + s.foreign_bytes
     kept = {"none": whole, "block": stream, "cheap": stream + _costly(s)}[w.recompute]
-    return Block(kept, whole, attention, forward_extra, again_extra, backward_extra)
+    forward = attention + forward_extra if w.flash or w.recompute == "none" else first
+    return Block(kept, whole, attention, forward, again_extra, backward_extra)
 
 
 def _scores(s: Sizes) -> tuple[int, int]:
@@ -87,10 +88,13 @@ def moments(w: Workload) -> list[Moment]:
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream = x * width * n
-    lookup = s.embedding_bytes + (stream if w.modern else 0)  # the modern recipe norms the embedding first
+    # the modern recipe norms the embedding first; a layer that is computed again keeps that as its input
+    lookup = s.embedding_bytes + (stream if w.modern and w.recompute == "none" else 0)
     kept = layers * b.kept + lookup
     casts = s.cast_layers if w.recompute == "none" else 0
     head_in = stream + (s.norm_stats + r * width) * n  # the last norm's input, and the head's
+    if w.modern and not s.mixed:
+        head_in -= r * width * n  # its norm keeps its output alone
     fresh = stream if s.mixed else 0
     pending = x * table if w.tied else 0  # the head's gradient waits for the embedding's, its other half
     first = s.base(gradients=0)
@@ -105,7 +109,7 @@ def moments(w: Workload) -> list[Moment]:
         found.append(moment)
 
     if w.chunked_loss:
-        body = kept + stream + s.norm_stats * n + (fresh if s.mixed else r * width * n)
+        body = kept + stream + s.norm_stats * n + ((0 if w.modern else fresh) if s.mixed else r * width * n)
         for cast, activations, loss in chunked_loss(s, body, s.cast_layers, casts):
             at(0, cast, activations, loss)
     else:
@@ -114,7 +118,13 @@ def moments(w: Workload) -> list[Moment]:
         copies = 3 + (1 if w.modern or w.modules == "transformers" else 0)  # a soft cap's tanh, a shifted copy
         at(cast=casts + s.cast_head, activations=kept + head_in, loss=copies * exact * vocab * n + held)
         forward = (r + 8 if s.mixed else 2 * exact) * vocab * n + (copies - 3) * exact * vocab * n
-        at(cast=s.cast_layers + s.cast_head, activations=kept + head_in + fresh, loss=forward + held)
+        if w.modern:
+            forward = 3 * exact * vocab * n
+        at(
+            cast=s.cast_layers + s.cast_head,
+            activations=kept + head_in + (0 if w.modern else fresh),
+            loss=forward + held,
+        )
         # the head's backward pass: its weight's gradient, then that cast to fp32
         at(cast=casts + s.cast_head, activations=kept + head_in + r * width * n, loss=r * vocab * n + r * table)
         if s.mixed:
@@ -126,8 +136,6 @@ def moments(w: Workload) -> list[Moment]:
     one_cast = s.cast_layers // layers if layers else 0
     copy = r * width * n if s.mixed or w.dropout else 0
     mlp = stream + copy + r * w.ff_width * n - (width * n if w.dropout else 0)
-    if w.modern:  # the square's backward pass makes three
-        mlp += 2 * r * w.ff_width * n - copy
     mlp_cast = (3 if w.gated else 2) * r * width * w.ff_width if s.mixed else 0  # not there in the attention's passes
     for done in (0, layers - 1):
         left = layers - done
@@ -142,16 +150,23 @@ def moments(w: Workload) -> list[Moment]:
         if w.recompute != "none":
             at(grads, cast - mlp_cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
     # the forward pass of the last block
-    at(cast=s.cast_layers - mlp_cast, activations=(layers - 1) * b.kept + b.attention + b.forward_extra + lookup)
+    at(cast=s.cast_layers - mlp_cast, activations=(layers - 1) * b.kept + b.forward + lookup)
+    if w.modern:  # and of its MLP: before, between and after the squared ReLU
+        passing = r * w.ff_width * n + 2 * stream + fresh
+        if w.recompute == "none":
+            at(cast=s.cast_layers, activations=kept + passing)
+        else:
+            again = b.whole - b.kept
+            if w.recompute == "cheap":  # what was kept is there already
+                again = b.whole - _costly(s) + r * ((3 if s.mixed else 4) * width - w.ff_width) * n
+            at(0, one_cast, kept + stream + copy + passing + again, pending)
     if w.recompute != "none":  # and of its MLP, while autocast still holds every layer's weights
         up = r * w.ff_width * n
         passing = stream + fresh + (s.norm_stats + r * width) * n + up
         passing += up + r * width * n if w.recompute == "block" else 0
         at(cast=s.cast_layers, activations=kept + passing)
-    # the end: the embedding's gradient, made dense, added to the head's
+    # the end: the embedding's gradient, made dense, beside the head's
     rest = s.new_gradients
     at(rest, 0, stream + 4 * width * w.block_size, x * table + pending)
-    if w.tied:
-        at(rest, 0, 0, 3 * x * table)
     found.append(s.optimizer_moment())
     return found

@@ -1,0 +1,99 @@
+"""The proof: the scripts run on the public tables and on bad ones, and the figures are as good as is claimed."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUNS, LOSSES, CURVES = (ROOT / "fit" / "data" / f"public_{name}.csv" for name in ("runs", "losses", "curves"))
+
+
+def bench(script: str, *words: object, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / script, *map(str, words)], capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_every_row_of_the_table_is_answered():
+    found = json.loads(bench("accuracy.py", RUNS, "--json"))
+    with RUNS.open(newline="") as table:
+        ids = [row["id"] for row in csv.DictReader(table)]
+    for kind in ("memory", "time"):
+        assert [row["id"] for row in found["rows"] if row["kind"] == kind] == ids
+        assert set(found[kind]) >= {"n", "median_abs_error", "p90_abs_error", "bias", "coverage"}
+    for row in found["rows"]:
+        assert set(row) >= {"id", "kind", "predicted", "low", "high", "measured", "skipped"}
+        assert row["skipped"] or row["low"] <= row["predicted"] <= row["high"]
+    assert set(found["families"]["runpod-gpt2-sweep"]) == {"memory", "time"}
+    assert found["time"]["median_abs_error"] < 0.10 < found["peers"]["single_mfu"]["time"]["median_abs_error"]
+
+
+def test_times_of_families_never_seen():
+    pytest.importorskip("scipy")
+    found = json.loads(bench("accuracy.py", RUNS, "--json", "--cross-validate", "--quality", "AB"))
+    assert found["time"]["pytorch"]["median_abs_error"] <= 0.10
+    assert found["time"]["pytorch"]["mean_of_family_medians"] <= 0.12
+    assert 0.75 <= found["time"]["pytorch"]["coverage"] <= 0.93
+
+
+def test_losses_of_families_never_seen():
+    pytest.importorskip("scipy")
+    found = json.loads(bench("loss_accuracy.py", LOSSES, CURVES, "--json", "--cross-validate"))
+    assert found["trusted"]["median_abs_error_nats"] <= 0.03
+    assert found["trusted"]["mean_of_family_medians_nats"] <= 0.03
+    assert 0.75 <= found["trusted"]["coverage"] <= 0.92
+    for baseline in found["baselines"].values():
+        assert found["loss"]["mean_of_family_medians_nats"] < baseline["mean_of_family_medians_nats"]
+    assert found["curves"]["median_abs_error_nats"] < 0.06
+
+
+ROW = {
+    "id": "a", "source_family": "f", "gpu": "RTX 4070", "n_gpus": "1", "framework": "nanoGPT", "n_layer": "12", "n_head": "12",
+    "n_embd": "768", "vocab_size": "50304", "block_size": "1024", "micro_batch": "8", "grad_accum": "64",
+    "dtype": "bf16", "compile": "yes", "ms_per_iter": "9340", "peak_vram_gb": "8.1",
+}  # fmt: skip
+BAD = {
+    "unknown GPU": {"gpu": "RTX 9999"}, "no card": {"gpu": ""}, "ms_per_iter = 0": {"ms_per_iter": "0"},
+    "peak_vram_gb = -3": {"peak_vram_gb": "-3"}, "more than": {"peak_vram_gb": "500"}, "not a number": {"n_layer": "twelve"},
+    "not possible": {"n_embd": "-768"}, "not finite": {"micro_batch": "inf"}, "no vocab_size": {"vocab_size": ""},
+    "n_gpus": {"n_gpus": "-2"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_bad_rows_are_reported_and_the_good_ones_still_scored(reason: str, tmp_path: Path):
+    path = tmp_path / "runs.csv"
+    with path.open("w", newline="") as out:
+        table = csv.DictWriter(out, ROW)
+        table.writeheader()
+        table.writerows([ROW, {**ROW, **BAD[reason], "id": "bad"}])
+    found = json.loads(bench("accuracy.py", path, "--json"))
+    assert any(row["id"] == "bad" and reason in (row["skipped"] or "") for row in found["rows"])
+    assert all(row["predicted"] for row in found["rows"] if row["id"] == "a")
+
+
+def test_a_file_that_is_no_table(tmp_path: Path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"\xff\xfe\x00nothing")
+    assert "accuracy:" in bench("accuracy.py", path, code=2)
+    assert "accuracy:" in bench("accuracy.py", tmp_path / "none.csv", code=2)
+    assert "loss_accuracy:" in bench("loss_accuracy.py", path, code=2)
+
+
+def test_bad_losses_are_reported(tmp_path: Path):
+    path = tmp_path / "losses.csv"
+    good = "a,f,fineweb,gpt2,12,12,768,gpt2-adamw,10,3.3"
+    lines = ["id,source_family,dataset,tokenizer,n_layer,n_head,n_embd,recipe,tokens_seen_b,loss_nats", good,
+             good.replace("3.3", "-1").replace("a,", "b,", 1), good.replace(",10,", ",0,").replace("a,", "c,", 1),
+             good.replace("fineweb", "secret").replace("a,", "d,", 1), good.replace("12,12", ",12").replace("a,", "e,", 1)]  # fmt: skip
+    path.write_text("\n".join(lines))
+    rows = {row["id"]: row for row in json.loads(bench("loss_accuracy.py", path, "--json"))["rows"]}
+    assert rows["a"]["skipped"] is None
+    assert abs(rows["a"]["predicted"] - 3.27) < 0.05
+    assert all(rows[id]["skipped"] for id in "bcde")

@@ -1,0 +1,89 @@
+"""Expected loss: monotonic, near known runs, None where nothing is known, and a curve that ends where it says."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onecard.config import RunConfig
+from onecard.plan.loss import effective_tokens, expected_loss, known_dataset, loss_fit
+
+RUN = RunConfig(
+    batch_size=16, gradient_accumulation_steps=32, max_iters=20_000, lr_decay_iters=20_000, warmup_iters=700
+)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loss"),
+    [("fineweb", 3.2722), ("fineweb-edu", 3.0526)],  # llm.c's and build-nanogpt's 124M runs over 10 B tokens
+)
+def test_known_runs_lie_in_the_range(dataset: str, loss: float):
+    found = expected_loss(RUN, 10e9, dataset, None)
+    assert found is not None
+    assert found.final.low < loss < found.final.high
+    assert abs(found.final.mid - loss) < 0.03
+    assert found.in_support
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 40), st.integers(2, 24), st.floats(3e8, 3e11), st.sampled_from(["gpt2", "modern"]))
+def test_more_parameters_and_more_tokens_help(layers: int, heads: int, tokens: float, recipe: str):
+    run = RUN.replace(n_layer=layers, n_head=heads, n_embd=64 * heads, recipe=recipe)
+    found = expected_loss(run, tokens, "fineweb", None)
+    longer = expected_loss(run, 1.5 * tokens, "fineweb", None)
+    deeper = expected_loss(run.replace(n_layer=layers + 1), tokens, "fineweb", None)
+    assert found is not None
+    assert longer is not None
+    assert deeper is not None
+    assert longer.final.mid < found.final.mid
+    assert deeper.final.mid < found.final.mid
+    assert found.final.low < found.final.mid < found.final.high
+
+
+def test_recipes_are_in_their_order():
+    def final(**changes: object) -> float:
+        found = expected_loss(RUN.replace(**changes), 10e9, "fineweb", None)
+        assert found is not None
+        return found.final.mid
+
+    assert final(recipe="modern", optimizer="muon") < final(recipe="modern") < final()
+    assert final(schedule="wsd", decay_fraction=0.1) > final(schedule="wsd", decay_fraction=0.5)
+
+
+def test_repetition_costs_little_for_four_epochs_and_much_for_forty():
+    few = expected_loss(RUN, 10e9, "fineweb", 2.5e9)
+    many = expected_loss(RUN, 10e9, "fineweb", 0.25e9)
+    none = expected_loss(RUN, 10e9, "fineweb", 10e9)
+    assert few is not None
+    assert many is not None
+    assert none is not None
+    assert none.repetition == 0
+    assert 0 < few.repetition < 0.024 < many.repetition  # PREDICTION's bound for four epochs
+
+
+@given(st.floats(1e6, 1e13), st.floats(1e6, 1e12))
+def test_effective_tokens_never_exceed_the_tokens(tokens: float, unique: float):
+    worth = effective_tokens(tokens, unique, loss_fit())
+    assert worth <= tokens * (1 + 1e-9)
+    assert worth >= min(tokens, unique) * (1 - 1e-9)
+
+
+def test_nothing_is_said_of_what_nobody_measured():
+    assert expected_loss(RUN, 1e9, "shakespeare_char", None) is None
+    assert expected_loss(RUN.replace(vocab_size=65), 1e9, "fineweb", None) is None
+    assert known_dataset("edu_fineweb10B") == "fineweb-edu"
+    assert known_dataset("owt") == "openwebtext"
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+def test_the_curve_starts_untrained_and_ends_at_the_final_loss(schedule: str):
+    found = expected_loss(RUN.replace(schedule=schedule), RUN.total_tokens, "fineweb", None)
+    assert found is not None
+    curve = found.curve(40)
+    assert curve[0] == (0, pytest.approx(math.log(50304)))
+    assert curve[-1] == (20_000, pytest.approx(found.final.mid))
+    steps = [step for step, _ in curve]
+    losses = [loss for _, loss in curve]
+    assert steps == sorted(set(steps))
+    assert losses == sorted(losses, reverse=True)

@@ -1,0 +1,139 @@
+"""Step time: monotonic, near real logs, honest about its basis."""
+
+import math
+import timeit
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onecard.config import ModelShape, RunConfig
+from onecard.facts.gpus import all_gpus, find_gpu
+from onecard.plan.flops import exact_per_token, model_flops, nanogpt_per_token, recompute_flops, six_n_per_token
+from onecard.plan.speed import speed_fit, step_time, workload_time
+from onecard.plan.workload import Workload
+
+CARD = find_gpu("RTX 4070")
+SHAPES = st.builds(
+    Workload,
+    n_layer=st.integers(1, 48),
+    n_head=st.sampled_from([1, 4, 12]),
+    n_embd=st.integers(1, 30).map(lambda n: 96 * n),
+    vocab_size=st.sampled_from([65, 4096, 50304, 151936]),
+    block_size=st.sampled_from([64, 256, 1024, 4096]),
+    batch_size=st.integers(1, 64),
+    accumulation=st.integers(1, 64).map(float),
+    dtype=st.sampled_from(["bfloat16", "float16", "tf32", "float32"]),
+    compiled=st.booleans(),
+    flash=st.booleans(),
+    recompute=st.sampled_from(["none", "cheap", "block"]),
+    optimizer=st.sampled_from(["adamw", "adamw8bit", "muon"]),
+    gpus=st.sampled_from([1, 2, 8]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SHAPES, st.sampled_from(all_gpus()))
+def test_more_work_takes_more_time(w: Workload, device):
+    def seconds(**more: object) -> float:
+        return workload_time(replace(w, **more), device).seconds.mid
+
+    now = seconds()
+    assert math.isfinite(now)
+    assert now > 0
+    assert seconds(n_layer=w.n_layer + 1) > now
+    assert seconds(n_embd=w.n_embd + 96) > now
+    assert seconds(batch_size=w.batch_size + 1) > now
+    assert seconds(block_size=w.block_size * 2) > now
+    assert seconds(accumulation=w.accumulation + 1) > now
+    assert seconds(vocab_size=w.vocab_size * 8) > now
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES)
+def test_parts_sum_to_the_middle_of_the_range(w: Workload):
+    time = workload_time(w, CARD)
+    assert math.isclose(sum(time.parts.values()), time.seconds.mid)
+    assert time.seconds.low < time.seconds.mid < time.seconds.high
+    assert set(time.parts) == {"matmul", "memory", "optimizer", "launch", "data", "exchange"}
+
+
+@pytest.mark.parametrize(
+    ("config", "seconds"),
+    [
+        (RunConfig(n_embd=384, batch_size=16, gradient_accumulation_steps=32), 3.9),
+        (RunConfig(batch_size=8, gradient_accumulation_steps=64), 9.34),
+    ],
+)
+def test_two_real_logs_lie_in_the_range(config: RunConfig, seconds: float):
+    time = step_time(config, CARD, "bfloat16")
+    assert time.seconds.low < seconds < time.seconds.high
+    assert abs(time.seconds.mid / seconds - 1) < 0.15
+
+
+def test_the_lecture_on_an_a100():
+    """Karpathy's "Let's reproduce GPT-2", 16 × 1024 tokens on an A100: not fitted on; each saver's step is seen."""
+    card = find_gpu("A100 SXM 80GB")
+    base = Workload(12, 12, 768, 50257, 1024, 16, 1, bias=True, compiled=False, flash=False, fused_optimizer=False)
+    stages = [
+        ({"dtype": "float32"}, 1.000), ({"dtype": "tf32"}, 0.333), ({}, 0.300), ({"compiled": True}, 0.130),
+        ({"compiled": True, "flash": True}, 0.096), ({"compiled": True, "flash": True, "vocab_size": 50304}, 0.093),
+    ]  # fmt: skip
+    for changes, seconds in stages:
+        assert abs(workload_time(replace(base, **changes), card).seconds.mid / seconds - 1) < 0.15
+
+
+def test_a_card_without_measured_kin_says_so_and_is_wider():
+    stranger = replace(CARD, rate_class="unheard of")
+    run = RunConfig()
+    known, guess = step_time(run, CARD, "bfloat16"), step_time(run, stranger, "bfloat16")
+    assert (known.basis, guess.basis) == ("fitted", "class")
+    assert guess.seconds.high / guess.seconds.low > known.seconds.high / known.seconds.low
+
+
+def test_savers_cost_time_and_compiling_saves_it():
+    run = RunConfig()
+
+    def seconds(**changes: object) -> float:
+        return step_time(run.replace(**changes), CARD, "bfloat16").seconds.mid
+
+    assert seconds(recompute="block") > seconds(recompute="cheap") > seconds()
+    assert seconds(compile=False) > seconds()
+    assert seconds(attention="math") > seconds()
+    assert seconds(vocab_size=50257) > seconds()
+    assert (
+        step_time(run, CARD, "bfloat16").compile_seconds
+        > step_time(run.replace(compile=False), CARD, "bfloat16").compile_seconds
+        == 0
+    )
+
+
+def test_cards_share_the_work_but_not_for_nothing():
+    run = RunConfig()
+    one, four = (step_time(run, CARD, "bfloat16", gpus=n) for n in (1, 4))
+    assert 1 / 4 < four.seconds.mid / one.seconds.mid < 1
+    assert one.parts["exchange"] == 0 < four.parts["exchange"]
+
+
+def test_it_is_quick():
+    run = RunConfig()
+    assert min(timeit.repeat(lambda: step_time(run, CARD, "bfloat16"), number=50, repeat=5)) / 50 < 1e-3
+
+
+def test_the_three_ways_to_count_flops():
+    gpt2 = ModelShape(12, 12, 768, 50304, 1024)
+    assert six_n_per_token(gpt2) == 6 * 123_587_328
+    assert nanogpt_per_token(gpt2) == 6 * 123_587_328 + 12 * 12 * 768 * 1024
+    matrices = 12 * 12 * 768**2 + 768 * 50304
+    assert exact_per_token(gpt2) == 6 * matrices + 6 * 12 * 768 * 1024
+    w = Workload.of_shape(gpt2)
+    assert recompute_flops(replace(w, recompute="block")) == pytest.approx((model_flops(w) - 6 * 768 * 50304) / 3)
+    assert recompute_flops(w) == 0
+
+
+def test_the_constants_carry_their_source_and_priors():
+    fit = speed_fit()
+    assert "fit/speed.py" in fit["source"]
+    for name, prior in fit["priors"].items():
+        assert abs(math.log(fit[name] / prior["middle"])) < 3 * prior["sigma"] + 0.1, name

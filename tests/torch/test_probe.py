@@ -1,0 +1,99 @@
+"""`onecard probe` on the CPU, with shapes small enough to repeat; the real ones are bench/probe_accuracy.py's."""
+
+import json
+
+import pytest
+import torch
+from runs_in_tests import TINY
+
+from onecard.cli import main
+from onecard.config import to_nanogpt
+from onecard.facts.here import cpu
+from onecard.plan import plan
+from onecard.plan.calibration_file import calibrations_folder, load_calibration, write_calibration
+from onecard.train import probe as probing
+from onecard.train.probe import measure_rates, probe
+
+SHAPES = ((1, 1, 16, 16, 2, 1, 64), (2, 2, 32, 16, 2, 1, 64), (2, 2, 32, 16, 4, 2, 512))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(probing, "CPU_QUICK", SHAPES)
+
+
+def test_probe_measures_keeps_shows_and_forgets(capsys):
+    assert main(["probe", "--quick", "--device", "cpu", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "onecard.calibration/1"
+    assert answer["torch"] == torch.__version__.partition("+")[0]
+    assert len(answer["observations"]) == len(SHAPES)
+    assert all(rate > 0 for rate in answer["rates"].values())
+    assert load_calibration(cpu()) is not None
+
+    planned = plan(TINY.replace(dropout=0.0), "cpu")
+    assert planned.time.basis == "measured"
+    seconds = answer["observations"][1]["seconds"]  # the same shape, half the rows
+    assert seconds < planned.time.step_seconds.mid < 20 * seconds
+
+    assert main(["probe", "--show", "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert "large matmul" in shown
+    assert answer["file"] in shown.replace("\n", "")
+    assert main(["probe", "--forget", "--device", "cpu"]) == 0
+    assert load_calibration(cpu()) is None
+    assert main(["probe", "--show", "--device", "cpu"]) == 2
+    assert "onecard probe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_probe_leaves_the_old_calibration(monkeypatch, capsys, end):
+    old = write_calibration(probe(quick=True, asked="cpu"))
+    before = old.read_bytes()
+    turns = []
+    steps = probing.Turn.steps
+
+    def interrupted(self, count):
+        turns.append(count)
+        if len(turns) == 8:  # in the middle of the rounds
+            raise end("stopped")
+        return steps(self, count)
+
+    monkeypatch.setattr(probing.Turn, "steps", interrupted)
+    assert main(["probe", "--quick", "--device", "cpu"]) == (130 if end is KeyboardInterrupt else 70)
+    assert old.read_bytes() == before
+    assert list(calibrations_folder().iterdir()) == [old]
+
+
+def test_a_shape_that_does_not_fit_is_left_out(monkeypatch):
+    start = probing.start
+
+    def too_large(device, config):
+        turn = start(device, config)
+        if config.n_layer == 1:
+            turn.stepper._accumulate = lambda *args: (_ for _ in ()).throw(torch.OutOfMemoryError("no memory"))
+        return turn
+
+    monkeypatch.setattr(probing, "start", too_large)
+    assert len(probe(quick=True, asked="cpu").observations) == len(SHAPES) - 1
+
+
+def test_rates_are_of_this_machine():
+    rates = measure_rates(torch.device("cpu"), "float32", quick=True)
+    assert 1e8 < rates["matmul"] < 1e14
+    assert 1e7 < rates["copy"] < 1e13
+    assert 1e-8 < rates["operation_seconds"] < 1e-2
+
+
+def test_a_finished_training_refines_it(config, tmp_path, capsys):
+    write_calibration(probe(quick=True, asked="cpu"))
+    file = tmp_path / "tiny.py"
+    file.write_text(to_nanogpt(config.replace(vocab_size=None, max_iters=10)))
+    assert main(["train", str(file), "--quiet"]) == 0
+    assert load_calibration(cpu()).runs == ()  # too short to learn from
+    assert main(["train", str(file), "--quiet", "--max_iters=40", f"--out_dir={tmp_path / 'longer'}"]) == 0
+    learned = load_calibration(cpu()).runs
+    assert [mode for mode, _ in learned] in (["eager"], [])  # none where the machine was busy with something else
+    assert main(["probe", "--show", "--device", "cpu"]) == 0
+    assert ("1 finished" in capsys.readouterr().out) == bool(learned)
