@@ -14,15 +14,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 	$(PYTHON) -m venv .venv
 	touch .venv/made
 
-.venv/plan: .venv/made pyproject.toml constraints.txt
-	$(PIP) -e .
-	touch .venv/plan
+.venv/train: .venv/made pyproject.toml constraints.txt
+	$(PIP) -e '.[train]'
+	touch .venv/train
 
 .venv/test: .venv/made pyproject.toml constraints.txt
 	$(PIP) -e '.[train,test]'
-	touch .venv/test .venv/plan
+	touch .venv/test .venv/train
 
-demo: .venv/plan
+demo: .venv/train
 	$(BIN)/python -m onecard demo
 
 lint: .venv/test
