@@ -4,12 +4,10 @@
 """
 
 import ctypes
-import ctypes.util
 import json
 import os
 import platform
 import re
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -218,6 +216,8 @@ def _windows_memory() -> tuple[int, int]:
 
 def _output(*command: str) -> str:
     """What a system tool prints; "" where it is missing, fails or hangs."""
+    import subprocess  # not needed to plan for a named card
+
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, errors="replace")
     except (OSError, subprocess.TimeoutExpired):

@@ -7,9 +7,7 @@ import json
 import math
 import os
 import re
-import tempfile
 from dataclasses import MISSING, asdict, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,8 @@ def calibrations_folder() -> Path:
 
 def torch_version() -> str | None:
     """The installed torch, without importing it; None where there is none."""
+    from importlib import metadata  # a tenth of a plan's time, and a plan for a named card needs none of it
+
     try:
         return metadata.version("torch").partition("+")[0]
     except metadata.PackageNotFoundError:
@@ -80,6 +80,8 @@ def write_calibration(calibration: Calibration) -> Path:
     """Write the file in one piece: whoever reads meanwhile, or is interrupted here, has the old one."""
     path = file_of(calibration)
     path.parent.mkdir(parents=True, exist_ok=True)
+    import tempfile
+
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(handle, "w", encoding="utf-8", newline="\n") as file:
