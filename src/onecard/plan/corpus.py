@@ -9,11 +9,14 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from onecard.data import summary
 from onecard.errors import UserError
 from onecard.facts.datasets import DatasetFacts, find_dataset, known_dataset
 from onecard.units import parse_count
+
+if TYPE_CHECKING:
+    from onecard.data import Summary
 
 _TOKENS = re.compile(r"[\d.][\d.,_]*(e\d+)? ?[a-z]{0,3}( ?tok(en)?s?)?", re.IGNORECASE)  # what is meant as a count
 _PREPARED = ("manifest.json", "train.bin")
@@ -45,16 +48,22 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
         (f for f in (Path("data") / data, Path(data)) if any((f / name).is_file() for name in _PREPARED)), None
     )
     if folder is not None:
-        found = summary(folder)
+        found = _summary(folder)
         known = known_dataset(folder.name)
         return Corpus(folder.name, found.tokens_train, _family(known) if known else None, found.vocab_size)
     facts = find_dataset(data) if asked and not Path(data).exists() else known_dataset(data)
     if facts is None and asked:  # it exists, but is not a prepared folder: the reader says what is wrong with it
-        found = summary(data)
+        found = _summary(data)
         return Corpus(Path(data).name, found.tokens_train, None, found.vocab_size)
     if facts is None:
         return Corpus(data, None, None)
     return Corpus(facts.name, facts.tokens, _family(facts), facts.vocab_size)
+
+
+def _summary(folder: str | Path) -> "Summary":
+    from onecard.data import summary  # only a folder needs the reader of shards
+
+    return summary(folder)
 
 
 def _family(facts: DatasetFacts) -> str:

@@ -19,7 +19,8 @@ SUMMARY = T("In short")  # the heading of every summary
 Tone = Literal["good", "fair", "bad"]  # green, yellow, red where there is colour; a mark where there is none
 
 
-@dataclass(frozen=True)
+# Without repr and equality, which nobody asks of a block: writing them takes a tenth of a plan's time.
+@dataclass(frozen=True, repr=False, eq=False)
 class Quantity:
     """A figure: `spec` as in a template (count, int, bytes, duration, percent, power, money, when, date or ".2f")."""
 
@@ -35,7 +36,7 @@ class Quantity:
 Value = Quantity | T | str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Figure:
     """One row: a label, its value, and what may follow: the 80 % range, a remark, the formula for --explain."""
 
@@ -47,18 +48,18 @@ class Figure:
     tone: Tone | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Figures:
     rows: tuple[Figure, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Column:
     title: Text
     align: Literal["left", "right"] = "left"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
@@ -66,13 +67,13 @@ class Table:
     bar: int | None = None  # the column that is also drawn, each row to the scale of the largest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Part:
     label: Text
     value: Quantity
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class StackedBar:
     """Parts of a whole against a limit: memory, part by part, against the card."""
 
@@ -85,7 +86,7 @@ class StackedBar:
     formula: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Bars:
     """Labelled values to compare by length: hours by seconds per step, loss by model size."""
 
@@ -94,14 +95,14 @@ class Bars:
     marked: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Series:
     label: Text
     points: tuple[tuple[float, float], ...]
     band: tuple[tuple[float, float, float], ...] = ()  # (x, low, high)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Level:
     """A horizontal line to compare a curve with: the loss of the released GPT-2."""
 
@@ -109,7 +110,7 @@ class Level:
     y: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class LineChart:
     title: Text
     series: tuple[Series, ...]
@@ -121,12 +122,12 @@ class LineChart:
     levels: tuple[Level, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Paragraph:
     text: Text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Notes:
     """A list of remarks; a warning is one that asks to be acted on."""
 
@@ -137,13 +138,13 @@ class Notes:
 Block = Figures | Table | StackedBar | Bars | LineChart | Paragraph | Notes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Section:
     title: Text
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Document:
     title: Text
     sections: tuple[Section, ...]
