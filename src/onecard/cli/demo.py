@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     _write_page(page, ["compare", *map(str, runs.values()), "--html", *language])
     seconds = time.perf_counter() - began
     out.print(
-        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: the README's first half hour."
+        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: docs/guide.md has the first half hour."
     )
     if args.json:
         print(json.dumps({"report": str(page), "runs": {k: str(v) for k, v in runs.items()}, "seconds": seconds}))
