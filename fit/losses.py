@@ -6,11 +6,11 @@
 """
 
 import csv
-import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fit.runs import number_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
 from onecard.plan.loss import known_dataset
@@ -54,7 +54,7 @@ def read_curves(path: Path, runs: list[Point]) -> list[Point]:
             points.append(Point(here, "?", row, trouble="its run is not in the table of losses"))
             continue
         try:
-            tokens, loss = _number(row, "tokens_b"), _number(row, "loss_nats")
+            tokens, loss = number_in(row, "tokens_b"), number_in(row, "loss_nats")
             if run.trouble:
                 raise UserError(run.trouble)
             if tokens is None or not 0 < tokens * 1e9 <= run.tokens * 1.02:
@@ -91,7 +91,7 @@ def _read(index: int, row: dict[str, str]) -> Point:
 
 
 def _point(point: Point, row: dict[str, str]) -> Point:
-    loss = _number(row, "loss_nats")
+    loss = number_in(row, "loss_nats")
     if loss is None:
         raise UserError("no loss in nats given")
     if not 0 < loss < 20:
@@ -105,17 +105,17 @@ def _point(point: Point, row: dict[str, str]) -> Point:
     tokenizer = row.get("tokenizer", "gpt2").lower()
     if tokenizer not in ("gpt2", ""):
         raise UserError(f"its tokens are {tokenizer}'s, not GPT-2's")
-    tokens = _number(row, "tokens_seen_b")
+    tokens = number_in(row, "tokens_seen_b")
     if tokens is None:
         raise UserError("no tokens_seen_b given")
     if not 1e-4 < tokens < 1e5:
         raise UserError(f"tokens_seen_b = {tokens:g} is not possible")
     config = _config(row, tokens * 1e9)
-    size = (_number(row, "n_params_active_m") or 0) * 1e6
+    size = (number_in(row, "n_params_active_m") or 0) * 1e6
     if size <= 0:
-        body = (_number(row, "n_params_nonemb_m") or 0) * 1e6 or 12.0 * config.n_layer * config.n_embd**2
+        body = (number_in(row, "n_params_nonemb_m") or 0) * 1e6 or 12.0 * config.n_layer * config.n_embd**2
         size = body + config.shape.vocab_size * config.n_embd
-    unique = _number(row, "unique_tokens_b")
+    unique = number_in(row, "unique_tokens_b")
     return replace(point, config=config, size=size, tokens=tokens * 1e9, unique=unique * 1e9 if unique else None,
                    recipe=recipe_of_row(row), dataset=dataset, loss=loss)  # fmt: skip
 
@@ -123,7 +123,7 @@ def _point(point: Point, row: dict[str, str]) -> Point:
 def recipe_of_row(row: dict[str, str]) -> str:
     """The fitted recipe that a row's own word means."""
     text = row.get("recipe", "").lower()
-    context = _number(row, "seq_len") or 1024
+    context = number_in(row, "seq_len") or 1024
     if "speedrun" in text:
         return "speedrun-long" if context > LONG_CONTEXT else "speedrun"
     if "muon" in text:
@@ -145,7 +145,7 @@ def _config(row: dict[str, str], tokens: float) -> RunConfig:
         raise UserError("no shape given (n_layer, n_embd)")
     heads = heads if heads and width % heads == 0 else 1
     block = _whole(row, "seq_len") or 1024
-    batch = _number(row, "batch_tokens") or 2**19
+    batch = number_in(row, "batch_tokens") or 2**19
     steps = max(1, round(tokens / batch))
     schedule = row.get("schedule", "").lower()
     share = re.search(r"(\d+)(?:-(\d+))?% ?(?:down|decay)", schedule)
@@ -161,25 +161,12 @@ def _config(row: dict[str, str], tokens: float) -> RunConfig:
         min_lr=rate * float(floor[1]) if floor else 0.0,
         schedule="wsd" if "wsd" in schedule or "trapez" in schedule else "linear" if "linear" in schedule else "cosine",
         decay_fraction=min(1.0, max(0.01, down)),
-        tied=abs((_number(row, "n_params_total_m") or 0) - (_number(row, "n_params_active_m") or 0)) < 0.2 * vocab * width / 1e6,
+        tied=abs((number_in(row, "n_params_total_m") or 0) - (number_in(row, "n_params_active_m") or 0)) < 0.2 * vocab * width / 1e6,
     )  # fmt: skip
 
 
-def _number(row: dict[str, str], key: str) -> float | None:
-    text = row.get(key, "").replace(",", "")
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        raise UserError(f"{key} = {text!r} is not a number") from None
-    if not math.isfinite(number):
-        raise UserError(f"{key} = {text} is not finite")
-    return number
-
-
 def _whole(row: dict[str, str], key: str) -> int | None:
-    number = _number(row, key)
+    number = number_in(row, key)
     if number is None:
         return None
     if not 1 <= number <= 1e7 or number != int(number):

@@ -83,7 +83,7 @@ def _read(index: int, row: dict[str, str]) -> Run:
     run = Run(id, family, row, None, None, None, None, None, quality=row.get("quality", ""))
     try:
         assumed: list[str] = []
-        device = find_card(row.get("gpu", ""), _number(row, "gpu_vram_gb"), assumed)
+        device = find_card(row.get("gpu", ""), number_in(row, "gpu_vram_gb"), assumed)
         foreign = any(word in row.get("framework", "").lower() for word in FOREIGN)
         workload = _workload(row, device, foreign, assumed)
         seconds, time_trouble = _seconds(row, workload)
@@ -119,17 +119,17 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     layers, width = _whole(row, "n_layer"), _whole(row, "n_embd")
     vocab, block = _whole(row, "vocab_size", most=1e7), _whole(row, "block_size", most=1e7)
     batch = _whole(row, "micro_batch", most=1e6)
-    gpus = int(_number(row, "n_gpus") or 1)
+    gpus = int(number_in(row, "n_gpus") or 1)
     if gpus < 1:
         raise UserError(f"n_gpus = {gpus} is not possible")
-    heads = _number(row, "n_head")
+    heads = number_in(row, "n_head")
     if heads is None or heads < 1:
         heads = max(1, round(width / 64))
         assumed.append("heads 64 wide")
     framework, optimizer = row.get("framework", "").lower(), row.get("optimizer", "").lower()
     tied = row.get("tied_embeddings", "").lower()
     text = f"{row.get('model', '')} {row.get('notes', '')} {framework}".lower()
-    d_ff = _number(row, "d_ff")
+    d_ff = number_in(row, "d_ff")
     modern = (
         bool(re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text))
         and "llm.c" not in framework
@@ -137,8 +137,8 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     gated = bool(d_ff) and bool(re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text))
     dtype, pure = dtype_of(row.get("dtype", ""), device, assumed)
     parallelism = row.get("parallelism", "").lower()
-    accumulation = _number(row, "grad_accum")
-    tokens = _number(row, "tokens_per_iter")
+    accumulation = number_in(row, "grad_accum")
+    tokens = number_in(row, "tokens_per_iter")
     if accumulation is None or accumulation <= 0:
         accumulation = tokens / (batch * block * gpus) if tokens and tokens > 0 else None
     if accumulation is None:
@@ -163,7 +163,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         accumulation=accumulation,
         dtype=dtype,
         gpus=gpus,
-        n_kv_head=int(_number(row, "n_kv_head") or heads),
+        n_kv_head=int(number_in(row, "n_kv_head") or heads),
         d_ff=int(d_ff) if d_ff else None,
         gated=gated,
         tied=tied != "no",
@@ -172,7 +172,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         dropout=dropout,
         compiled=foreign or (compiled.startswith("yes") if compiled else _compiles(framework)),
         flash=not flash.startswith("no"),
-        window=min(1.0, _number(row, "attn_window_factor") or 1.0),
+        window=min(1.0, number_in(row, "attn_window_factor") or 1.0),
         # logits that could not have been held were not held
         chunked_loss=foreign or "chunked" in text or "liger" in text or batch * block * vocab * 4 > device.memory_bytes,
         recompute=_recompute(row.get("act_ckpt", "").lower()),
@@ -257,14 +257,14 @@ def dtype_of(text: str, device: Device, assumed: list[str]) -> tuple[str, bool]:
 def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None]:
     """Measured seconds of a step, from milliseconds or tokens per second; they must agree where both are given."""
     per_step = w.tokens * w.accumulation * w.gpus
-    milliseconds, rate = _number(row, "ms_per_iter"), _number(row, "tokens_per_s")
+    milliseconds, rate = number_in(row, "ms_per_iter"), number_in(row, "tokens_per_s")
     if milliseconds is not None and milliseconds <= 0:
         return None, f"ms_per_iter = {milliseconds:g} is not possible"
     if rate is not None and rate <= 0:
         return None, f"tokens_per_s = {rate:g} is not possible"
     if milliseconds is None and rate is None:
         return None, None
-    tokens = _number(row, "tokens_per_iter")
+    tokens = number_in(row, "tokens_per_iter")
     if milliseconds is not None:
         if tokens and not 0.97 < tokens / per_step < 1.03:  # the rate is the safer of the two readings then
             return (per_step / rate, None) if rate else (milliseconds / 1e3 * per_step / tokens, None)
@@ -274,7 +274,7 @@ def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None
 
 
 def _memory(row: dict[str, str], device: Device) -> tuple[float | None, str | None]:
-    value = _number(row, "peak_vram_gb")
+    value = number_in(row, "peak_vram_gb")
     if value is None:
         return None, None
     if value <= 0:
@@ -284,7 +284,7 @@ def _memory(row: dict[str, str], device: Device) -> tuple[float | None, str | No
     return value, None
 
 
-def _number(row: dict[str, str], key: str) -> float | None:
+def number_in(row: dict[str, str], key: str) -> float | None:
     text = row.get(key, "").replace(",", "")
     if not text:
         return None
@@ -298,7 +298,7 @@ def _number(row: dict[str, str], key: str) -> float | None:
 
 
 def _whole(row: dict[str, str], key: str, most: float = 2e5) -> int:
-    number = _number(row, key)
+    number = number_in(row, key)
     if number is None:
         raise UserError(f"no {key} given")
     if not 1 <= number <= most or number != int(number):

@@ -1,6 +1,7 @@
 """Pictures for the README: `onecard plan` in a terminal as SVG, and its HTML report as PNG where Chromium is installed.
 
-python tools/picture.py        # writes docs/images/plan.svg and, with Chromium, docs/images/report.png
+python tools/picture.py        # writes docs/images/plan.svg and, with Chromium, docs/images/report.png;
+                               # after `make demo`, docs/images/demo-report.png too
 """
 
 import io
@@ -57,6 +58,9 @@ def main() -> int:
     (IMAGES / "plan.svg").write_text(terminal(show(document, "terminal", "en", WIDTH, True, "utf-8")), encoding="utf-8")
     if not page(show(document, "html", "en"), IMAGES / "report.png"):
         print("no Chromium here: docs/images/report.png was left as it is", file=sys.stderr)
+    demo = Path("onecard-demo/report.html")  # what `make demo` writes
+    if demo.is_file():
+        page(demo.read_text(encoding="utf-8"), IMAGES / "demo-report.png")
     return 0
 
 
