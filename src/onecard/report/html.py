@@ -54,7 +54,7 @@ p { margin: .4rem 0; }
 .headline dt { color: var(--soft); font-size: .9rem; margin: 0; }
 .headline dd { margin: 0; } .headline .value { font-size: 1.5rem; font-weight: 650; line-height: 1.35; }
 .sections { columns: 2; column-gap: .75rem; }
-section { padding: .9rem 1.1rem 1rem; margin: 0 0 .75rem; break-inside: avoid; overflow-wrap: anywhere; }
+section { padding: .9rem 1.1rem 1rem; margin: 0 0 .75rem; break-inside: avoid; overflow-wrap: break-word; }
 table { border-collapse: collapse; width: 100%; font-size: .93rem; margin: 0 0 .8rem; font-variant-numeric:
     tabular-nums; }
 section > :last-child { margin-bottom: 0; }
