@@ -33,13 +33,15 @@ class Crew:
     def __enter__(self) -> "Crew":
         home = str(Path(__file__).resolve().parents[2])  # so that a worker finds this very package
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        # One thread each: the crew is what is parallel (rayon is the tokenisers' pool). The rest keeps freed memory for
-        # the next batch: giving it back and faulting it in again took a fifth of the system time (0.47 to 0.39 s on 72 MB).
+        # One thread each: the crew is what is parallel (rayon is tokenizers' pool; fastokens has its own, whose second
+        # thread is in the other workers' way). The rest keeps freed memory for the next batch: giving it back and
+        # faulting it in again took a fifth of the system time (0.47 to 0.39 s on 72 MB).
         environment = {
             **os.environ,
             "PYTHONPATH": path,
             "PYTHONUTF8": "1",
             "RAYON_NUM_THREADS": "1",
+            "FASTOKENS_BPE_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
