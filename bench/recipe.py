@@ -1,12 +1,13 @@
 """Tokens and seconds to nanoGPT's final validation loss, its own recipe against recipe = "modern", in one run.
 
 python bench/recipe.py --nanogpt DIR --text tinyshakespeare.txt             characters; minutes
-python bench/recipe.py --nanogpt DIR --parquet prose.parquet                GPT-2's tokens; an hour
+python bench/recipe.py --nanogpt DIR --parquet prose.parquet                GPT-2's tokens; half an hour
 
 Both programs are eager and in fp32 and are judged on the same fixed validation tokens; on characters they take turns.
 The clock runs only in training steps: the median step of each turn, times its steps. The modern run is as long as
 `--share` of nanoGPT's tokens, and its keys are those that `recipe = "modern"` brings: nothing is tuned here but nanoGPT's
-learning rate on the prose, the best of whole runs at four rates and more (until the best is not the first or the last).
+learning rate on the prose, the best of runs of a quarter of the length, each with its own whole schedule, at four rates
+and more (until the best is neither the lowest nor the highest).
 """
 
 import argparse
@@ -114,21 +115,27 @@ def on_prose(nanogpt: str, parquet: Path, steps: int, share: float, threads: int
         gpt2_tokens(parquet, Path(folder))
         tokens = PROSE_BATCH * PROSE["block_size"]
         common = {"dataset": folder, "threads": threads, "eval_windows": PROSE_EVAL_WINDOWS}
-        theirs = {**common, **PROSE, "batch_size": PROSE_BATCH, "max_iters": steps, "warmup_iters": steps // 10}
-        sweep: dict[float, list[dict[str, float]]] = {}
+        theirs = {**common, **PROSE, "batch_size": PROSE_BATCH, "nanogpt": nanogpt}
+
+        def nanogpt_run(rate: float, steps: int) -> list[dict[str, float]]:
+            print(f"nanoGPT at a learning rate of {rate:g}, {steps} steps", flush=True)
+            schedule = {"learning_rate": rate, "max_iters": steps, "warmup_iters": steps // 10}
+            return whole_run("nanogpt", steps, tokens, **theirs, **schedule)
+
+        sweep: dict[float, float] = {}
         waiting = list(PROSE_RATES)
         while waiting:
             rate = waiting.pop(0)
-            print(f"nanoGPT at a learning rate of {rate:g}", flush=True)
-            sweep[rate] = whole_run("nanogpt", steps, tokens, nanogpt=nanogpt, learning_rate=rate, **theirs)
-            best = min(sweep, key=lambda r: sweep[r][-1]["loss"])
+            sweep[rate] = nanogpt_run(rate, steps // 4)[-1]["loss"]
+            best = min(sweep, key=sweep.__getitem__)
             if not waiting and best in (min(sweep), max(sweep)):
                 waiting.append(best / 2 if best == min(sweep) else best * 2)
+        found = nanogpt_run(best, steps)
         ours_steps = round(steps * share)
         ours = {**common, **modern_settings(PROSE, PROSE_BATCH, ours_steps, folder, 1337)}
         modern = whole_run("onecard", ours_steps, tokens, **ours)
-    ends = {f"{rate:g}": points[-1]["loss"] for rate, points in sorted(sweep.items())}
-    return {**verdict(sweep[best], modern), "goal": {"tokens": 0.25}, "sweep": ends}
+    rates = {f"{rate:g}": loss for rate, loss in sorted(sweep.items())}
+    return {**verdict(found, modern), "goal": {"tokens": 0.25}, "sweep": rates}
 
 
 def main() -> None:
