@@ -111,7 +111,7 @@ PIECES: dict[str, tuple[dict[str, Any], Patch | None]] = {
     "the recipe": ({}, None),
     # one piece taken away
     "without short convolutions": ({}, without(modern, "mix_recent", lambda x, taps, documents=None: x)),
-    "GELU for ReLU²": ({}, without(modern, "squared_relu", F.gelu)),
+    "GELU for ReLU²": ({}, without(modern.MLP, "activation", staticmethod(F.gelu))),
     "AdamW for Muon, 3e-3": ({"optimizer": "adamw", "learning_rate": 3e-3}, None),
     "AdamW for Muon, 1e-3": ({"optimizer": "adamw", "learning_rate": 1e-3}, None),
     "random projections for zeros": ({}, random_projections),

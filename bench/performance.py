@@ -66,7 +66,7 @@ def machine_line(result: dict[str, Any]) -> str:
     m = result["machine"]
     return (
         f"{result['date']}, {m['processor']}, {m['threads']} threads, {m['instructions']}, torch {m['torch']}; "
-        f"its best fp32 matmul: {m['matmul_flops'] / 1e9:.0f} GFLOPS."
+        f"its own fp32 matmul: {m['matmul_flops'] / 1e9:.0f} GFLOPS."
     )
 
 
@@ -84,6 +84,27 @@ def speed_section(result: dict[str, Any]) -> list[str]:
             f"| {words}, vocabulary {shape['vocab_size']:,} | {' | '.join(cells)} | {r['speed']:.2f} × | "
             f"{r['goal']['speed']} ×: {reached(r['speed'], r['goal']['speed'])} | {r['matmul_share']:.0%} | {r['memory']:.2f} × |"
         )
+    lines.append("")
+    for name, r in result["shapes"].items():
+        lines += wall(name, r)
+    return lines
+
+
+def wall(name: str, r: dict[str, Any]) -> list[str]:
+    """Where onecard's step goes, the goals beside speed, and what the step could be if all but its matmuls were free."""
+    step, alone = r["step_seconds"][r["onecard"]], r["matmuls_alone"]
+    spent = ", ".join(f"{kind} {seconds * 1e3:.1f}" for kind, seconds in r["profile"].items() if seconds > 0.01 * step)
+    lines = [f"**Shape {name}**, {r['onecard']}, one step of {step * 1e3:.1f} ms: {spent} ms."]
+    lines[0] += (
+        f" Its matrix products by themselves take {alone * 1e3:.1f} ms: were everything else free, the step would be "
+        f"{r['step_seconds'][r['nanogpt']] / alone:.2f} × as fast as nanoGPT's, at {r['matmul_share'] * step / alone:.0%} of the "
+        "rate of a large square product."
+    )
+    for key, words, at_most in (("matmul_share", "of the matmul rate", False), ("memory", "of its memory", True)):
+        if key in r["goal"]:
+            word = "at most" if at_most else "at least"
+            verdict = reached(r[key], r["goal"][key], at_most)
+            lines[0] += f" Goal: {word} {r['goal'][key]:.0%} {words}; here {r[key]:.0%}, {verdict}."
     return [*lines, ""]
 
 

@@ -3,6 +3,7 @@
     {"do": "steps", "count": 5}  →  {"seconds": [0.021, …], "cpu_seconds": […], "loss": 2.31}
     {"do": "eval"}               →  {"loss": 1.93}           the whole validation split, fixed windows; not in any clock
     {"do": "peak"}               →  {"bytes": 1234567}       the process's largest resident memory
+    {"do": "profile"}            →  {"matmul": 0.025, …}     seconds of a step by kind of work; onecard's only
 
 nanoGPT's step is its train.py's, line by line (same sampling, same schedule, same clipping), around its own model.py.
 """
@@ -104,6 +105,13 @@ class Onecard:
         self.done += 1
         return loss
 
+    def profile(self) -> dict[str, float]:
+        from onecard.train.profile import profile_steps
+
+        with tempfile.TemporaryDirectory() as folder:
+            found = profile_steps(self.step, Path(folder))
+        return {part.kind: part.share * found.step_seconds for part in found.parts}
+
     def eval(self) -> float:
         model = self.session.stepper.forward
         model.eval()
@@ -142,6 +150,8 @@ def main() -> None:
             answer = {"seconds": seconds, "cpu_seconds": cpu_seconds, "loss": loss}
         elif order["do"] == "eval":
             answer = {"loss": program.eval()}
+        elif order["do"] == "profile":
+            answer = program.profile()
         else:
             answer = {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
         print(json.dumps(answer), flush=True)

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import platform
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -48,13 +49,17 @@ class Program:
     def peak_bytes(self) -> int:
         return self._ask(do="peak")["bytes"]
 
+    def profile(self) -> dict[str, float]:
+        """Seconds of a step by kind of work."""
+        return self._ask(do="profile")
+
     def close(self) -> None:
         self._process.stdin.close()
         self._process.wait()
 
 
 def machine() -> dict[str, Any]:
-    """What a figure was measured on: the processor, its threads, versions, and its own best fp32 matmul rate."""
+    """What a figure was measured on: the processor, its threads, versions, and its own fp32 matmul rate."""
     import torch
 
     name = platform.processor() or platform.machine()
@@ -75,18 +80,18 @@ def machine() -> dict[str, Any]:
 
 
 def matmul_flops(size: int = 2048, tries: int = 12) -> float:
-    """The best of a few square matmuls: the rate that a step can at most approach."""
+    """The median of a few square matmuls: the rate that a step can at most approach, under the clock of the moment."""
     import time
 
     import torch
 
     a, b = torch.randn(size, size), torch.randn(size, size)
-    best = float("inf")
+    seconds = []
     for _ in range(tries):
         began = time.perf_counter()
         a @ b
-        best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / statistics.median(seconds)
 
 
 def store(name: str, result: dict[str, Any]) -> Path:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from onecard.config import RunConfig
+from onecard.train import model
 from onecard.train.lean import rms_norm, rotate, squared_relu
 from onecard.train.model import GPT, INIT_STD, Cache, attend, remember, same_document
 from onecard.train.shift import TAPS, mix_last, mix_recent
@@ -90,16 +91,8 @@ class Attention(nn.Module):
         return F.dropout(y, self.dropout, self.training) if self.dropout else y
 
 
-class MLP(nn.Module):
-    def __init__(self, config: RunConfig):
-        super().__init__()
-        self.dropout = config.dropout
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.c_proj(squared_relu(self.c_fc(x)))
-        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+class MLP(model.MLP):
+    activation = staticmethod(squared_relu)
 
 
 class Block(nn.Module):

@@ -77,7 +77,8 @@ class Stepper:
 
     def _accumulate(self, rows: Tensor, step: int, seed: int) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
-        torch.manual_seed(seed)
+        if self.config.dropout:  # the only thing in a step that draws; seeding every device's generator takes 0.4 ms
+            torch.manual_seed(seed)
         total_rows = self.config.batch_size * self.config.gradient_accumulation_steps
         total = torch.zeros((), device=rows.device)
         for part in rows.split(self.micro_batch):
