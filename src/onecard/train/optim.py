@@ -63,9 +63,10 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
 
 
 def eight_bit(device: str):
-    """bitsandbytes' AdamW, whose two moments take a byte each; it has kernels for CUDA cards only."""
-    if device != "cuda":
-        raise UserError(f"optimizer = 'adamw8bit' needs a CUDA card, not {device}", hint="leave optimizer at 'adamw'")
+    """bitsandbytes' AdamW, whose two moments take a byte each; it has kernels for CUDA cards and CPUs."""
+    if device not in ("cuda", "cpu"):
+        raise UserError(f"optimizer = 'adamw8bit' runs on cuda and cpu, not on {device}",
+                        hint="leave optimizer at 'adamw'")  # fmt: skip
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError:
