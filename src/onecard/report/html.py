@@ -75,7 +75,8 @@ ul { margin: .3rem 0 .8rem; padding-left: 1.2rem; } ul.fair { list-style: none; 
 .good { color: var(--good); } .fair .mark, .value.fair { color: var(--fair); } .bad { color: var(--bad); }
 .summary { border-color: var(--accent); font-size: 1.05rem; }
 footer { font-size: .85rem; margin-top: 1rem; }
-@media (max-width: 56rem) { .sections { columns: 1; } }
+@media (max-width: 70rem) { .sections { columns: 1; } }
+@media (max-width: 34rem) { .figures .value { white-space: normal; } section { overflow-x: auto; } }
 @media print { @page { margin: 14mm; }
   :root { color-scheme: light; --ink: #000; --soft: #444; --page: #fff; --card: #fff; --line: #bbb; --good: #0b5d25;
     --fair: #7a5200; --bad: #a40e26; --accent: #003d80;
