@@ -88,7 +88,7 @@ class Onecard:
 
         self.s = settings
         folder = tempfile.mkdtemp()
-        words = [f"{key}={value}" for key, value in settings.items()]
+        words = [f"{key}={value}" for key, value in settings.items() if key != "eval_windows"]
         words += [f"out_dir={folder}/run", "device=cpu", "dtype=float32"]
         self.stack = contextlib.ExitStack()
         workers = Workers("auto", torch.device("cpu"))
