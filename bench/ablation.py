@@ -27,7 +27,7 @@ from onecard.train.lean import rms_norm
 from onecard.train.loader import Loader
 from onecard.train.model import GPT
 from onecard.train.modern import ModernGPT, make_model
-from onecard.train.optim import lr_at, make_optimizer
+from onecard.train.optim import lr_at, make_optimizer, set_step_size
 from side_by_side import characters, store
 
 BATCH = 8
@@ -125,7 +125,8 @@ PIECES: dict[str, tuple[dict[str, Any], Patch | None]] = {
     "learning rate × 2": ({"learning_rate": 0.04}, None),
     "embedding rate × 3": ({}, without(muon, "EMBEDDING_SCALE", 3 * muon.EMBEDDING_SCALE)),
     "head rate × 2.5": ({}, without(muon, "HEAD_SCALE", 2.5 * muon.HEAD_SCALE)),
-    "momentum 0.9": ({}, without(muon, "MOMENTUM", 0.9)),
+    "momentum 0.95 from the start": ({}, without(muon, "MOMENTUM_FIRST", 0.95)),
+    "momentum 0.9": ({}, lambda: patch.multiple(muon, MOMENTUM_FIRST=0.9, MOMENTUM=0.9)),
     "batch 4": ({"batch_size": 4}, None),
     "batch 16": ({"batch_size": 16}, None),
     "weight decay 0.1": ({"weight_decay": 0.1}, None),
@@ -185,8 +186,7 @@ def loss_of(folder: str, changes: dict[str, Any], part: Patch | None, tokens: in
         loader = Loader(data.splits["train"], config.block_size, config.batch_size, seed)
         for step in range(config.max_iters):
             rows = loader.rows(step)
-            for group in optimizer.param_groups:
-                group["lr"] = lr_at(config, step) * group.get("lr_scale", 1.0)
+            set_step_size(optimizer, lr_at(config, step), step)
             optimizer.zero_grad(set_to_none=True)
             _, loss = model(rows[:, :-1], rows[:, 1:])
             loss.backward()

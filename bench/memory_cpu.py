@@ -50,13 +50,13 @@ def measured(config: RunConfig) -> int:
     vocab = config.shape.vocab_size
     rows = torch.randint(vocab, (micro * config.batch_size, config.block_size + 1))
     step.gradients(rows, 0, 1)
-    step.apply(1e-4)
+    step.apply(1e-4, 0)
     step.optimizer.zero_grad(set_to_none=True)
     held = rows.nbytes + sum(tensor.nbytes for tensor in model.parameters())
     held += sum(value.nbytes for state in step.optimizer.state.values() for value in state.values())
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as events:
         step.gradients(rows, 1, 1)
-        step.apply(1e-4)
+        step.apply(1e-4, 0)
     live = peak = 0
     for event in sorted(_allocations(events), key=lambda event: event[0]):
         live += event[1]

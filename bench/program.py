@@ -101,7 +101,7 @@ class Onecard:
         session = self.session
         rows = session.loader.rows(self.done)
         loss, _ = session.stepper.gradients(rows, self.done, self.done)
-        session.stepper.apply(lr_at(session.config, self.done))
+        session.stepper.apply(lr_at(session.config, self.done), self.done)
         self.done += 1
         return loss
 

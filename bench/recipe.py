@@ -26,7 +26,7 @@ CHARACTERS: dict[str, Any] = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_s
 CHARACTERS_NANOGPT = {
     "batch_size": 12, "max_iters": 2000, "learning_rate": 1e-3, "min_lr": 1e-4, "beta2": 0.99, "warmup_iters": 100,
 }  # fmt: skip
-CHARACTERS_BATCH = 8
+CHARACTERS_BATCH = 8  # the modern run's: with Muon more steps are worth more than quieter gradients (docs/LOG.md)
 
 # 7.1M parameters outside the embeddings
 PROSE: dict[str, Any] = {"n_layer": 4, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 50304}

@@ -100,7 +100,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
                 continue
         lr = lr_at(config, progress.position)
         if bad is None:
-            stepper.apply(lr)
+            stepper.apply(lr, step)
             progress.watch.learn(loss)
 
         # how far it is now

@@ -22,7 +22,8 @@ from onecard.config import RunConfig
 # a·X + b·X³ + c·X⁵ of each step, from Jordan's Muon: drives singular values into about [0.7, 1.2], fast rather than exact
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
-MOMENTUM = 0.95
+# Warmed up as in modded-nanogpt and nanochat: early gradients change too fast for a long memory of them.
+MOMENTUM_FIRST, MOMENTUM, MOMENTUM_STEPS = 0.85, 0.95, 300
 
 # Step sizes of AdamW's part, as multiples of learning_rate. The embedding's does not depend on the width; the head's falls
 # with its square root, as in nanochat, whose ratios these are (0.2 and 0.004 beside Muon's 0.02). Measured in docs/LOG.md.
@@ -30,6 +31,15 @@ EMBEDDING_SCALE = 10.0
 HEAD_SCALE = 5.5  # over sqrt(n_embd): 0.49 at a width of 128, 0.2 at 768
 VECTOR_SCALE = 0.5
 ADAM_EPSILON = 1e-10  # the head begins at zero with tiny gradients
+
+
+def momentum_at(step: int) -> float:
+    """Muon's momentum at a step of the run, 0 the first; from the step alone, so that a resume need not keep it.
+
+    >>> [round(momentum_at(step), 3) for step in (0, 150, 300, 10_000)]
+    [0.85, 0.9, 0.95, 0.95]
+    """
+    return MOMENTUM_FIRST + (MOMENTUM - MOMENTUM_FIRST) * min(step / MOMENTUM_STEPS, 1.0)
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
@@ -79,15 +89,14 @@ def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
             if parameters
         ],
         betas=(config.beta1, config.beta2),
-        momentum=MOMENTUM,
     )
 
 
 class Muon(torch.optim.Optimizer):
     """Groups with `muon` true hold matrices, out × in; a matrix of three times as many rows as columns is q, k and v."""
 
-    def __init__(self, groups: Iterable[dict], betas: tuple[float, float], momentum: float):
-        super().__init__(groups, {"lr": 0.02, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "muon": False})
+    def __init__(self, groups: Iterable[dict], betas: tuple[float, float]):
+        super().__init__(groups, {"lr": 0.02, "betas": betas, "momentum": MOMENTUM, "weight_decay": 0.0, "muon": False})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

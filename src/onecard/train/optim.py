@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
-from onecard.train.muon import make_muon
+from onecard.train.muon import make_muon, momentum_at
 
 
 def lr_at(config: RunConfig, position: float) -> float:
@@ -60,6 +60,13 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
     if config.optimizer == "adamw8bit":
         return eight_bit(device)(groups, **settings)
     return torch.optim.AdamW(groups, **settings, fused=device in ("cpu", "cuda", "mps"))
+
+
+def set_step_size(optimizer: torch.optim.Optimizer, lr: float, step: int) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_scale", 1.0)  # the modern recipe's groups differ by fixed ratios
+        if group.get("muon"):
+            group["momentum"] = momentum_at(step)
 
 
 def eight_bit(device: str):

@@ -104,7 +104,7 @@ class Turn:
         for step in range(count):
             began = time.perf_counter()
             self.stepper.gradients(self.rows, step, seed=step)
-            self.stepper.apply(1e-4)
+            self.stepper.apply(1e-4, step)
             machine.synchronize(self.rows.device)
             seconds.append(time.perf_counter() - began)
         return seconds

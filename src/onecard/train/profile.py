@@ -87,7 +87,7 @@ def profile_run(config: RunConfig, steps: int = 5) -> StepProfile:
             number = next(numbers)
             rows = session.loader.rows(number).to(device, non_blocking=True)
             session.stepper.gradients(rows, number, random_seed(config.seed, number, workers.rank))
-            session.stepper.apply(lr_at(session.config, number))
+            session.stepper.apply(lr_at(session.config, number), number)
 
         try:
             return profile_steps(step, Path(config.out_dir) / "profile", steps)

@@ -16,6 +16,7 @@ from onecard.errors import RunFailure
 from onecard.train.evals import documents
 from onecard.train.faults import Faults
 from onecard.train.machine import Precision, autocast
+from onecard.train.optim import set_step_size
 from onecard.train.workers import Workers
 
 _SCALE_ATTEMPTS = 40  # float16: the loss scale halves until the gradients are finite; 2^16 is gone after 16
@@ -52,9 +53,8 @@ class Stepper:
             self.scaler.update()  # only float16's range was exceeded: a smaller scale, the same step again
         return loss_now, norm_now
 
-    def apply(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr * group.get("lr_scale", 1.0)  # the modern recipe's groups differ by fixed ratios
+    def apply(self, lr: float, step: int) -> None:
+        set_step_size(self.optimizer, lr, step)
         if self.scaler.is_enabled():
             self.scaler.step(self.optimizer)
             self.scaler.update()
