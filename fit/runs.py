@@ -33,6 +33,7 @@ FOREIGN = (
     "c++/cuda",
     "rust",
 )
+_NANOGPT = re.compile(r"nano.?gpt")
 # A name that several boards carry, where the row does not say which: the one people rent most.
 USUAL = {
     "A100": "A100 SXM 40GB", "A100 40GB": "A100 SXM 40GB", "A100 80GB": "A100 SXM 80GB", "H100": "H100 SXM",
@@ -182,10 +183,15 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,
-        spare_logits="nanogpt" in framework,  # `logits, loss = model(X, Y)`: they are handed back, and named
-        keeps_logits="nanogpt" in framework,
-        buckets="ddp" in parallelism and "zero" not in parallelism,
-        **_habits(framework, f"{text} {row.get('evidence', '')}".lower(), flash.startswith("no")),
+        kept_half_bytes=bool(re.search(r"fp8|float8", row.get("dtype", "").lower())) and not foreign,
+        **{
+            "spare_logits": _NANOGPT.search(framework) is not None,  # `logits, loss = model(X, Y)`: handed back, and named
+            "keeps_logits": _NANOGPT.search(framework) is not None,
+            "buckets": "ddp" in parallelism and "zero" not in parallelism,
+            "split_optimizer": "zero" in parallelism,
+            **_habits(framework, f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower(), flash.startswith("no")),
+            **_nanochat(framework, text + row.get("flags", "").lower(), layers, gpus, device),
+        },
     )  # fmt: skip
 
 
@@ -197,6 +203,31 @@ def _habits(framework: str, text: str, by_hand: bool) -> dict[str, Any]:
         own = by_hand and "pytorch ln" not in text  # the book replaces its own LayerNorm and GELU along the way
         return {"modules": "scratch" if own else "own", "loss_outside": True}
     return {}
+
+
+def _nanochat(framework: str, text: str, layers: int, gpus: int, device: Device) -> dict[str, Any]:
+    """What nanochat's and modded-nanogpt's modules do that nanoGPT's do not, read in their sources.
+
+    Embeddings and the stream are bf16, all else fp32; the loss alone is returned; the optimizer's memory is split between
+    the cards, without DistributedDataParallel. Since January 2026 every other layer of nanochat has value embeddings;
+    before, its attention went through torch's dispatcher, which takes cuDNN's kernel on Hopper.
+    """
+    if not re.search(r"nanochat|autoresearch|modded", framework):
+        return {}
+    values = re.search(r"value.?emb|\bve\b|sssl|sliding|window|autoresearch|2026", f"{framework} {text}")
+    tables = 0
+    if values:
+        tables = (layers + 1) // 2 if "modded" not in framework else min(3, layers)
+    return {
+        "half_stream": True,
+        "value_tables": tables,
+        "returns_logits": False,
+        "spare_logits": False,
+        "keeps_logits": False,
+        "buckets": gpus > 1,  # gradients stacked for the exchange, still held when the next step begins
+        "split_optimizer": gpus > 1,
+        "turned_copies": not values and "modded" not in framework and device.architecture == "Hopper",
+    }
 
 
 def _dropout(text: str) -> float:
@@ -221,9 +252,16 @@ def _fuses(framework: str) -> bool:
 
 
 def _optimizer(text: str) -> str:
-    if "muon" in text or "soap" in text or "shampoo" in text:
+    if re.search(r"muon|soap|shampoo", text):
         return "muon"
-    return "adamw8bit" if "8bit" in text or "8-bit" in text else "adamw"
+    if re.search(r"8.?bit", text):
+        return "adamw8bit"
+    if "adam" in text:
+        return "adamw"
+    for name in ("adafactor", "lion"):
+        if name in text:
+            return name
+    return ("momentum" if "moment" in text or "nesterov" in text else "sgd") if "sgd" in text else "adamw"
 
 
 def _recompute(text: str) -> str:

@@ -38,7 +38,7 @@ from onecard.train.workers import Workers
 
 with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit
     warnings.simplefilter("ignore", DeprecationWarning)
-    from torch._inductor import compile_fx
+    from torch._inductor import compile_fx, ir
     from torch._inductor import config as inductor_config
     from torch._inductor.debug import DebugContext
     from torch._inductor.graph import GraphLowering
@@ -137,7 +137,9 @@ def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **k
 def _as_on_cuda(mixed: bool) -> Iterator[None]:
     """Some functions do on a CPU what they would not do on a card."""
     originals = F.scaled_dot_product_attention, F.dropout, F.softmax
-    own_gelu = model_module.gelu
+    own_gelu, own_is_cpu = model_module.gelu, ir.is_cpu
+    # for a CPU Inductor writes out every tanh, exp and log that is read twice; for a card it computes them again
+    ir.is_cpu = lambda node: False
     model_module.gelu = lambda x: F.gelu(x, approximate="tanh")  # the trainer's own is for CPUs
     F.scaled_dot_product_attention = _cuda_attention
     F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
@@ -149,7 +151,7 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
         yield
     finally:
         F.scaled_dot_product_attention, F.dropout, F.softmax = originals
-        model_module.gelu = own_gelu
+        model_module.gelu, ir.is_cpu = own_gelu, own_is_cpu
 
 
 def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:

@@ -155,7 +155,7 @@ def attention_work(w: Workload, device: Device, fit: Fit) -> float:
 def micro_bytes(w: Workload, fit: Fit) -> float:
     """Bytes that one micro-batch moves outside the matmuls."""
     e = _DTYPE_BYTES[w.dtype]  # bytes of an activation
-    r = 2 if w.pure else 4  # bytes of the residual stream
+    r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
     width, ff, kv = w.n_embd, w.ff_width, w.kv_width
     gate = 2 if w.gated else 1
     qkv = width + 2 * kv

@@ -50,6 +50,12 @@ class Workload:
     loss_outside: bool = False  # the compiled model gives logits, and an eager loss follows
     modules: Literal["own", "transformers", "scratch"] = "own"  # whose layers: some keep more for the backward pass
     buckets: bool = False  # DistributedDataParallel keeps a second copy of the gradients
+    half_stream: bool = False  # embeddings and residual stream in the matmul's dtype, all other weights in fp32
+    value_tables: int = 0  # more embeddings, added to the values of as many layers (nanochat, modded-nanogpt)
+    kept_half_bytes: bool = False  # fp8 matmuls: their inputs are kept for the backward pass in one byte
+    split_optimizer: bool = False  # each card keeps its share of the optimizer's memory (ZeRO)
+    returns_logits: bool = True  # the compiled model hands them back; else their gradient takes their place
+    turned_copies: bool = False  # queries and keys once more, in the order of an attention kernel that asks for it
 
     @classmethod
     def of(cls, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":

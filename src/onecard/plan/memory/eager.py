@@ -30,7 +30,7 @@ class Block:
 
 
 def block(s: Sizes) -> Block:
-    n, r, x, w = s.tokens, s.matmul, s.residual, s.work
+    n, r, x, w = s.tokens, s.matmul, s.stream, s.work
     width, heads, length = w.n_embd, w.n_head, w.block_size
     stream = x * width * n
     norm = (s.norm_stats + r * width) * n
@@ -84,7 +84,7 @@ def _costly(s: Sizes) -> int:
 def moments(w: Workload) -> list[Moment]:
     s = Sizes(w)
     b = block(s)
-    n, r, x = s.tokens, s.matmul, s.residual
+    n, r, x, y = s.tokens, s.matmul, s.stream, s.residual
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream = x * width * n
@@ -96,7 +96,7 @@ def moments(w: Workload) -> list[Moment]:
     if w.modern and not s.mixed:
         head_in -= r * width * n  # its norm keeps its output alone
     fresh = stream if s.mixed else 0
-    pending = x * table if w.tied else 0  # the head's gradient waits for the embedding's, its other half
+    pending = y * table if w.tied else 0  # the head's gradient waits for the embedding's, its other half
     first = s.base(gradients=0)
     found: list[Moment] = []
 
@@ -145,7 +145,7 @@ def moments(w: Workload) -> list[Moment]:
         weight = r * width * w.ff_width
         at(grads, cast, saved + again + mlp + weight, pending)
         if s.mixed:  # the MLP's gradient, cast, when half of its activations are gone
-            at(grads, cast, saved + again + stream + x * width * w.ff_width, pending)
+            at(grads, cast, saved + again + stream + y * width * w.ff_width, pending)
         at(grads, cast - mlp_cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
         if w.recompute != "none":
             at(grads, cast - mlp_cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
