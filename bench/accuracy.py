@@ -16,7 +16,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.runs import Run, read_runs  # noqa: E402
+from fit.memory import reading_of  # noqa: E402
+from fit.runs import Run, all_runs, read_runs  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
@@ -25,7 +26,6 @@ from onecard.plan.memory import step_memory  # noqa: E402
 from onecard.plan.result import Range  # noqa: E402
 from onecard.plan.speed import workload_time  # noqa: E402
 
-GB = 1e9
 RULE_MFU = 0.4  # the rule of thumb: a well-fed card reaches 40 % of its peak
 
 
@@ -66,15 +66,8 @@ def _memory(run: Run, fit: Any = None) -> Answer:
         memory = step_memory(run.workload, run.device, fit)
     except (ArithmeticError, ValueError, KeyError) as error:
         return Answer(**base, skipped=f"no memory model: {error}")
-    method = run.row.get("vram_method", "").lower()
-    reading = memory.process
-    if "allocated" in method:
-        reading = memory.allocated
-    elif "reserved" in method:
-        reading = memory.reserved
-    gib = "torch" in method and "reserved" in method  # scripts that divide by 1024³ and print "GB"
-    unit = 2**30 if gib else GB
-    return _answer(base, reading.scaled(1 / unit), run.memory_gb, "no memory was measured")
+    reading = reading_of(memory, run)
+    return _answer(base, reading.scaled(1 / run.memory_unit), run.memory_gb, "no memory was measured")
 
 
 def _answer(base: dict[str, Any], found: Range, measured: float | None, nothing: str) -> Answer:
@@ -151,13 +144,13 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", type=Path)
+    parser.add_argument("tables", type=Path, nargs="+", metavar="RUNS.csv")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--cross-validate", action="store_true", help="refit, leaving each family out")
     parser.add_argument("--quality", default="", help="only rows of these qualities, e.g. AB; default: all")
     args = parser.parse_args(argv)
     try:
-        runs = read_runs(args.table)
+        runs = [run for table in args.tables for run in read_runs(table)]
     except OnecardError as error:
         print(f"accuracy: {error}", file=sys.stderr)
         return error.exit_code
@@ -166,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     fits = memory_fits = None
     if args.cross_validate:
         from fit.memory import cross_validated
-        from fit.speed import all_runs, fit_speed, leave_out, spread
+        from fit.speed import fit_speed, leave_out, spread
 
         known = all_runs()
         held_out = leave_out(known)

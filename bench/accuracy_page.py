@@ -84,13 +84,13 @@ def table(
 
 
 def main() -> int:
-    runs = str(ROOT / "fit" / "data" / "public_runs.csv")
-    held_out = answer(accuracy.main, runs, "--cross-validate", "--quality", "AB")
+    tables = [ROOT / "fit" / "data" / name for name in ("public_runs.csv", "extra_runs.csv")]
+    held_out = answer(accuracy.main, *map(str, tables), "--cross-validate", "--quality", "AB")
     losses = answer(loss_accuracy.main, str(ROOT / "fit" / "data" / "public_losses.csv"),
                     str(ROOT / "fit" / "data" / "public_curves.csv"), "--cross-validate")  # fmt: skip
-    from fit.runs import read_runs
+    from fit.runs import all_runs
 
-    cards = {run.id: run.device.name for run in read_runs(Path(runs)) if run.device}
+    cards = {run.id: run.device.name for run in all_runs() if run.device}
     IMAGES.mkdir(parents=True, exist_ok=True)
     pictures = {
         "accuracy-time.svg": plot([r for r in held_out["rows"] if r["kind"] == "time"], cards, "Seconds a step, families never seen", "s"),

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.runs import DATA, Run, read_runs  # noqa: E402
+from fit.runs import Run, all_runs  # noqa: E402
 from onecard.plan.memory import StepMemory, step_memory  # noqa: E402
 from onecard.plan.result import Range  # noqa: E402
 from onecard.units import MIB  # noqa: E402
@@ -37,23 +37,20 @@ class Reading:
     bytes: float
 
 
-def readings(path: Path = DATA / "public_runs.csv") -> list[Reading]:
+def readings() -> list[Reading]:
     """The PyTorch rows with a memory reading that is not a guess."""
     found = []
-    for run in read_runs(path):
+    for run in all_runs():
         if run.workload is None or run.memory_gb is None or run.foreign or run.quality == "C":
             continue
-        method = run.row.get("vram_method", "").lower()
-        unit = 2**30 if "reserved" in method else 1e9  # scripts that print reserved memory divide by 1024³
-        found.append(Reading(run, run.memory_gb * unit))
+        found.append(Reading(run, run.memory_gb * run.memory_unit))
     return found
 
 
 def reading_of(memory: StepMemory, run: Run) -> Range:
-    method = run.row.get("vram_method", "").lower()
-    if "allocated" in method:
-        return memory.allocated
-    return memory.reserved if "reserved" in method else memory.process
+    """What the row's author read: the allocator's own count, what it holds, or what the card shows."""
+    readings = {"allocated": memory.allocated, "reserved": memory.reserved, "process": memory.process}
+    return readings[run.memory_reading]
 
 
 def error(reading: Reading, fit: dict[str, Any]) -> float:
@@ -156,7 +153,7 @@ def main() -> int:
     inside = [-high <= off / (1 + off) <= low for errors in families.values() for off in errors]
     print(f"the range of {-low:+.1%} to {high:+.1%} holds {statistics.mean(inside):.0%} of the rows, left out")
     answer = {
-        "source": "fit/memory.py over fit/data/public_runs.csv, PyTorch rows of quality A and B",
+        "source": "fit/memory.py over fit/data/public_runs.csv and extra_runs.csv, PyTorch rows of quality A and B",
         **{key: round(value, 4) for key, value in values.items()},
         **FIXED,
         "spread": [low, high],

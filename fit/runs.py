@@ -52,13 +52,32 @@ class Run:
     workload: Workload | None
     device: Device | None
     step_seconds: float | None  # measured
-    memory_gb: float | None  # measured, 10⁹ bytes unless memory_method says GiB
+    memory_gb: float | None  # measured, in memory_unit
     trouble: str | None  # why it cannot be predicted
     time_trouble: str | None = None  # why there is no time to compare with, where there is something odd
     memory_trouble: str | None = None
     assumed: tuple[str, ...] = ()  # what the row left open and was taken for granted
     foreign: bool = False  # not PyTorch: predicted as what PyTorch would do
     quality: str = ""
+
+    @property
+    def memory_reading(self) -> str:
+        """Which memory the row's author read: "allocated", "reserved" or "process" (nvidia-smi and all that is like it)."""
+        method = self.row.get("vram_method", "").lower()
+        if re.search(r"reserved|cached", method):
+            return "reserved"
+        return "allocated" if "alloc" in method and not re.search(r"nvidia|smi|total|minus|used", method) else "process"
+
+    @property
+    def memory_unit(self) -> float:
+        """Bytes of one unit of memory_gb. Scripts that print torch's reserved memory as "GB" divide by 1024³."""
+        method = self.row.get("vram_method", "").lower()
+        return 2**30 if "gib" in method or ("torch" in method and "reserved" in method) else 1e9
+
+
+def all_runs() -> list[Run]:
+    """Every public run that the constants are fitted on."""
+    return read_runs(DATA / "public_runs.csv") + read_runs(DATA / "extra_runs.csv")
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -173,7 +192,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         dropout=dropout,
         compiled=foreign or (compiled.startswith("yes") if compiled else _compiles(framework)),
         flash=not flash.startswith("no"),
-        window=min(1.0, number_in(row, "attn_window_factor") or 1.0),
+        window=_window(row, text),
         # logits that could not have been held were not held
         chunked_loss=foreign or "chunked" in text or "liger" in text or batch * block * vocab * 4 > device.memory_bytes,
         recompute=_recompute(row.get("act_ckpt", "").lower()),
@@ -203,6 +222,15 @@ def _habits(framework: str, text: str, by_hand: bool) -> dict[str, Any]:
         own = by_hand and "pytorch ln" not in text  # the book replaces its own LayerNorm and GELU along the way
         return {"modules": "scratch" if own else "own", "loss_outside": True}
     return {}
+
+
+def _window(row: dict[str, str], text: str) -> float:
+    """Attention's share of what full causal attention would do; a pattern like SSSL has quarter windows at its S."""
+    given = number_in(row, "attn_window_factor")
+    if given is not None and given > 0:
+        return min(1.0, given)
+    pattern = re.search(r"\bs+l\b", f"{text} {row.get('flash_sdpa', '').lower()}")
+    return (0.25 * (len(pattern[0]) - 1) + 1) / len(pattern[0]) if pattern else 1.0
 
 
 def _nanochat(framework: str, text: str, layers: int, gpus: int, device: Device) -> dict[str, Any]:

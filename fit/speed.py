@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.runs import DATA, Run, find_card, read_runs  # noqa: E402
+from fit.runs import DATA, Run, all_runs, find_card  # noqa: E402
 from onecard.errors import UserError  # noqa: E402
 from onecard.facts.gpus import all_gpus  # noqa: E402
 from onecard.plan.speed import Fit, step_parts  # noqa: E402
@@ -217,10 +217,6 @@ def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def all_runs() -> list[Run]:
-    return read_runs(DATA / "public_runs.csv") + read_runs(DATA / "extra_runs.csv")
 
 
 def main() -> int:
