@@ -182,10 +182,10 @@ def main(argv: list[str] | None = None) -> int:
     fits = memory_fits = None
     if args.cross_validate:
         from fit.memory import cross_validated
-        from fit.speed import fit_speed, leave_out, spread
+        from fit.speed import fit_speed, held_out_fits, spread
 
         known = all_runs()
-        held_out = leave_out(known)
+        held_out = held_out_fits(known)
         fits = {}
         for family in sorted({run.family for run in runs}):
             others = [run for run in known if run.family != family]

@@ -17,6 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from fit.held_out import leave_out  # noqa: E402
 from fit.runs import Run, all_runs  # noqa: E402
 from onecard.plan.memory import StepMemory, step_memory  # noqa: E402
 from onecard.plan.result import Range  # noqa: E402
@@ -92,12 +93,9 @@ def fit_memory(readings: list[Reading]) -> dict[str, float]:
     return values
 
 
-def leave_out(readings: list[Reading]) -> dict[str, dict[str, float]]:
+def held_out_fits(readings: list[Reading]) -> dict[str, dict[str, float]]:
     """Constants for each family, fitted on all the others."""
-    return {
-        family: fit_memory([reading for reading in readings if reading.run.family != family])
-        for family in sorted({reading.run.family for reading in readings})
-    }
+    return leave_out(readings, lambda reading: reading.run.family, fit_memory)
 
 
 def spread(readings: list[Reading], held_out: dict[str, dict[str, float]]) -> list[float]:
@@ -126,7 +124,7 @@ def spread(readings: list[Reading], held_out: dict[str, dict[str, float]]) -> li
 def cross_validated(families: set[str]) -> dict[str, dict[str, Any]]:
     """For each family, constants and range from the readings of all others."""
     known = readings()
-    held_out = leave_out(known)
+    held_out = held_out_fits(known)
     fits = {}
     for family in families:
         others = [reading for reading in known if reading.run.family != family]
@@ -136,7 +134,7 @@ def cross_validated(families: set[str]) -> dict[str, dict[str, Any]]:
 
 def main() -> int:
     known = readings()
-    held_out = leave_out(known)
+    held_out = held_out_fits(known)
     families: dict[str, list[float]] = {}
     for reading in known:
         off = error(reading, _whole(held_out[reading.run.family]))

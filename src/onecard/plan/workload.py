@@ -8,12 +8,14 @@ kept in bf16, sharded optimizers. Both become a Workload, so one model predicts 
 (16384, 32.0, 32)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from onecard.config import ModelShape, RunConfig
+from onecard.facts.gpus import Device
 
 Recompute = Literal["none", "cheap", "block"]
+NO_COMPILER = ("Maxwell", "Pascal")  # Triton: "only supports devices of CUDA Capability >= 7.0"
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,12 @@ class Workload:
             optimizer=config.optimizer,
             mask_documents=config.mask_documents,
         )
+
+    @classmethod
+    def on(cls, device: Device, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
+        """The same as this device runs it: Triton needs compute capability 7.0, so older cards run it uncompiled."""
+        work = cls.of(config, dtype, gpus)
+        return replace(work, compiled=False) if device.architecture in NO_COMPILER else work
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "Workload":

@@ -124,6 +124,9 @@ def moments(w: Workload) -> list[Moment]:
         head_grad = r * table
     # the last layer's backward pass
     at(0, casts + b.cast, kept + b.widest, zeros + head_grad)
+    if not w.flash and w.recompute == "none":  # and its attention's, when the MLP is done: the scores' gradient
+        up = (3 if w.gated else 2) * r * w.ff_width * n
+        at(0, casts, kept + r * w.n_head * w.block_size * n + stream - up, zeros + head_grad)
     # the first layer's, when the gradients of all others are there
     new = s.weight_bytes
     others = new - y * (s.layer_parameters + (0 if w.modern else w.block_size * width)) - s.stream * table

@@ -57,8 +57,10 @@ def block(s: Sizes) -> Block:
         again_extra += -r * scores if w.recompute == "cheap" else qkv
         backward_extra = (widest - saved) * scores - out
     turned = 4 * out if w.modern else 0  # queries and keys, normalised, and once more turned
-    attention = stream + norm + turned + inner + dropped
-    whole = attention + stream + norm + s.mlp_bytes + dropped + s.foreign_bytes
+    # taps that stop at a document's end are not fused: three products are kept, and who is in whose document
+    taps = 3 * (stream + n) if w.modern and w.mask_documents else 0
+    attention = stream + norm + turned + inner + dropped + taps
+    whole = attention + stream + norm + s.mlp_bytes + dropped + taps + s.foreign_bytes
     kept = {"none": whole, "block": stream, "cheap": stream + _costly(s)}[w.recompute]
     forward = attention + forward_extra if w.flash or w.recompute == "none" else first
     return Block(kept, whole, attention, forward, again_extra, backward_extra)

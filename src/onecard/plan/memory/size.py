@@ -137,7 +137,7 @@ class Sizes:
     def base(self, gradients: int = 0) -> Moment:
         """What is there at every moment of a steady step."""
         w = self.work
-        weight = self.weight_bytes
+        weight = self.weight_bytes // (w.gpus if w.sharded else 1)
         return {
             "weights": weight,
             "gradients": (weight if w.accumulation > 1 else 0) + (weight if w.buckets else 0) + gradients,
@@ -151,14 +151,14 @@ class Sizes:
         """The step itself: all gradients, and what the optimizer needs for its own arithmetic."""
         w = self.work
         moment = self.base()
-        weight = self.weight_bytes
-        share = w.gpus if w.split_optimizer else 1
+        weight = self.weight_bytes // (w.gpus if w.sharded else 1)
+        share = w.gpus if w.split_optimizer and not w.sharded else 1
         moment["gradients"] += weight if w.accumulation <= 1 else 0
         if w.optimizer == "muon":
-            # the momentum ahead, the last group's updates, then the largest group (the MLP's) stacked, in half
-            # precision, normalised, multiplied: train/muon.py
+            # the momentum ahead, the last group's updates, then the largest group (the MLP's) stacked, orthogonal in half
+            # precision beside its Gram matrices, and back in full: train/muon.py
             square = w.n_layer * w.n_embd * w.n_embd
-            extra = self.residual * w.n_layer * w.layer_params + 16 * square + (32 + 48 + 8) * square
+            extra = self.residual * w.n_layer * w.layer_params + 16 * square + (32 + 16 + 4 + 32) * square
             moment["optimizer"] += extra // share
         elif not w.fused_optimizer:
             moment["optimizer"] += weight // share  # torch's foreach loops keep the root of the second moment
@@ -178,4 +178,4 @@ class Sizes:
             full -= self.residual * w.n_layer * w.layer_params
         elif w.optimizer in MOMENTS:
             full = MOMENTS[w.optimizer] * self.weight_bytes
-        return full // (w.gpus if w.split_optimizer else 1)
+        return full // (w.gpus if w.split_optimizer or w.sharded else 1)
