@@ -86,8 +86,8 @@ def test_words_that_strangers_write(tmp_path: Path):
         {"flash_sdpa": "eager"}, {"act_ckpt": "gradient checkpointing"}, {"optimizer": "paged_adamw_8bit"},
         {"optimizer": "Adafactor"}, {"optimizer": "SGD"}, {"framework": "HF Trainer", "compile": ""}, {"framework": "minGPT"},
         {"framework": "litgpt"}, {"framework": "modded-nanogpt"}, {"framework": "nanochat"}, {"framework": "llm.c"},
-        {"n_layer": "", "n_embd": "", "n_head": "", "model": "gpt2-medium", "micro_batch": "2"}, {"gpu": "T4"},
-        {"gpu": "8xH100", "n_gpus": "", "parallelism": "FSDP"}, {"gpu": "GTX 1080 Ti"}, {"peak_vram_gb": "~8.1 GB"},
+        {"n_layer": "", "n_embd": "", "n_head": "", "model": "gpt2-medium", "micro_batch": "2"}, {"gpu": "T4", "dtype": "fp16"},
+        {"gpu": "8xH100", "n_gpus": "", "parallelism": "FSDP"}, {"gpu": "GTX 1080 Ti", "dtype": "fp32"}, {"peak_vram_gb": "~8.1 GB"},
     ]  # fmt: skip
     path = tmp_path / "runs.csv"
     rows = [ROW, *({**ROW, **change, "id": str(i)} for i, change in enumerate([*same, *other]))]
