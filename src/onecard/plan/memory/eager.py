@@ -56,7 +56,10 @@ def block(s: Sizes) -> Block:
         first += r * scores if w.recompute == "cheap" else 0
         again_extra += -r * scores if w.recompute == "cheap" else qkv
         backward_extra = (widest - saved) * scores - out
-    turned = 4 * out if w.modern else 0  # queries and keys, normalised, and once more turned
+        if w.modern:  # what is normed and turned is there before its copies are
+            forward_extra, again_extra = forward_extra + 3 * out, again_extra + 7 * out
+    # queries and keys, normalised, and once more turned; written-out attention keeps its own copies of the latter
+    turned = (4 if w.flash else 2) * out if w.modern else 0
     # taps that stop at a document's end are not fused: three products are kept, and who is in whose document
     taps = 3 * (stream + n) if w.modern and w.mask_documents else 0
     attention = stream + norm + turned + inner + dropped + taps
