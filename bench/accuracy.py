@@ -9,6 +9,7 @@ source family, from the public runs of all other families: what it says is about
 
 import argparse
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.runs import Run, read_runs  # noqa: E402
+from fit.memory import reading_of  # noqa: E402
+from fit.runs import Run, all_runs, read_runs  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.plan.flops import model_flops  # noqa: E402
 from onecard.plan.memory import step_memory  # noqa: E402
 from onecard.plan.result import Range  # noqa: E402
-from onecard.plan.speed import workload_time  # noqa: E402
+from onecard.plan.speed import link_bandwidth, workload_time  # noqa: E402
 
-GB = 1e9
+PEER_INSTALL = "pip install --no-deps llm-analysis fire termcolor"  # its own pins would pull an old huggingface-hub
+PEER_EFFICIENCY = 0.5  # "~0.5 for LLM training", llm_analysis/constant.py; its default of 1 is the card's peak
 RULE_MFU = 0.4  # the rule of thumb: a well-fed card reaches 40 % of its peak
 
 
@@ -66,15 +69,8 @@ def _memory(run: Run, fit: Any = None) -> Answer:
         memory = step_memory(run.workload, run.device, fit)
     except (ArithmeticError, ValueError, KeyError) as error:
         return Answer(**base, skipped=f"no memory model: {error}")
-    method = run.row.get("vram_method", "").lower()
-    reading = memory.process
-    if "allocated" in method:
-        reading = memory.allocated
-    elif "reserved" in method:
-        reading = memory.reserved
-    gib = "torch" in method and "reserved" in method  # scripts that divide by 1024³ and print "GB"
-    unit = 2**30 if gib else GB
-    return _answer(base, reading.scaled(1 / unit), run.memory_gb, "no memory was measured")
+    reading = reading_of(memory, run)
+    return _answer(base, reading.scaled(1 / run.memory_unit), run.memory_gb, "no memory was measured")
 
 
 def _answer(base: dict[str, Any], found: Range, measured: float | None, nothing: str) -> Answer:
@@ -91,42 +87,62 @@ def rule_of_thumb(runs: list[Run]) -> list[Answer]:
         w = run.workload
         flops = model_flops(w) * w.tokens * w.accumulation
         seconds = flops / (RULE_MFU * run.device.peak_flops(w.dtype))
-        answers.append(
-            Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds)
-        )
+        answers.append(_exact(run, "time", seconds, run.step_seconds))
     return answers
 
 
 def llm_analysis(runs: list[Run]) -> list[Answer] | None:
-    """The same rows by llm-analysis, where it is installed; None where it is not. Its own defaults, but the row's shape."""
+    """The same rows by llm-analysis, where it is installed; None where it is not. Told the row's shape, batch, card and
+    flash attention, and the half of the peak that its own documentation expects of training; it knows no compiler."""
     try:
-        from llm_analysis.analysis import LLMAnalysis
-        from llm_analysis.config import GPUConfig, ModelConfig
+        logging.disable(logging.WARNING)  # it prints a page for every model
+        from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis
+        from llm_analysis.config import DtypeConfig, GPUConfig, ModelConfig, ParallelismConfig
     except ImportError:
         return None
     answers = []
     for run in runs:
-        if run.workload is None or run.device is None or run.step_seconds is None:
+        if run.workload is None or run.device is None or (run.step_seconds is None and run.memory_gb is None):
             continue
         w, d = run.workload, run.device
+        bits = 32 if w.dtype in ("float32", "tf32") else 16
         try:
-            model = ModelConfig(name="row", num_layers=w.n_layer, n_head=w.n_head, hidden_dim=w.n_embd,
-                                vocab_size=w.vocab_size, max_seq_len=w.block_size, ffn_embed_dim=w.ff_width,
-                                num_key_value_heads=w.n_kv_head or w.n_head)  # fmt: skip
-            gpu = GPUConfig(name="row", mem_per_GPU_in_GB=d.memory_bytes / 2**30, hbm_bandwidth_in_GB_per_sec=d.bandwidth / 1e9,
-                            intra_node_bandwidth_in_GB_per_sec=300, inter_node_bandwidth_in_GB_per_sec=25,
-                            peak_fp16_TFLOPS=d.peak_flops(w.dtype) / 1e12)  # fmt: skip
-            found = LLMAnalysis(model, gpu, flops_efficiency=None, hbm_memory_efficiency=None).training(
+            model = ModelConfig("row", w.n_layer, w.n_head, w.n_embd, w.vocab_size, w.block_size, w.n_kv_head or w.n_head,
+                                ffn_embed_dim=w.ff_width, expansion_ratio=w.ff_width / w.n_embd)  # fmt: skip
+            gpu = GPUConfig("row", d.memory_bytes / 2**30, d.bandwidth / 1e9, link_bandwidth(d, w.nvlink) / 1e9, 8e-6,
+                            d.peak_flops(w.dtype) / 1e12)  # fmt: skip
+            found = LLMAnalysis(model, gpu, DtypeConfig("row", bits, bits, bits), ParallelismConfig(dp_size=w.gpus),
+                                flops_efficiency=PEER_EFFICIENCY).training(
                 batch_size_per_gpu=w.batch_size, gradient_accumulation_steps=max(1, round(w.accumulation)),
-                seq_len=w.block_size, total_num_tokens=1, dp_size=w.gpus, output_dir=None,
+                seq_len=w.block_size, flash_attn=w.flash, softmax_dropout=w.dropout > 0, mlp_gated_linear_units=w.gated,
+                total_num_tokens=w.tokens * max(1, round(w.accumulation)) * w.gpus,
+                ds_zero=DSZeRO.STAGE_3 if w.sharded else DSZeRO.STAGE_1 if w.split_optimizer else DSZeRO.NONE,
+                activation_recomputation=ActivationRecomputation.FULL if w.recompute == "block" else ActivationRecomputation.NONE,
             )  # fmt: skip
-            seconds = float(found["latency_per_iter"])
         except Exception:  # a peer's own trouble with a row is not ours to mend
             continue
-        answers.append(
-            Answer(**_base(run, "time"), predicted=seconds, low=seconds, high=seconds, measured=run.step_seconds)
-        )
+        seconds, memory = float(found["latency_per_iter"]), float(found["(weight+op_state+grad+act)_memory_per_gpu"])
+        if run.step_seconds is not None and not run.time_trouble:
+            answers.append(_exact(run, "time", seconds, run.step_seconds))
+        if run.memory_gb is not None and not run.memory_trouble:
+            answers.append(_exact(run, "memory", memory / run.memory_unit, run.memory_gb))
     return answers
+
+
+def _exact(run: Run, kind: str, predicted: float, measured: float) -> Answer:
+    """An answer without a range."""
+    return Answer(**_base(run, kind), predicted=predicted, low=predicted, high=predicted, measured=measured)
+
+
+def peer_scores(answers: list[Answer]) -> dict[str, Any]:
+    """As `summary`, for a peer."""
+    scores: dict[str, Any] = {}
+    for kind in ("memory", "time"):
+        kept = [a for a in answers if a.kind == kind]
+        families = by_family(kept)
+        mean = family_mean(families, "median_abs_error")
+        scores[kind] = {**score(kept), "mean_of_family_medians": mean, "families": families}
+    return scores
 
 
 def summary(answers: list[Answer]) -> dict[str, Any]:
@@ -151,13 +167,13 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", type=Path)
+    parser.add_argument("tables", type=Path, nargs="+", metavar="RUNS.csv")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--cross-validate", action="store_true", help="refit, leaving each family out")
     parser.add_argument("--quality", default="", help="only rows of these qualities, e.g. AB; default: all")
     args = parser.parse_args(argv)
     try:
-        runs = read_runs(args.table)
+        runs = [run for table in args.tables for run in read_runs(table)]
     except OnecardError as error:
         print(f"accuracy: {error}", file=sys.stderr)
         return error.exit_code
@@ -166,10 +182,10 @@ def main(argv: list[str] | None = None) -> int:
     fits = memory_fits = None
     if args.cross_validate:
         from fit.memory import cross_validated
-        from fit.speed import all_runs, fit_speed, leave_out, spread
+        from fit.speed import fit_speed, held_out_fits, spread
 
         known = all_runs()
-        held_out = leave_out(known)
+        held_out = held_out_fits(known)
         fits = {}
         for family in sorted({run.family for run in runs}):
             others = [run for run in known if run.family != family]
@@ -181,9 +197,9 @@ def main(argv: list[str] | None = None) -> int:
     peer = llm_analysis(runs)
     found = summary(answers)
     if args.json:
-        peers = {"single_mfu": {"time": {**score(thumb), "families": by_family(thumb)}}}
+        peers = {"single_mfu": peer_scores(thumb)}
         if peer is not None:
-            peers["llm_analysis"] = {"time": {**score(peer), "families": by_family(peer)}}
+            peers["llm_analysis"] = peer_scores(peer)
         print(
             json.dumps({**found, "peers": peers, "cross_validated": bool(fits), "rows": [a.as_json() for a in answers]})
         )
@@ -203,7 +219,10 @@ def _print(answers: list[Answer], found: dict[str, Any], thumb: list[Answer], pe
               f"   PyTorch {percent(found[kind]['pytorch']['mean_of_family_medians'])}")  # fmt: skip
         if kind == "time":
             print(_line(f"rule of thumb, MFU {RULE_MFU:.0%}", score(thumb)))
-            print(_line("llm-analysis", score(peer)) if peer is not None else "llm-analysis is not installed")
+        if peer is not None:
+            print(_line("llm-analysis", score([answer for answer in peer if answer.kind == kind])))
+    if peer is None:
+        print(f"\nllm-analysis is not installed: {PEER_INSTALL}")
     print("\nnot predicted or not comparable:")
     for answer in answers:
         if answer.skipped and not answer.skipped.startswith(("no time was", "no memory was")):

@@ -84,13 +84,13 @@ def table(
 
 
 def main() -> int:
-    runs = str(ROOT / "fit" / "data" / "public_runs.csv")
-    held_out = answer(accuracy.main, runs, "--cross-validate", "--quality", "AB")
+    tables = [ROOT / "fit" / "data" / name for name in ("public_runs.csv", "extra_runs.csv")]
+    held_out = answer(accuracy.main, *map(str, tables), "--cross-validate", "--quality", "AB")
     losses = answer(loss_accuracy.main, str(ROOT / "fit" / "data" / "public_losses.csv"),
                     str(ROOT / "fit" / "data" / "public_curves.csv"), "--cross-validate")  # fmt: skip
-    from fit.runs import read_runs
+    from fit.runs import all_runs
 
-    cards = {run.id: run.device.name for run in read_runs(Path(runs)) if run.device}
+    cards = {run.id: run.device.name for run in all_runs() if run.device}
     IMAGES.mkdir(parents=True, exist_ok=True)
     pictures = {
         "accuracy-time.svg": plot([r for r in held_out["rows"] if r["kind"] == "time"], cards, "Seconds a step, families never seen", "s"),
@@ -103,12 +103,20 @@ def main() -> int:
     time, memory = held_out["time"], held_out["memory"]
     ends = {f: each["loss"] for f, each in losses["families"].items()}
     keys, nat_keys = ("median_abs_error", "p90_abs_error"), ("median_abs_error_nats", "p90_abs_error_nats")
+
+    def peer(kind: str) -> dict[str, Any]:
+        found = held_out["peers"].get("llm_analysis")
+        return {"llm-analysis, told MFU 50 %": found[kind]} if found else {}
+
+    if "llm_analysis" not in held_out["peers"]:
+        print(f"without the line for llm-analysis: {accuracy.PEER_INSTALL}")
     blocks = {
         "TIME": [*table(time["families"], {"**all**": time, "**PyTorch**": time["pytorch"],
-                        "a single MFU of 40 %": held_out["peers"]["single_mfu"]["time"]}, keys, share), "",
+                        "a single MFU of 40 %": held_out["peers"]["single_mfu"]["time"], **peer("time")}, keys, share), "",
                  f"Mean of the families' medians: {share(time['mean_of_family_medians'])}; of PyTorch's: "
                  f"{share(time['pytorch']['mean_of_family_medians'])}."],
-        "MEMORY": [*table(memory["families"], {"**all**": memory, "**PyTorch**": memory["pytorch"]}, keys, share)],
+        "MEMORY": [*table(memory["families"], {"**all**": memory, "**PyTorch**": memory["pytorch"], **peer("memory")}, keys, share),
+                   "", f"Mean of the families' medians, PyTorch: {share(memory['pytorch']['mean_of_family_medians'])}."],
         "LOSS": [*table(ends, {"**all**": losses["loss"], "**without quality C**": losses["trusted"],
                         "the best constant": losses["baselines"]["constant"],
                         "the nearest known run": losses["baselines"]["nearest_known_run"]}, nat_keys, nats), "",

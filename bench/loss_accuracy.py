@@ -98,9 +98,9 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     fits = None
     if args.cross_validate:
-        from fit.loss import fit_curves, fit_loss, leave_out, spread
+        from fit.loss import fit_curves, fit_loss, held_out_fits, spread
 
-        held_out = leave_out(known)
+        held_out = held_out_fits(known)
         public = read_curves(DATA / "public_curves.csv", known)
         fits = {}
         for family in sorted({point.family for point in [*points, *curves]}):

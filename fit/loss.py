@@ -8,7 +8,6 @@ same size (open_lm on C4 and RefinedWeb, and FineWeb) help with the two exponent
 """
 
 import csv
-import json
 import math
 import sys
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from fit.held_out import leave_out, quantiles, write  # noqa: E402
 from fit.losses import DATA, Point, read_curves, read_losses  # noqa: E402
 from onecard.plan.loss import estimate, running  # noqa: E402
 
@@ -152,39 +152,28 @@ def _running(point: Point, fit: dict[str, Any]) -> float:
     return running(whole, max(1, step), fit)
 
 
-def leave_out(points: list[Point]) -> dict[str, dict[str, Any]]:
+def held_out_fits(points: list[Point]) -> dict[str, dict[str, Any]]:
     """For each family, the law fitted on all the others."""
-    families = sorted({point.family for point in points if usable(point)})
-    return {family: fit_loss(point for point in points if point.family != family) for family in families}
+    return leave_out([point for point in points if usable(point)], lambda point: point.family, fit_loss)
 
 
 def spread(points: list[Point], fits: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
-    """The 80 % range around the prediction, in nats: held-out misses, each family counting alike up to eight rows."""
-    misses, votes = [], []
+    """The 80 % range around the prediction, in nats, from families that the law never saw."""
     kept = [point for point in points if usable(point) and point.family in fits]
-    for point in kept:
-        assert point.config is not None
-        fit = fits[point.family]
-        mid = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size).final.mid
-        misses.append((point.loss or 0) - mid)
-        votes.append(1 / max(8, sum(other.family == point.family for other in kept)))
-    order = np.argsort(misses)
-    heights = np.cumsum(np.array(votes)[order])
-    low, high = (float(np.interp(share * heights[-1], heights, np.array(misses)[order])) for share in (0.1, 0.9))
+    misses = []
+    for p in kept:
+        assert p.config is not None
+        found = estimate(p.config, p.tokens, p.dataset, p.unique, p.recipe, fits[p.family], p.size).final.mid
+        misses.append((p.loss or 0) - found)
+    low, high = quantiles(misses, [point.family for point in kept], (0.1, 0.9))
     # a stranger's run is rather worse than better: badly set learning rates are not in these tables
     inside = [round(min(low, -0.04), 3), round(max(high, 0.06), 3)]
     return {"inside": inside, "outside": [round(2.5 * x, 3) for x in inside]}
 
 
-def rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
 def main() -> int:
     runs = read_losses(DATA / "public_losses.csv")
-    fits = leave_out(runs)
+    fits = held_out_fits(runs)
     fit = fit_curves(read_curves(DATA / "public_curves.csv", runs), fit_loss(runs))
     made = {
         **fit,
@@ -192,22 +181,14 @@ def main() -> int:
         "priors": {name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in {**SHAPE, **RECIPES}.items()},
         "spread": spread(runs, fits),
     }
-    text = json.dumps(rounded(made), indent=1, sort_keys=True) + "\n"
-    if "--check" in sys.argv:
-        same = TARGET.read_text(encoding="utf-8") == text
-        print("loss_fit.json is what fit/loss.py makes" if same else "loss_fit.json is NOT what fit/loss.py makes")
-        return 0 if same else 1
-    TARGET.write_text(text, encoding="utf-8")
-    with (ROOT / "fit" / "loss_residuals.csv").open("w", encoding="utf-8", newline="") as out:
-        table = csv.writer(out, lineterminator="\n")
-        table.writerow(["id", "family", "recipe", "measured_nats", "fitted_nats", "held_out_nats"])
-        for p in runs:
-            if usable(p) and p.config:
-                both = [estimate(p.config, p.tokens, p.dataset, p.unique, p.recipe, f, p.size).final.mid
-                        for f in (fit, fits[p.family])]  # fmt: skip
-                table.writerow([p.id, p.family, p.recipe, *(f"{value:.4f}" for value in (p.loss, *both))])
-    print(f"wrote {TARGET.relative_to(ROOT)}: spread {made['spread']}")
-    return 0
+    rows = []
+    for p in runs:
+        if usable(p) and p.config:
+            both = [estimate(p.config, p.tokens, p.dataset, p.unique, p.recipe, f, p.size).final.mid
+                    for f in (fit, fits[p.family])]  # fmt: skip
+            rows.append([p.id, p.family, p.recipe, *(f"{value:.4f}" for value in (p.loss, *both))])
+    head = ["id", "family", "recipe", "measured_nats", "fitted_nats", "held_out_nats"]
+    return write(TARGET, made, ROOT / "fit" / "loss_residuals.csv", head, rows, "--check" in sys.argv)
 
 
 if __name__ == "__main__":

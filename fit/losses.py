@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fit.runs import number_in
+from fit.words import number_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
 from onecard.plan.loss import known_dataset

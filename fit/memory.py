@@ -17,7 +17,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.runs import DATA, Run, read_runs  # noqa: E402
+from fit.held_out import leave_out  # noqa: E402
+from fit.runs import Run, all_runs  # noqa: E402
 from onecard.plan.memory import StepMemory, step_memory  # noqa: E402
 from onecard.plan.result import Range  # noqa: E402
 from onecard.units import MIB  # noqa: E402
@@ -37,23 +38,20 @@ class Reading:
     bytes: float
 
 
-def readings(path: Path = DATA / "public_runs.csv") -> list[Reading]:
+def readings() -> list[Reading]:
     """The PyTorch rows with a memory reading that is not a guess."""
     found = []
-    for run in read_runs(path):
+    for run in all_runs():
         if run.workload is None or run.memory_gb is None or run.foreign or run.quality == "C":
             continue
-        method = run.row.get("vram_method", "").lower()
-        unit = 2**30 if "reserved" in method else 1e9  # scripts that print reserved memory divide by 1024³
-        found.append(Reading(run, run.memory_gb * unit))
+        found.append(Reading(run, run.memory_gb * run.memory_unit))
     return found
 
 
 def reading_of(memory: StepMemory, run: Run) -> Range:
-    method = run.row.get("vram_method", "").lower()
-    if "allocated" in method:
-        return memory.allocated
-    return memory.reserved if "reserved" in method else memory.process
+    """What the row's author read: the allocator's own count, what it holds, or what the card shows."""
+    readings = {"allocated": memory.allocated, "reserved": memory.reserved, "process": memory.process}
+    return readings[run.memory_reading]
 
 
 def error(reading: Reading, fit: dict[str, Any]) -> float:
@@ -95,12 +93,9 @@ def fit_memory(readings: list[Reading]) -> dict[str, float]:
     return values
 
 
-def leave_out(readings: list[Reading]) -> dict[str, dict[str, float]]:
+def held_out_fits(readings: list[Reading]) -> dict[str, dict[str, float]]:
     """Constants for each family, fitted on all the others."""
-    return {
-        family: fit_memory([reading for reading in readings if reading.run.family != family])
-        for family in sorted({reading.run.family for reading in readings})
-    }
+    return leave_out(readings, lambda reading: reading.run.family, fit_memory)
 
 
 def spread(readings: list[Reading], held_out: dict[str, dict[str, float]]) -> list[float]:
@@ -129,7 +124,7 @@ def spread(readings: list[Reading], held_out: dict[str, dict[str, float]]) -> li
 def cross_validated(families: set[str]) -> dict[str, dict[str, Any]]:
     """For each family, constants and range from the readings of all others."""
     known = readings()
-    held_out = leave_out(known)
+    held_out = held_out_fits(known)
     fits = {}
     for family in families:
         others = [reading for reading in known if reading.run.family != family]
@@ -139,7 +134,7 @@ def cross_validated(families: set[str]) -> dict[str, dict[str, Any]]:
 
 def main() -> int:
     known = readings()
-    held_out = leave_out(known)
+    held_out = held_out_fits(known)
     families: dict[str, list[float]] = {}
     for reading in known:
         off = error(reading, _whole(held_out[reading.run.family]))
@@ -156,7 +151,7 @@ def main() -> int:
     inside = [-high <= off / (1 + off) <= low for errors in families.values() for off in errors]
     print(f"the range of {-low:+.1%} to {high:+.1%} holds {statistics.mean(inside):.0%} of the rows, left out")
     answer = {
-        "source": "fit/memory.py over fit/data/public_runs.csv, PyTorch rows of quality A and B",
+        "source": "fit/memory.py over fit/data/public_runs.csv and extra_runs.csv, PyTorch rows of quality A and B",
         **{key: round(value, 4) for key, value in values.items()},
         **FIXED,
         "spread": [low, high],

@@ -8,15 +8,27 @@ Nothing here raises on a bad row: what cannot be read becomes `Run.trouble`, one
 """
 
 import csv
-import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from fit.projects import compiles, fuses, habits, nanochat, tied
+from fit.words import (
+    batch_of,
+    dropout_of,
+    dtype_of,
+    number_in,
+    optimizer_of,
+    recompute_of,
+    said_no,
+    shape_of,
+    whole_in,
+    window_of,
+)
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
-from onecard.plan.workload import Workload
+from onecard.plan.workload import NO_COMPILER, Workload
 
 DATA = Path(__file__).parent / "data"
 FOREIGN = (
@@ -51,7 +63,7 @@ class Run:
     workload: Workload | None
     device: Device | None
     step_seconds: float | None  # measured
-    memory_gb: float | None  # measured, 10⁹ bytes unless memory_method says GiB
+    memory_gb: float | None  # measured, in memory_unit
     trouble: str | None  # why it cannot be predicted
     time_trouble: str | None = None  # why there is no time to compare with, where there is something odd
     memory_trouble: str | None = None
@@ -59,11 +71,31 @@ class Run:
     foreign: bool = False  # not PyTorch: predicted as what PyTorch would do
     quality: str = ""
 
+    @property
+    def memory_reading(self) -> str:
+        """Which memory the row's author read: "allocated", "reserved" or "process" (nvidia-smi and all that is like it)."""
+        method = self.row.get("vram_method", "").lower()
+        if re.search(r"reserved|cached", method):
+            return "reserved"
+        other = re.search(r"nvidia|smi|total|minus|used|wandb|system", method)
+        return "allocated" if "alloc" in method and not other else "process"
+
+    @property
+    def memory_unit(self) -> float:
+        """Bytes of one unit of memory_gb. Scripts that print torch's reserved memory as "GB" divide by 1024³."""
+        method = self.row.get("vram_method", "").lower()
+        return 2**30 if re.search(r"gib|1024", method) or ("torch" in method and "reserved" in method) else 1e9
+
+
+def all_runs() -> list[Run]:
+    """Every public run that the constants are fitted on."""
+    return read_runs(DATA / "public_runs.csv") + read_runs(DATA / "extra_runs.csv")
+
 
 def read_runs(path: Path) -> list[Run]:
     """Every row of the table, readable or not; a file that is no such table is a UserError."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as table:
+        with path.open(encoding=_encoding(path), newline="") as table:
             reader = csv.DictReader(table)
             missing = {"id", "gpu", "n_layer", "n_embd"} - set(reader.fieldnames or ())
             if missing:
@@ -71,10 +103,31 @@ def read_runs(path: Path) -> list[Run]:
                     f"{path.name} lacks the columns {', '.join(sorted(missing))}",
                     hint="give a table in the layout of fit/data/public_runs.csv",
                 )
-            return [_read(i, {k: (v or "").strip() for k, v in row.items() if isinstance(k, str) and not isinstance(v, list)})
-                    for i, row in enumerate(reader, 1)]  # fmt: skip
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            return list(_rows(reader))
+    except (OSError, UnicodeError, csv.Error) as error:
         raise UserError(f"cannot read {path}: {error}", hint="give a CSV table of runs") from None
+
+
+def _encoding(path: Path) -> str:
+    """UTF-8, unless the file opens as what a spreadsheet saves as "Unicode text"."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+
+
+def _rows(reader: "csv.DictReader[str]") -> Iterator[Run]:
+    index = 0
+    while True:
+        index += 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:  # this row's alone: a field beyond csv's limit, a stray NUL
+            yield Run(f"row {index}", "?", {}, None, None, None, None, str(error))
+            continue
+        yield _read(
+            index, {k: (v or "").strip() for k, v in row.items() if isinstance(k, str) and not isinstance(v, list)}
+        )
 
 
 def _read(index: int, row: dict[str, str]) -> Run:
@@ -83,7 +136,15 @@ def _read(index: int, row: dict[str, str]) -> Run:
     run = Run(id, family, row, None, None, None, None, None, quality=row.get("quality", ""))
     try:
         assumed: list[str] = []
-        device = find_card(row.get("gpu", ""), number_in(row, "gpu_vram_gb"), assumed)
+        count, name = _counted(row.get("gpu", ""))
+        if count and not row.get("n_gpus"):
+            row = {**row, "n_gpus": count}
+        try:
+            device = find_card(row.get("gpu", ""), number_in(row, "gpu_vram_gb"), assumed)
+        except UserError:
+            if name == row.get("gpu", ""):
+                raise
+            device = find_card(name, number_in(row, "gpu_vram_gb"), assumed)
         foreign = any(word in row.get("framework", "").lower() for word in FOREIGN)
         workload = _workload(row, device, foreign, assumed)
         seconds, time_trouble = _seconds(row, workload)
@@ -94,10 +155,17 @@ def _read(index: int, row: dict[str, str]) -> Run:
         return replace(run, trouble=error.message)
 
 
+def _counted(name: str) -> tuple[str, str]:
+    """How many cards, where the name says so, and which: "8x H100 (rented)" is 8 and H100."""
+    found = re.fullmatch(r"(?:(\d{1,4}) ?[x×*] ?)?(.*?)(?: ?\((?!\d+ ?gb)[^)]*\))?", name.strip(), re.IGNORECASE)
+    return (found[1] or "", found[2]) if found else ("", name)
+
+
 def find_card(name: str, gib: float | None, assumed: list[str]) -> Device:
     """The row's card; where only the family of boards is named, the usual one, and that is noted."""
     if not name:
         raise UserError("no card given")
+    name = re.sub(r" ?\((\d+) ?gb\)", r" \1GB", name, flags=re.IGNORECASE)
     if name in USUAL:
         found = find_gpu(USUAL[name] if not (name == "A100" and gib == 80) else "A100 SXM 80GB")
         assumed.append(f"{name} taken for {found.name}")
@@ -116,18 +184,10 @@ def find_card(name: str, gib: float | None, assumed: list[str]) -> Device:
 
 
 def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[str]) -> Workload:
-    layers, width = _whole(row, "n_layer"), _whole(row, "n_embd")
-    vocab, block = _whole(row, "vocab_size", most=1e7), _whole(row, "block_size", most=1e7)
-    batch = _whole(row, "micro_batch", most=1e6)
-    gpus = int(number_in(row, "n_gpus") or 1)
-    if gpus < 1:
-        raise UserError(f"n_gpus = {gpus} is not possible")
-    heads = number_in(row, "n_head")
-    if heads is None or heads < 1:
-        heads = max(1, round(width / 64))
-        assumed.append("heads 64 wide")
+    layers, heads, width = shape_of(row, assumed)
+    gpus = whole_in(row, "n_gpus") or 1
+    vocab, block, batch, accumulation = batch_of(row, gpus, assumed)
     framework, optimizer = row.get("framework", "").lower(), row.get("optimizer", "").lower()
-    tied = row.get("tied_embeddings", "").lower()
     text = f"{row.get('model', '')} {row.get('notes', '')} {framework}".lower()
     d_ff = number_in(row, "d_ff")
     modern = (
@@ -137,25 +197,22 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     gated = bool(d_ff) and bool(re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text))
     dtype, pure = dtype_of(row.get("dtype", ""), device, assumed)
     parallelism = row.get("parallelism", "").lower()
-    accumulation = number_in(row, "grad_accum")
-    tokens = number_in(row, "tokens_per_iter")
-    if accumulation is None or accumulation <= 0:
-        accumulation = tokens / (batch * block * gpus) if tokens and tokens > 0 else None
-    if accumulation is None:
-        accumulation = max(1.0, round(2**19 / (batch * block * gpus)))
-        assumed.append("accumulation to half a million tokens a step")
     compiled = row.get("compile", "").lower()
     if not compiled:
-        assumed.append("compiled" if _compiles(framework) else "not compiled")
-    dropout = _dropout(text)
-    flash = row.get("flash_sdpa", "").lower()
+        assumed.append("compiled" if foreign or compiles(framework) else "not compiled")
+    runs_compiled = foreign or (not said_no(compiled) if compiled else compiles(framework))
+    if runs_compiled and device.architecture in NO_COMPILER:
+        runs_compiled = False
+        assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
+    dropout = dropout_of(text)
+    by_hand = said_no(row.get("flash_sdpa", ""))
     early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
-    if not flash and "nanogpt" in framework and "build" not in framework and (dropout or early):
-        flash = "no"  # its first months had none, and until mid-2023 it was used without dropout only
+    if not row.get("flash_sdpa") and "nanogpt" in framework and "build" not in framework and (dropout or early):
+        by_hand = True  # its first months had none, and until mid-2023 it was used without dropout only
         assumed.append("math attention, as nanoGPT then had")
     return Workload(
         n_layer=layers,
-        n_head=int(heads),
+        n_head=heads,
         n_embd=width,
         vocab_size=vocab,
         block_size=block,
@@ -163,101 +220,42 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         accumulation=accumulation,
         dtype=dtype,
         gpus=gpus,
-        n_kv_head=int(number_in(row, "n_kv_head") or heads),
+        n_kv_head=whole_in(row, "n_kv_head") or heads,
         d_ff=int(d_ff) if d_ff else None,
         gated=gated,
-        tied=tied != "no",
+        tied=tied(row.get("tied_embeddings", ""), text),
         modern=modern,
         bias=not modern,
         dropout=dropout,
-        compiled=foreign or (compiled.startswith("yes") if compiled else _compiles(framework)),
-        flash=not flash.startswith("no"),
-        window=min(1.0, number_in(row, "attn_window_factor") or 1.0),
+        compiled=runs_compiled,
+        flash=not by_hand,
+        window=window_of(row, text),
         # logits that could not have been held were not held
         chunked_loss=foreign or "chunked" in text or "liger" in text or batch * block * vocab * 4 > device.memory_bytes,
-        recompute=_recompute(row.get("act_ckpt", "").lower()),
-        optimizer=_optimizer(optimizer),
+        recompute=recompute_of(row.get("act_ckpt", "")),
+        optimizer=optimizer_of(optimizer),
         fused_optimizer=foreign or "fused" in optimizer.replace("not fused", "") or ("foreach" not in optimizer and
-        _fuses(framework)),
+        fuses(framework)),
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,
-        spare_logits="nanogpt" in framework,  # `logits, loss = model(X, Y)`: they are handed back, and named
-        keeps_logits="nanogpt" in framework,
-        buckets="ddp" in parallelism and "zero" not in parallelism,
-        **_habits(framework, f"{text} {row.get('evidence', '')}".lower(), flash.startswith("no")),
+        kept_half_bytes=bool(re.search(r"fp8|float8", row.get("dtype", "").lower())) and not foreign,
+        **{
+            "buckets": "ddp" in parallelism and "zero" not in parallelism,
+            "split_optimizer": "zero" in parallelism,
+            **habits(framework, f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower(), by_hand),
+            **nanochat(framework, text + row.get("flags", "").lower(), layers, gpus, device),
+        },
     )  # fmt: skip
-
-
-def _habits(framework: str, text: str, by_hand: bool) -> dict[str, Any]:
-    """Whose modules the run used, and where its loss was computed; only memory asks."""
-    if "transformers" in framework or framework.startswith("hf"):
-        return {"modules": "transformers"}
-    if "from-scratch" in framework or "from scratch" in framework:
-        own = by_hand and "pytorch ln" not in text  # the book replaces its own LayerNorm and GELU along the way
-        return {"modules": "scratch" if own else "own", "loss_outside": True}
-    return {}
-
-
-def _dropout(text: str) -> float:
-    said = re.search(r"dropout (0?\.\d+)", text)
-    if said:
-        return float(said[1])
-    # nanoGPT's config for it has 0.2; the book's GPT_CONFIG_124M has 0.1
-    # and so do Hugging Face's GPT-2 configs, in training mode
-    if "shakespeare_char" in text:
-        return 0.2
-    return 0.1 if re.search(r"llms?-from-scratch|gpjt|gpt2lmhead|transformers", text) and "qwen" not in text else 0.0
-
-
-def _compiles(framework: str) -> bool:
-    return any(word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "torchtitan")) or not framework
-
-
-def _fuses(framework: str) -> bool:
-    return any(
-        word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "lit-gpt", "torchtitan", "foundry")
-    )
-
-
-def _optimizer(text: str) -> str:
-    if "muon" in text or "soap" in text or "shampoo" in text:
-        return "muon"
-    return "adamw8bit" if "8bit" in text or "8-bit" in text else "adamw"
-
-
-def _recompute(text: str) -> str:
-    if re.match(r"yes|full|true", text) or "block" in text:
-        return "block"
-    if "recompute" in text:
-        return "block" if "att" in text or "qkv" in text else "cheap"
-    return "none"
-
-
-def dtype_of(text: str, device: Device, assumed: list[str]) -> tuple[str, bool]:
-    """The matmuls' dtype, and whether the weights are kept in it too."""
-    text = text.lower()
-    pure = "pure" in text or "bf16 params" in text or "bf16 param" in text or "no master" in text
-    if "bf16" in text or "bfloat16" in text:
-        return "bfloat16", pure
-    if "fp16" in text or "float16" in text or text in ("amp", "mixed"):
-        return "float16", pure
-    if "fp8" in text or "float8" in text:
-        assumed.append("fp8 predicted as bf16")
-        return "bfloat16", pure
-    if "tf32" in text:
-        return "tf32", False
-    if "fp32" in text or "float32" in text:
-        return "float32", False
-    dtype = device.training_dtype
-    assumed.append(f"{dtype}, since the row names no dtype")
-    return ("tf32" if dtype == "float32" else dtype), False
 
 
 def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None]:
     """Measured seconds of a step, from milliseconds or tokens per second; they must agree where both are given."""
     per_step = w.tokens * w.accumulation * w.gpus
-    milliseconds, rate = number_in(row, "ms_per_iter"), number_in(row, "tokens_per_s")
+    try:
+        milliseconds, rate = number_in(row, "ms_per_iter"), number_in(row, "tokens_per_s")
+    except UserError as error:
+        return None, error.message
     if milliseconds is not None and milliseconds <= 0:
         return None, f"ms_per_iter = {milliseconds:g} is not possible"
     if rate is not None and rate <= 0:
@@ -274,7 +272,10 @@ def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None
 
 
 def _memory(row: dict[str, str], device: Device) -> tuple[float | None, str | None]:
-    value = number_in(row, "peak_vram_gb")
+    try:
+        value = number_in(row, "peak_vram_gb")
+    except UserError as error:
+        return None, error.message
     if value is None:
         return None, None
     if value <= 0:
@@ -282,25 +283,3 @@ def _memory(row: dict[str, str], device: Device) -> tuple[float | None, str | No
     if value * 1e9 > 1.2 * device.memory_bytes and device.kind == "cuda":
         return None, f"peak_vram_gb = {value:g} is more than the {device.name} has"
     return value, None
-
-
-def number_in(row: dict[str, str], key: str) -> float | None:
-    text = row.get(key, "").replace(",", "")
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        raise UserError(f"{key} = {text!r} is not a number") from None
-    if not math.isfinite(number):
-        raise UserError(f"{key} = {text} is not finite")
-    return number
-
-
-def _whole(row: dict[str, str], key: str, most: float = 2e5) -> int:
-    number = number_in(row, key)
-    if number is None:
-        raise UserError(f"no {key} given")
-    if not 1 <= number <= most or number != int(number):
-        raise UserError(f"{key} = {number:g} is not possible")
-    return int(number)

@@ -9,7 +9,6 @@ stack, which soaks up how well somebody's code was written, so that it does not 
 """
 
 import csv
-import json
 import math
 import sys
 from collections import defaultdict
@@ -24,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.runs import DATA, Run, find_card, read_runs  # noqa: E402
+from fit.held_out import leave_out, quantiles, write  # noqa: E402
+from fit.runs import DATA, Run, all_runs, find_card  # noqa: E402
 from onecard.errors import UserError  # noqa: E402
 from onecard.facts.gpus import all_gpus  # noqa: E402
 from onecard.plan.speed import Fit, step_parts  # noqa: E402
@@ -172,11 +172,10 @@ def fit_speed(runs: Iterable[Run], ceiling: dict[str, Any] | None = None) -> tup
     return fit, {family: effect / centre for family, effect in effects.items()}
 
 
-def leave_out(runs: list[Run], ceiling: dict[str, Any] | None = None) -> dict[str, Fit]:
+def held_out_fits(runs: list[Run], ceiling: dict[str, Any] | None = None) -> dict[str, Fit]:
     """For each family, the constants fitted on all the others."""
     share = ceiling or ceilings()
-    families = sorted({run.family for run in runs})
-    return {family: fit_speed((run for run in runs if run.family != family), share)[0] for family in families}
+    return leave_out(runs, lambda run: run.family, lambda rest: fit_speed(rest, share)[0])
 
 
 def plain(run: Run) -> bool:
@@ -186,17 +185,15 @@ def plain(run: Run) -> bool:
 
 
 def spread(runs: list[Run], fits: dict[str, Fit]) -> dict[str, list[float]]:
-    """The 80 % range as factors of the prediction, from families that the constants never saw; each family counts alike
-    up to eight rows, so that one sweep does not stand for the world."""
+    """The 80 % range as factors of the prediction, from families that the constants never saw."""
     answer = {}
     for kind in ("plain", "other"):
-        logs, votes = [], []
         kept = [r for r in runs if tested(r) and not r.foreign and (kind == "other" or plain(r))]
-        for run in kept:
-            predicted = sum(step_parts(run.workload, run.device, fits[run.family]).values())  # type: ignore[arg-type]
-            logs.append(math.log(run.step_seconds / predicted))  # type: ignore[operator]
-            votes.append(1 / max(8, sum(r.family == run.family for r in kept)))
-        low, high = (_quantile(logs, votes, share) for share in (0.09, 0.91))
+        misses = [
+            math.log(run.step_seconds / sum(step_parts(run.workload, run.device, fits[run.family]).values()))  # type: ignore[arg-type, operator]
+            for run in kept
+        ]
+        low, high = quantiles(misses, [run.family for run in kept], (0.09, 0.91))
         answer[kind] = [round(math.exp(min(low, -0.08)), 3), round(math.exp(max(high, 0.08)), 3)]
     # a class of cards that no run was fitted on: its matmul rate is off by a further 15 % or so
     answer["class"] = [round(answer["other"][0] * 0.85, 3), round(answer["other"][1] * 1.18, 3)]
@@ -207,27 +204,11 @@ def tested(run: Run) -> bool:
     return run.trouble is None and run.step_seconds is not None and run.quality != "C"
 
 
-def _quantile(values: list[float], votes: list[float], share: float) -> float:
-    order = np.argsort(values)
-    heights = np.cumsum(np.array(votes)[order])
-    return float(np.interp(share * heights[-1], heights - np.array(votes)[order] / 2, np.array(values)[order]))
-
-
-def rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def all_runs() -> list[Run]:
-    return read_runs(DATA / "public_runs.csv") + read_runs(DATA / "extra_runs.csv")
-
-
 def main() -> int:
     runs = all_runs()
     share = ceilings()
     fit, families = fit_speed(runs, share)
-    fits = leave_out(runs, share)
+    fits = held_out_fits(runs, share)
     made = {
         "source": "fit/speed.py from public_runs.csv, extra_runs.csv and measured_matmul.csv; do not edit by hand",
         "priors": {name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in PRIORS.items()},
@@ -235,22 +216,12 @@ def main() -> int:
         "spread": spread(runs, fits),
         **fit,
     }
-    text = json.dumps(rounded(made), indent=1, sort_keys=True) + "\n"
-    if "--check" in sys.argv:
-        same = TARGET.read_text(encoding="utf-8") == text
-        print("speed_fit.json is what fit/speed.py makes" if same else "speed_fit.json is NOT what fit/speed.py makes")
-        return 0 if same else 1
-    TARGET.write_text(text, encoding="utf-8")
-    with (ROOT / "fit" / "speed_residuals.csv").open("w", encoding="utf-8", newline="") as out:
-        table = csv.writer(out, lineterminator="\n")
-        table.writerow(["id", "family", "card", "measured_seconds", "fitted_seconds", "held_out_seconds"])
-        for run in runs:
-            if tested(run):
-                both = [sum(step_parts(run.workload, run.device, f).values()) for f in (fit, fits[run.family])]  # type: ignore[arg-type]
-                figures = [f"{value:.4g}" for value in (run.step_seconds, *both)]
-                table.writerow([run.id, run.family, run.device.name, *figures])  # type: ignore[union-attr]
-    print(f"wrote {TARGET.relative_to(ROOT)}: spread {made['spread']}")
-    return 0
+    rows = []
+    for run in filter(tested, runs):
+        both = [sum(step_parts(run.workload, run.device, f).values()) for f in (fit, fits[run.family])]  # type: ignore[arg-type]
+        rows.append([run.id, run.family, run.device.name, *(f"{value:.4g}" for value in (run.step_seconds, *both))])  # type: ignore[union-attr]
+    head = ["id", "family", "card", "measured_seconds", "fitted_seconds", "held_out_seconds"]
+    return write(TARGET, made, ROOT / "fit" / "speed_residuals.csv", head, rows, "--check" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -61,20 +61,53 @@ ROW = {
 BAD = {
     "unknown GPU": {"gpu": "RTX 9999"}, "no card": {"gpu": ""}, "ms_per_iter = 0": {"ms_per_iter": "0"},
     "peak_vram_gb = -3": {"peak_vram_gb": "-3"}, "more than": {"peak_vram_gb": "500"}, "not a number": {"n_layer": "twelve"},
-    "not possible": {"n_embd": "-768"}, "not finite": {"micro_batch": "inf"}, "no vocab_size": {"vocab_size": ""},
-    "n_gpus": {"n_gpus": "-2"},
+    "not possible": {"n_embd": "-768"}, "not finite": {"micro_batch": "inf"}, "no n_layer": {"n_layer": ""},
+    "n_gpus": {"n_gpus": "-2"}, "n_head = 5000": {"n_head": "5000"}, "field larger": {"notes": "x" * 200_000},
 }  # fmt: skip
+
+
+def write(path: Path, rows: list[dict[str, str]], encoding: str = "utf-8") -> None:
+    with path.open("w", newline="", encoding=encoding) as out:
+        table = csv.DictWriter(out, [*ROW, "notes", "optimizer", "flash_sdpa", "act_ckpt", "model", "parallelism"])
+        table.writeheader()
+        table.writerows(rows)
+
+
+def test_words_that_strangers_write(tmp_path: Path):
+    """None of these rows may be skipped, and each lands near the plain one where it says the same."""
+    same = [
+        {"dtype": "bfloat16-mixed"}, {"dtype": "torch.bfloat16"}, {"dtype": "BF16"}, {"dtype": ""}, {"compile": "True"},
+        {"compile": "1"}, {"compile": "max-autotune"}, {"flash_sdpa": "FA2"}, {"flash_sdpa": "True"}, {"act_ckpt": "False"},
+        {"gpu": "NVIDIA GeForce RTX 4070"}, {"gpu": "1x RTX 4070 (desktop)"}, {"micro_batch": "8.0"}, {"vocab_size": "50,304"},
+        {"vocab_size": ""}, {"n_head": ""}, {"optimizer": "torch AdamW (fused)"}, {"n_gpus": ""}, {"grad_accum": "64 steps"},
+    ]  # fmt: skip
+    other = [
+        {"dtype": "16-mixed"}, {"dtype": "fp32"}, {"dtype": "bf16-true"}, {"dtype": "FP8 (E4M3)"}, {"compile": "no"},
+        {"flash_sdpa": "eager"}, {"act_ckpt": "gradient checkpointing"}, {"optimizer": "paged_adamw_8bit"},
+        {"optimizer": "Adafactor"}, {"optimizer": "SGD"}, {"framework": "HF Trainer", "compile": ""}, {"framework": "minGPT"},
+        {"framework": "litgpt"}, {"framework": "modded-nanogpt"}, {"framework": "nanochat"}, {"framework": "llm.c"},
+        {"n_layer": "", "n_embd": "", "n_head": "", "model": "gpt2-medium", "micro_batch": "2"}, {"gpu": "T4", "dtype": "fp16"},
+        {"gpu": "8xH100", "n_gpus": "", "parallelism": "FSDP"}, {"gpu": "GTX 1080 Ti", "dtype": "fp32"}, {"peak_vram_gb": "~8.1 GB"},
+    ]  # fmt: skip
+    path = tmp_path / "runs.csv"
+    rows = [ROW, *({**ROW, **change, "id": str(i)} for i, change in enumerate([*same, *other]))]
+    for encoding in ("utf-8", "utf-16"):
+        write(path, rows, encoding)
+        found = json.loads(bench("accuracy.py", path, "--json"))["rows"]
+        assert [row for row in found if row["skipped"]] == []
+    for kind in ("memory", "time"):
+        first, *rest = (row["predicted"] for row in found if row["kind"] == kind)
+        assert rest[: len(same)] == pytest.approx([first] * len(same), rel=0.06)
+        assert all(first / 20 < value < 20 * first for value in rest)
 
 
 @pytest.mark.parametrize("reason", BAD)
 def test_bad_rows_are_reported_and_the_good_ones_still_scored(reason: str, tmp_path: Path):
     path = tmp_path / "runs.csv"
-    with path.open("w", newline="") as out:
-        table = csv.DictWriter(out, ROW)
-        table.writeheader()
-        table.writerows([ROW, {**ROW, **BAD[reason], "id": "bad"}])
+    write(path, [ROW, {**ROW, **BAD[reason], "id": "bad"}, {**ROW, "id": "c"}])
     found = json.loads(bench("accuracy.py", path, "--json"))
-    assert any(row["id"] == "bad" and reason in (row["skipped"] or "") for row in found["rows"])
+    assert any(row["id"] in ("bad", "row 2") and reason in (row["skipped"] or "") for row in found["rows"])
+    assert all(row["predicted"] for row in found["rows"] if row["id"] == "c")
     assert all(row["predicted"] for row in found["rows"] if row["id"] == "a")
 
 

@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from onecard.config import RunConfig
 from onecard.train import model as model_module
+from onecard.train import muon
 from onecard.train.faults import Faults
 from onecard.train.machine import Precision
 from onecard.train.model import GPT
@@ -38,7 +40,7 @@ from onecard.train.workers import Workers
 
 with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit
     warnings.simplefilter("ignore", DeprecationWarning)
-    from torch._inductor import compile_fx
+    from torch._inductor import compile_fx, ir
     from torch._inductor import config as inductor_config
     from torch._inductor.debug import DebugContext
     from torch._inductor.graph import GraphLowering
@@ -137,7 +139,13 @@ def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **k
 def _as_on_cuda(mixed: bool) -> Iterator[None]:
     """Some functions do on a CPU what they would not do on a card."""
     originals = F.scaled_dot_product_attention, F.dropout, F.softmax
-    own_gelu = model_module.gelu
+    own_gelu, own_is_cpu = model_module.gelu, ir.is_cpu
+    # for a CPU Inductor writes out every tanh, exp and log that is read twice; for a card it computes them again
+    ir.is_cpu = lambda node: False
+    # Muon's own code, with the dtype that it chooses on CUDA
+    own_orthogonal = muon.orthogonal
+    half = SimpleNamespace(bfloat16=torch.bfloat16, float32=torch.bfloat16, linalg=torch.linalg, baddbmm=torch.baddbmm)
+    muon.orthogonal = FunctionType(own_orthogonal.__code__, {**vars(muon), "torch": half})
     model_module.gelu = lambda x: F.gelu(x, approximate="tanh")  # the trainer's own is for CPUs
     F.scaled_dot_product_attention = _cuda_attention
     F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
@@ -149,7 +157,7 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
         yield
     finally:
         F.scaled_dot_product_attention, F.dropout, F.softmax = originals
-        model_module.gelu = own_gelu
+        model_module.gelu, ir.is_cpu, muon.orthogonal = own_gelu, own_is_cpu, own_orthogonal
 
 
 def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:

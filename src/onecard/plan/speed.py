@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Fit = dict[str, Any]
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
 _NO_FLASH = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
+COMPILE_SECONDS_PER_LAYER = 2.75
 _DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
 
 
@@ -43,7 +44,7 @@ def step_time(
     config: RunConfig, device: Device, dtype: str, gpus: int = 1, calibration: "Calibration | None" = None
 ) -> StepTime:
     """One optimizer step of `config` on `gpus` cards, with an 80 % range."""
-    return workload_time(Workload.of(config, dtype, gpus), device, calibration)
+    return workload_time(Workload.on(device, config, dtype, gpus), device, calibration)
 
 
 def workload_time(
@@ -71,8 +72,12 @@ def speed_fit() -> Fit:
 
 
 def compile_seconds(w: Workload) -> float:
-    """torch.compile before the first step: about 15 s and 1.5 s a layer on a desktop's CPU. A rough guess."""
-    return 15 + 1.5 * w.n_layer if w.compiled else 0.0
+    """torch.compile before the first step: a few seconds a layer on one core of a desktop's CPU. Half to double is usual.
+
+    Logged for nanoGPT: 32 s for 12 layers beside an RTX 4070, 7 s for 4 narrow ones (karpathy/nanoGPT pull 392: a first
+    step of 8.0 s, 1.2 s of it without the compiler), "a ~minute" in its own train.py. A second run finds a cache.
+    """
+    return COMPILE_SECONDS_PER_LAYER * w.n_layer if w.compiled else 0.0
 
 
 def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
@@ -105,7 +110,8 @@ def ceiling(device: Device, dtype: str, fit: Fit) -> float:
     effect: float = fit["classes"].get(device.rate_class, 1.0)
     # tensor cores at half rate (GeForce) are easier to keep fed
     effect *= fit["half_rate"] if device.rate_class.endswith("_half") else 1.0
-    return reading * effect * float(fit["matmul"])
+    share = reading * effect * float(fit["matmul"])
+    return min(1.0, share) if device.kind == "cpu" else share  # a card may boost past its specification
 
 
 def waiting(busy: float, host: float) -> float:
@@ -155,7 +161,7 @@ def attention_work(w: Workload, device: Device, fit: Fit) -> float:
 def micro_bytes(w: Workload, fit: Fit) -> float:
     """Bytes that one micro-batch moves outside the matmuls."""
     e = _DTYPE_BYTES[w.dtype]  # bytes of an activation
-    r = 2 if w.pure else 4  # bytes of the residual stream
+    r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
     width, ff, kv = w.n_embd, w.ff_width, w.kv_width
     gate = 2 if w.gated else 1
     qkv = width + 2 * kv
@@ -245,7 +251,13 @@ def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> floa
 
 
 def link_bandwidth(device: Device, nvlink: bool) -> float:
-    """Bytes per second each way between cards: NVLink on data-centre boards, else PCIe 4.0 through the host."""
+    """Bytes per second each way between cards: NVLink on data-centre boards, else PCIe 4.0 through the host.
+
+    What NCCL reaches for large messages, by its own maintainers: 20 GB/s of each link's 25, so 230 GB/s for an A100's
+    twelve (NVIDIA/nccl-tests issue 149) and a little less than 120 for a V100's six; 370 GB/s on an H100 (issue 212), here
+    less a tenth because gradients go in buckets of 25 MB; twice that for NVLink 5. PCIe 4.0 x16 carries 26 GB/s, and
+    cards without peer access send every byte through the host's memory, so across it twice.
+    """
     if nvlink and device.rate_class in ("ga100", "hopper", "bw_dc", "volta") and "PCIe" not in device.name:
         return {"volta": 110e9, "ga100": 230e9, "hopper": 340e9, "bw_dc": 650e9}[device.rate_class]
     return 12e9

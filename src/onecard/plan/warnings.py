@@ -11,6 +11,7 @@ from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.plan.params import params
+from onecard.plan.workload import NO_COMPILER
 
 
 def warnings(
@@ -44,10 +45,10 @@ def _work(config: RunConfig) -> Iterator[Note]:
 
 
 def _compiler(config: RunConfig, device: Device | None) -> Iterator[Note]:
-    if device and config.compile and device.architecture in ("Maxwell", "Pascal"):
+    if device and config.compile and device.architecture in NO_COMPILER:
         # Triton: "only supports devices of CUDA Capability >= 7.0"; the trainer then runs eager (train/preflight.py)
-        yield Note("compile-old", "torch.compile does not support the {card}: set compile = False, which is slower "
-                   "and takes more memory than this plan says", card=device.name)  # fmt: skip
+        yield Note("compile-old", "torch.compile does not support the {card}: this plan is for compile = False, which is "
+                   "slower and takes more memory", card=device.name)  # fmt: skip
 
 
 def _precision(device: Device | None, dtype: str) -> Iterator[Note]:

@@ -8,12 +8,14 @@ kept in bf16, sharded optimizers. Both become a Workload, so one model predicts 
 (16384, 32.0, 32)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from onecard.config import ModelShape, RunConfig
+from onecard.facts.gpus import Device
 
 Recompute = Literal["none", "cheap", "block"]
+NO_COMPILER = ("Maxwell", "Pascal")  # Triton: "only supports devices of CUDA Capability >= 7.0"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ class Workload:
     loss_outside: bool = False  # the compiled model gives logits, and an eager loss follows
     modules: Literal["own", "transformers", "scratch"] = "own"  # whose layers: some keep more for the backward pass
     buckets: bool = False  # DistributedDataParallel keeps a second copy of the gradients
+    half_stream: bool = False  # embeddings and residual stream in the matmul's dtype, all other weights in fp32
+    value_tables: int = 0  # more embeddings, added to the values of as many layers (nanochat, modded-nanogpt)
+    kept_half_bytes: bool = False  # fp8 matmuls: their inputs are kept for the backward pass in one byte
+    split_optimizer: bool = False  # each card keeps its share of the optimizer's memory (ZeRO)
+    returns_logits: bool = True  # the compiled model hands them back; else their gradient takes their place
+    turned_copies: bool = False  # queries and keys once more, in the order of an attention kernel that asks for it
 
     @classmethod
     def of(cls, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
@@ -76,6 +84,12 @@ class Workload:
             optimizer=config.optimizer,
             mask_documents=config.mask_documents,
         )
+
+    @classmethod
+    def on(cls, device: Device, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
+        """The same as this device runs it: Triton needs compute capability 7.0, so older cards run it uncompiled."""
+        work = cls.of(config, dtype, gpus)
+        return replace(work, compiled=False) if device.architecture in NO_COMPILER else work
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "Workload":

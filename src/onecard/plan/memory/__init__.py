@@ -90,7 +90,7 @@ def peak_memory(
 
     Without `advice` nothing is said of what would make it fit: a search asks thousands of times.
     """
-    step = step_memory(Workload.of(config, dtype, gpus), device)
+    step = step_memory(Workload.on(device, config, dtype, gpus), device)
     desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes
     room = device.usable_bytes - desktop
     fits = _fits(step.process, room)
@@ -132,14 +132,14 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
     tried = [smaller, *savers.values(), together, {**smaller, **together}]
     tried.append({**smaller, **together, "optimizer": "adamw8bit"})
     notes: list[Note] = []
-    now = step_memory(Workload.of(config, dtype, gpus), device).process.mid
+    now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid
     for change in tried:
         if len(change) > 2 and any(note.code == "memory.change.yes" for note in notes):
             break  # something simpler will do
         change = {key: value for key, value in change.items() if getattr(config, key) != value}
         if not change:
             continue
-        process = step_memory(Workload.of(config.replace(**change), dtype, gpus), device).process
+        process = step_memory(Workload.on(device, config.replace(**change), dtype, gpus), device).process
         verdict = _fits(process, room)
         if process.mid < 0.99 * now:
             note = _outcome(verdict, _spelt(change), process.mid)
@@ -162,7 +162,7 @@ def _smaller_batch(config: RunConfig, device: Device, dtype: str, gpus: int, roo
     while batch > 1 and batch % 2 == 0:
         batch, accumulation = batch // 2, accumulation * 2
         smaller = config.replace(batch_size=batch, gradient_accumulation_steps=accumulation)
-        if _fits(step_memory(Workload.of(smaller, dtype, gpus), device).process, room) == "yes":
+        if _fits(step_memory(Workload.on(device, smaller, dtype, gpus), device).process, room) == "yes":
             break
     return {"batch_size": batch, "gradient_accumulation_steps": accumulation}
 

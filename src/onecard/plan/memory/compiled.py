@@ -28,7 +28,7 @@ class Block:
 
 
 def block(s: Sizes) -> Block:
-    n, r, x, w = s.tokens, s.matmul, s.residual, s.work
+    n, r, x, w = s.tokens, s.matmul, s.stream, s.work
     width, ff = w.n_embd, w.ff_width
     stream, out = x * width * n, r * width * n
     qkv = r * (width + 2 * w.kv_width) * n
@@ -36,6 +36,7 @@ def block(s: Sizes) -> Block:
     scores = w.n_head * w.block_size * n
     masks = 2 * width * n if w.dropout else 0
     turned = 2 * out + 8 * w.n_head * n if w.modern else 0  # queries and keys, normalised and turned
+    turned += 2 * out if w.turned_copies else 0
     if w.flash:
         attention = qkv + turned + out + 4 * w.n_head * n
     else:
@@ -45,7 +46,8 @@ def block(s: Sizes) -> Block:
     recast += 0 if s.mixed else 2 * out  # nothing to cast: gradients stay as they came
     one = s.cast_layers // w.n_layer
     if w.recompute == "none":
-        kept = 2 * (stream + out + 4 * n) + attention + up * (3 if w.gated else 2) + masks
+        kept = 2 * (stream + out + 4 * n) + attention + up * (3 if w.gated else 2) + masks + values_bytes(s)
+        kept -= out + up // 2 if w.kept_half_bytes else 0  # both norms' outputs and the MLP's activation
         if w.modern:
             return Block(kept, stream + 2 * out, stream + out, 0)
         return Block(kept, 2 * stream + out + recast, stream + recast, 0)  # the last norm's backward pass
@@ -68,10 +70,21 @@ def block(s: Sizes) -> Block:
     return Block(stream, again + stream + recast, again + stream + recast - last, one)
 
 
+def values_bytes(s: Sizes) -> int:
+    """A layer's share of what value embeddings keep: the values they were added to, their gates, and the stream before
+    it was mixed with the embedding (nanochat's module, traced)."""
+    w = s.work
+    if not w.value_tables:
+        return 0
+    mixed = s.stream * w.n_embd * s.tokens
+    heads = w.n_kv_head or w.n_head
+    return mixed + s.matmul * (w.kv_width + heads) * s.tokens * w.value_tables // w.n_layer
+
+
 def moments(w: Workload) -> list[Moment]:
     s = Sizes(w)
     b = block(s)
-    n, r, x = s.tokens, s.matmul, s.residual
+    n, r, x, y = s.tokens, s.matmul, s.stream, s.residual
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream, out = x * width * n, r * width * n
@@ -97,10 +110,12 @@ def moments(w: Workload) -> list[Moment]:
     if w.chunked_loss:
         for cast, activations, loss in chunked_loss(s, kept + 2 * stream, casts, casts):
             at(0, cast, activations, loss)
-        head_grad = x * table
+        head_grad = y * table
     else:
         # logits, their gradient, and a table of zeros: autograd's gradient for the logits that nobody used
         logits = (r + answer if w.modern else 2 * r) * vocab * n
+        if not w.returns_logits:
+            logits, zeros = r * vocab * n, 0
         if w.loss_outside:
             logits, zeros = 3 * (r if w.pure else 4) * vocab * n, r * vocab * n
             at(0, casts + s.cast_head, kept + head_in, logits)
@@ -109,14 +124,17 @@ def moments(w: Workload) -> list[Moment]:
         head_grad = r * table
     # the last layer's backward pass
     at(0, casts + b.cast, kept + b.widest, zeros + head_grad)
+    if not w.flash and w.recompute == "none":  # and its attention's, when the MLP is done: the scores' gradient
+        up = (3 if w.gated else 2) * r * w.ff_width * n
+        at(0, casts, kept + r * w.n_head * w.block_size * n + stream - up, zeros + head_grad)
     # the first layer's, when the gradients of all others are there
-    new = x * s.parameters
-    others = new - x * (s.layer_parameters + (0 if w.modern else w.block_size * width) + table)
+    new = s.weight_bytes
+    others = new - y * (s.layer_parameters + (0 if w.modern else w.block_size * width)) - s.stream * table
     one_cast = s.cast_layers // layers
     at(others, one_cast, b.kept + lookup + b.first, zeros + (head_grad if w.tied else 0))
     qkv = r * (width + 2 * w.kv_width) * n
-    at(new - x * table, 0, lookup + 2 * stream + qkv, zeros + (head_grad if w.tied else 0))
+    at(new - s.stream * table, 0, lookup + 2 * stream + qkv, zeros + (head_grad if w.tied else 0))
     # the end: all new gradients, the embedding's in three copies
-    at(new, 0, stream, zeros + ((r if s.mixed else 0) + x) * table * w.tied)
+    at(new, 0, stream, zeros + ((r if s.mixed else 0) + y) * table * w.tied)
     found.append(s.optimizer_moment())
     return found

@@ -30,7 +30,7 @@ class Block:
 
 
 def block(s: Sizes) -> Block:
-    n, r, x, w = s.tokens, s.matmul, s.residual, s.work
+    n, r, x, w = s.tokens, s.matmul, s.stream, s.work
     width, heads, length = w.n_embd, w.n_head, w.block_size
     stream = x * width * n
     norm = (s.norm_stats + r * width) * n
@@ -56,9 +56,14 @@ def block(s: Sizes) -> Block:
         first += r * scores if w.recompute == "cheap" else 0
         again_extra += -r * scores if w.recompute == "cheap" else qkv
         backward_extra = (widest - saved) * scores - out
-    turned = 4 * out if w.modern else 0  # queries and keys, normalised, and once more turned
-    attention = stream + norm + turned + inner + dropped
-    whole = attention + stream + norm + s.mlp_bytes + dropped + s.foreign_bytes
+        if w.modern:  # what is normed and turned is there before its copies are
+            forward_extra, again_extra = forward_extra + 3 * out, again_extra + 7 * out
+    # queries and keys, normalised, and once more turned; written-out attention keeps its own copies of the latter
+    turned = (4 if w.flash else 2) * out if w.modern else 0
+    # taps that stop at a document's end are not fused: three products are kept, and who is in whose document
+    taps = 3 * (stream + n) if w.modern and w.mask_documents else 0
+    attention = stream + norm + turned + inner + dropped + taps
+    whole = attention + stream + norm + s.mlp_bytes + dropped + taps + s.foreign_bytes
     kept = {"none": whole, "block": stream, "cheap": stream + _costly(s)}[w.recompute]
     forward = attention + forward_extra if w.flash or w.recompute == "none" else first
     return Block(kept, whole, attention, forward, again_extra, backward_extra)
@@ -84,7 +89,7 @@ def _costly(s: Sizes) -> int:
 def moments(w: Workload) -> list[Moment]:
     s = Sizes(w)
     b = block(s)
-    n, r, x = s.tokens, s.matmul, s.residual
+    n, r, x, y = s.tokens, s.matmul, s.stream, s.residual
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream = x * width * n
@@ -96,7 +101,7 @@ def moments(w: Workload) -> list[Moment]:
     if w.modern and not s.mixed:
         head_in -= r * width * n  # its norm keeps its output alone
     fresh = stream if s.mixed else 0
-    pending = x * table if w.tied else 0  # the head's gradient waits for the embedding's, its other half
+    pending = y * table if w.tied else 0  # the head's gradient waits for the embedding's, its other half
     first = s.base(gradients=0)
     found: list[Moment] = []
 
@@ -145,7 +150,7 @@ def moments(w: Workload) -> list[Moment]:
         weight = r * width * w.ff_width
         at(grads, cast, saved + again + mlp + weight, pending)
         if s.mixed:  # the MLP's gradient, cast, when half of its activations are gone
-            at(grads, cast, saved + again + stream + x * width * w.ff_width, pending)
+            at(grads, cast, saved + again + stream + y * width * w.ff_width, pending)
         at(grads, cast - mlp_cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
         if w.recompute != "none":
             at(grads, cast - mlp_cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)

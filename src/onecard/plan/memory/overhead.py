@@ -67,7 +67,7 @@ def step_memory(w: Workload, device: Device, fit: Fit | None = None) -> StepMemo
 def _slack(w: Workload, fit: Fit) -> int:
     s = Sizes(w)
     base = s.base()
-    late = base["optimizer"] + s.residual * s.parameters
+    late = base["optimizer"] + s.weight_bytes
     if w.chunked_loss:
         largest = 0
     else:

@@ -11,6 +11,8 @@ from onecard.plan.workload import Workload
 
 Moment = dict[str, int]
 HALF, FULL = 2, 4
+# Moments like the weights that other people's optimizers keep; Adafactor's rows and columns are nothing beside them.
+MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adafactor": 0}
 TAPS = 4  # of the modern recipe's short convolutions: train/shift.py
 
 
@@ -33,12 +35,29 @@ class Sizes:
 
     @cached_property
     def residual(self) -> int:
-        """Bytes of a number in the weights and the residual stream."""
+        """Bytes of a number in the weights."""
         return self.matmul if self.work.pure else FULL
+
+    @cached_property
+    def stream(self) -> int:
+        """Bytes of a number in the residual stream: the embedding's dtype."""
+        return self.matmul if self.work.half_stream else self.residual
 
     @property
     def mixed(self) -> bool:
         return self.matmul != self.residual
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """All weights; embeddings in half precision where the residual stream is."""
+        return self.residual * self.parameters - (self.residual - self.stream) * self.lookup_parameters
+
+    @cached_property
+    def lookup_parameters(self) -> int:
+        """Of these, embeddings that nothing is multiplied with: the head's, where it is tied, is no such."""
+        w = self.work
+        tables = w.value_tables * w.vocab_size * w.kv_width
+        return tables + (0 if w.tied else self._table)
 
     @property
     def norm_stats(self) -> int:
@@ -58,7 +77,8 @@ class Sizes:
         table = w.vocab_size * w.n_embd
         positions = 0 if w.modern else w.block_size * w.n_embd
         norm = 0 if w.modern else w.n_embd * (2 if w.bias else 1)
-        return w.n_layer * self.layer_parameters + table * (1 if w.tied else 2) + positions + norm
+        values = w.value_tables * w.vocab_size * w.kv_width
+        return w.n_layer * self.layer_parameters + table * (1 if w.tied else 2) + positions + norm + values
 
     @cached_property
     def cast_layers(self) -> int:
@@ -72,7 +92,7 @@ class Sizes:
     @cached_property
     def new_gradients(self) -> int:
         """Gradients that a backward pass adds to what is there: all in a step's only micro-batch, else none."""
-        return 0 if self.work.accumulation > 1 else self.residual * (self.parameters - self._table)
+        return 0 if self.work.accumulation > 1 else self.weight_bytes - self.stream * self._table
 
     @property
     def _table(self) -> int:
@@ -117,7 +137,7 @@ class Sizes:
     def base(self, gradients: int = 0) -> Moment:
         """What is there at every moment of a steady step."""
         w = self.work
-        weight = self.residual * self.parameters
+        weight = self.weight_bytes // (w.gpus if w.sharded else 1)
         return {
             "weights": weight,
             "gradients": (weight if w.accumulation > 1 else 0) + (weight if w.buckets else 0) + gradients,
@@ -131,27 +151,31 @@ class Sizes:
         """The step itself: all gradients, and what the optimizer needs for its own arithmetic."""
         w = self.work
         moment = self.base()
-        weight = self.residual * self.parameters
+        weight = self.weight_bytes // (w.gpus if w.sharded else 1)
+        share = w.gpus if w.split_optimizer and not w.sharded else 1
         moment["gradients"] += weight if w.accumulation <= 1 else 0
         if w.optimizer == "muon":
-            # the momentum ahead, the last group's updates, then the largest group (the MLP's) stacked, in half
-            # precision, normalised, multiplied: train/muon.py
+            # the momentum ahead, the last group's updates, then the largest group (the MLP's) stacked, orthogonal in half
+            # precision beside its Gram matrices, and back in full: train/muon.py
             square = w.n_layer * w.n_embd * w.n_embd
-            moment["optimizer"] += self.residual * w.n_layer * w.layer_params + 16 * square + (32 + 48 + 8) * square
+            extra = self.residual * w.n_layer * w.layer_params + 16 * square + (32 + 16 + 4 + 32) * square
+            moment["optimizer"] += extra // share
         elif not w.fused_optimizer:
-            moment["optimizer"] += weight  # torch's foreach loops keep the root of the second moment
+            moment["optimizer"] += weight // share  # torch's foreach loops keep the root of the second moment
         return moment
 
     @cached_property
     def optimizer_bytes(self) -> int:
         """AdamW: two moments like the weights. In 8 bits: a byte each, and a scale for every 256 of them in fp32.
-        Muon: one momentum for the layers' matrices, AdamW for the rest."""
+        Muon: one momentum for the layers' matrices, AdamW for the rest. Others: as many moments as they keep."""
         w = self.work
-        full = 2 * self.residual * self.parameters
+        full = 2 * self.weight_bytes
         if w.optimizer == "adamw8bit":
             matrices = w.n_layer * w.layer_params + self._table * (1 if w.tied else 2)
             matrices += 0 if w.modern else w.block_size * w.n_embd
-            return full - 2 * self.residual * matrices + 2 * matrices + 2 * 4 * matrices // 256
-        if w.optimizer == "muon":
-            return full - self.residual * w.n_layer * w.layer_params
-        return full
+            full += -2 * self.residual * matrices + 2 * matrices + 2 * 4 * matrices // 256
+        elif w.optimizer == "muon":
+            full -= self.residual * w.n_layer * w.layer_params
+        elif w.optimizer in MOMENTS:
+            full = MOMENTS[w.optimizer] * self.weight_bytes
+        return full // (w.gpus if w.split_optimizer or w.sharded else 1)

@@ -1,0 +1,183 @@
+"""The words of a run table: numbers, yes and no, dtypes, optimizers, shapes and batches, as people write them.
+
+>>> number_in({"tokens_per_s": "~131k"}, "tokens_per_s")
+131000.0
+>>> number_in({"n_layer": "n/a"}, "n_layer") is None
+True
+>>> said_no("False"), said_no("FA2"), said_no("")
+(True, False, False)
+
+Strangers fill these tables in by hand. What can be read one way only is read; what cannot is a UserError, one sentence.
+"""
+
+import math
+import re
+
+from onecard.errors import UserError
+from onecard.facts.gpus import Device
+
+_NOTHING = frozenset(["", "-", "–", "—", "?", "n/a", "na", "none", "null", "unknown", "unstated", "not stated", "tbd"])
+_NUMBER = re.compile(  # a number, thousands or more, and words without another number in them
+    r"[~≈<>]*\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:\s*(k|m|b|g)(?![a-z]))?(?![\d.])\s*(\D*)", re.IGNORECASE
+)
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
+_UNITS = {  # what may follow a number, by how the column's name ends; times this it is in the column's own unit
+    "_gb": {"gb": 1.0, "g": 1.0, "gib": 2**30 / 1e9, "mb": 1e-3, "mib": 2**20 / 1e9},
+    "ms_per_iter": {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "milliseconds": 1.0},
+}
+
+
+def number_in(row: dict[str, str], key: str) -> float | None:
+    """The number in a column; None where nothing is said; a UserError where something else is."""
+    text = row.get(key, "").strip().replace(",", "").replace("_", "")
+    if text.lower() in _NOTHING:
+        return None
+    if text.lower().lstrip("+-") in ("inf", "infinity", "nan"):
+        raise UserError(f"{key} = {text} is not finite")
+    found = _NUMBER.fullmatch(text)
+    if not found:
+        raise UserError(f"{key} = {text[:40]!r} is not a number")
+    scale, rest = (found[2] or "").lower(), found[3].lower().strip("() ")
+    unit = next((units.get(scale + rest) for end, units in _UNITS.items() if key.endswith(end)), None)
+    number = float(found[1]) * (unit if unit is not None else _SCALE[scale])
+    if not math.isfinite(number):
+        raise UserError(f"{key} = {text[:40]} is not finite")
+    return number
+
+
+def whole_in(row: dict[str, str], key: str, most: float = 2e5) -> int | None:
+    """A count in a column, None where nothing is said."""
+    number = number_in(row, key)
+    if number is None:
+        return None
+    if not 1 <= number <= most or number != int(number):
+        raise UserError(f"{key} = {number:g} is not possible")
+    return int(number)
+
+
+def said_no(text: str) -> bool:
+    """`no`, `False`, `0`, `off` and the like."""
+    return bool(
+        re.match(r"(no|false|off|without|disabled|eager|math|manual|naive|untied|separate|n/a)\b|0$|n$", text.lower())
+    )
+
+
+def optimizer_of(text: str) -> str:
+    text = text.lower()
+    if re.search(r"muon|soap|shampoo", text):
+        return "muon"
+    if re.search(r"8.?bit", text):
+        return "adamw8bit"
+    if "adam" in text:
+        return "adamw"
+    for name in ("adafactor", "lion"):
+        if name in text:
+            return name
+    return ("momentum" if "moment" in text or "nesterov" in text else "sgd") if "sgd" in text else "adamw"
+
+
+def recompute_of(text: str) -> str:
+    text = text.lower()
+    if not text or said_no(text):
+        return "none"
+    if "selective" in text or ("recompute" in text and not re.search(r"att|qkv|block|full", text)):
+        return "cheap"
+    return "block" if re.search(r"yes|full|true|block|checkpoint|every|all|layer|recompute|^1$|^on$", text) else "none"
+
+
+def dtype_of(text: str, device: Device, assumed: list[str]) -> tuple[str, bool]:
+    """The matmuls' dtype, and whether the weights are kept in it too."""
+    text = text.lower()
+    pure = bool(re.search(r"pure|bf16 param|no master|16-true|\bhalf\b|params? (in|all) (bf|fp)16", text))
+    if re.search(r"bf16|bfloat16|bfloat|bf-16", text):
+        return "bfloat16", pure
+    if re.search(r"fp8|float8|e4m3|mxfp", text):
+        assumed.append("fp8 predicted as bf16")
+        return "bfloat16", pure
+    if re.search(r"fp16|float16|\bf16\b|16-mixed|16-true|\bhalf\b|\bamp\b|^mixed", text):
+        return "float16", pure
+    if "tf32" in text:
+        return "tf32", False
+    if re.search(r"fp32|float32|\bf32\b|32-true|\b32\b|full precision|single", text):
+        return "float32", False
+    dtype = device.training_dtype
+    assumed.append(
+        f"{dtype}, since the row names no dtype" if not text else f"{dtype}, since {text[:20]!r} is no dtype"
+    )
+    return ("tf32" if dtype == "float32" else dtype), False
+
+
+def dropout_of(text: str) -> float:
+    said = re.search(r"dropout[ =:]*(0?\.\d+)", text)
+    if said:
+        return float(said[1])
+    # nanoGPT's config for it has 0.2; the book's GPT_CONFIG_124M has 0.1
+    # and so do Hugging Face's GPT-2 configs, in training mode
+    if "shakespeare_char" in text:
+        return 0.2
+    return 0.1 if re.search(r"llms?-from-scratch|gpjt|gpt2lmhead|transformers", text) and "qwen" not in text else 0.0
+
+
+def window_of(row: dict[str, str], text: str) -> float:
+    """Attention's share of what full causal attention would do; a pattern like SSSL has quarter windows at its S."""
+    given = number_in(row, "attn_window_factor")
+    if given is not None and given > 0:
+        return min(1.0, given)
+    pattern = re.search(r"\bs+l\b", f"{text} {row.get('flash_sdpa', '').lower()}")
+    return (0.25 * (len(pattern[0]) - 1) + 1) / len(pattern[0]) if pattern else 1.0
+
+
+# GPT-2 as released, where a row names it and leaves its shape out: layers, heads, width
+_RELEASED = {
+    r"gpt-?2(-small|.{0,3}124m)|^gpt-?2$": (12, 12, 768), r"gpt-?2.{0,3}(medium|35[05]m)": (24, 16, 1024),
+    r"gpt-?2.{0,3}(large|77[04]m)": (36, 20, 1280), r"gpt-?2.{0,3}(xl|1\.5)": (48, 25, 1600),
+}  # fmt: skip
+
+
+def shape_of(row: dict[str, str], assumed: list[str]) -> tuple[int, int, int]:
+    """Layers, heads, width."""
+    layers, heads, width = whole_in(row, "n_layer"), whole_in(row, "n_head"), whole_in(row, "n_embd")
+    if layers is None or width is None:
+        model = row.get("model", "").lower()
+        for name, shape in _RELEASED.items():
+            if re.search(name, model):
+                assumed.append("the shape that GPT-2 was released with")
+                return shape
+        raise UserError(f"no {'n_layer' if layers is None else 'n_embd'} given")
+    if heads is None:
+        heads = max(1, round(width / 64))
+        assumed.append("heads 64 wide")
+    if heads > width:
+        raise UserError(f"n_head = {heads} is not possible")
+    return layers, heads, width
+
+
+def batch_of(row: dict[str, str], gpus: int, assumed: list[str]) -> tuple[int, int, int, float]:
+    """Vocabulary, context, micro-batch, accumulation; what is left out follows from the others, or is the usual one."""
+    vocab, block = whole_in(row, "vocab_size", most=1e7), whole_in(row, "block_size", most=1e7)
+    batch, accumulation = whole_in(row, "micro_batch", most=1e6), number_in(row, "grad_accum")
+    tokens = number_in(row, "tokens_per_iter")
+    tokens = tokens if tokens and tokens > 0 else None
+    accumulation = accumulation if accumulation and accumulation > 0 else None
+    if vocab is None:
+        vocab = 50304 if "nanogpt" in row.get("framework", "").lower() else 50257
+        assumed.append(f"GPT-2's vocabulary, {vocab}")
+    if block is None and tokens and batch and accumulation:
+        block = max(1, round(tokens / (batch * accumulation * gpus)))
+        assumed.append(f"a context of {block}, from the tokens of a step")
+    if block is None and re.search(r"gpt", f"{row.get('model', '')} {row.get('framework', '')}".lower()):
+        block = 1024
+        assumed.append("GPT-2's context, 1024")
+    if block is None:
+        raise UserError("no block_size given")
+    if batch is None and tokens and accumulation:
+        batch = max(1, round(tokens / (block * accumulation * gpus)))
+        assumed.append(f"a micro-batch of {batch}, from the tokens of a step")
+    if batch is None:
+        raise UserError("no micro_batch given")
+    if accumulation is None:
+        accumulation = tokens / (batch * block * gpus) if tokens else None
+    if accumulation is None:
+        accumulation = max(1.0, round(2**19 / (batch * block * gpus)))
+        assumed.append("accumulation to half a million tokens a step")
+    return vocab, block, batch, accumulation
