@@ -147,7 +147,7 @@ def page() -> str:
         "",
     ]
     lines += [
-        "Each figure comes from one run in which the two programs took turns on the same machine. Why: docs/LOG.md.",
+        "The two programs took turns on the same machine (on the prose one after the other). Why: docs/LOG.md.",
         "",
     ]
     for name, section in (("speed", speed_section), ("sample", sample_section)):

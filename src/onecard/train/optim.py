@@ -75,7 +75,7 @@ def eight_bit(device: str):
         raise UserError(f"optimizer = 'adamw8bit' runs on cuda and cpu, not on {device}",
                         hint="leave optimizer at 'adamw'")  # fmt: skip
     try:
-        from bitsandbytes.optim import AdamW8bit
+        from bitsandbytes.optim.adamw import AdamW8bit
     except ImportError:
         raise UserError("optimizer = 'adamw8bit' needs the package bitsandbytes",
                         hint="pip install 'onecard[eightbit]'") from None  # fmt: skip
