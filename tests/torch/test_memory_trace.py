@@ -83,12 +83,9 @@ CHOICES = [(key, choice) for key, choices in OPTIONS.items() if key != "dtype" f
 @pytest.mark.parametrize(("key", "choice"), CHOICES)
 def test_every_choice_that_can_be_trained_is_modelled(key: str, choice: str) -> None:
     """A mode that the trainer gains without its memory model shows here."""
-    config = SMALL.replace(**{key: choice})
-    try:
-        check(config, "bfloat16", within=0.012)
-    except UserError as error:
-        assert "needs a CUDA card" in error.message, "the trainer refuses what the plan offers"
-        pytest.skip(f"{key} = {choice!r} trains on CUDA alone; what it takes is predicted only")
+    if choice == "adamw8bit":
+        pytest.skip("its kernels read numbers, which a trace has not; test_eight_bit.py counts its real bytes")
+    check(SMALL.replace(**{key: choice}), "bfloat16", within=0.012)
 
 
 @pytest.mark.parametrize("recompute", ["none", "cheap", "block"])

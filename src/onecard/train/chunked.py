@@ -50,7 +50,8 @@ class _ChunkedLoss(torch.autograd.Function):
         count = targets.numel()
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         hidden_grad = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
-        weight_grad = torch.empty(weight.shape, dtype=torch.float32, device=weight.device)
+        full = hidden.dtype == torch.float32
+        weight_grad = (torch.empty if full else torch.zeros)(weight.shape, dtype=torch.float32, device=weight.device)
         # one slice of memory for all slices: pages fresh from the system cost as much as a pass over them
         room = torch.empty(min(rows, count), weight.shape[0], dtype=weight.dtype, device=weight.device)
         for start in range(0, count, rows):
@@ -73,13 +74,12 @@ class _ChunkedLoss(torch.autograd.Function):
             share = 1 / (sums * count)
             minus = (-1 / count) * (torch.ones_like(sums) if target_bend is None else target_bend)
             torch.addcmul(minus * weight[t], (weights @ weight).float(), share, out=hidden_grad[start : start + rows])
-            if h.dtype == torch.float32:  # beta 0: the first slice does not read what is not there yet
+            if full:  # beta 0: the first slice does not read what is not there yet
                 weight_grad.addmm_(weights.T, h * share, beta=float(start > 0))
             else:
                 # h · share would underflow in fp16; shares differ by a vocabulary at most, so their largest goes outside
                 scale = share.amax()
-                part = (weights.T @ (h * (share / scale)).to(h.dtype)).float()
-                weight_grad = weight_grad.addcmul_(part, scale) if start else torch.mul(part, scale, out=weight_grad)
+                weight_grad.addcmul_((weights.T @ (h * (share / scale)).to(h.dtype)).float(), scale)
             weight_grad.index_add_(0, t, h.float() * minus)
         ctx.save_for_backward(hidden_grad, weight_grad)
         ctx.dtypes = hidden.dtype, weight.dtype
