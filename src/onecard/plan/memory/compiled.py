@@ -108,7 +108,9 @@ def moments(w: Workload) -> list[Moment]:
     zeros = 0 if w.chunked_loss or not w.spare_logits else answer * vocab * n
     head_in = {"none": stream + out, "cheap": 2 * out, "block": out}[w.recompute]
     if w.chunked_loss:
-        for cast, activations, loss in chunked_loss(s, kept + 2 * stream, casts, casts):
+        # the stream and, where nothing is computed again, LayerNorm's input beside it
+        body = stream + {"none": 0 if w.modern else stream, "cheap": stream - out, "block": 0}[w.recompute]
+        for cast, activations, loss in chunked_loss(s, kept + body, casts, casts):
             at(0, cast, activations, loss)
         head_grad = y * table
     else:
@@ -122,9 +124,11 @@ def moments(w: Workload) -> list[Moment]:
         else:
             at(0, casts + s.cast_head, kept + head_in, logits + zeros)
         head_grad = r * table
-    # the last layer's backward pass
-    at(0, casts + b.cast, kept + b.widest, zeros + head_grad)
-    if not w.flash and w.recompute == "none":  # and its attention's, when the MLP is done: the scores' gradient
+    # the last layer's backward pass, with the first of its gradients
+    at(y * width * w.ff_width, casts + b.cast, kept + b.widest, zeros + head_grad)
+    if (
+        not w.flash and w.recompute == "none" and not s.mixed
+    ):  # and its attention's, when the MLP is done: the scores' gradient
         up = (3 if w.gated else 2) * r * w.ff_width * n
         at(0, casts, kept + r * w.n_head * w.block_size * n + stream - up, zeros + head_grad)
     # the first layer's, when the gradients of all others are there
