@@ -8,7 +8,6 @@ import pytest
 from memory_oracle import traced
 
 from onecard.config import RunConfig
-from onecard.errors import UserError
 from onecard.facts.here import cpu
 from onecard.plan.memory import OPTIONS, step_memory
 from onecard.plan.memory.overhead import peak
