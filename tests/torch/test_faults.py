@@ -78,6 +78,8 @@ class Runs:
             process.send_signal(sent)
         _, err = process.communicate(timeout=120)
         ended = {"term": (0,), "interrupt": (130,)}.get(kind, (0, -signal.SIGKILL))
+        if kind == "disk" and b"its last checkpoint could not be written" in err:
+            ended = (1,)  # a quick machine came to the run's end before the kill: told, and the next sitting goes on
         assert process.returncode in ended, (kind, process.returncode, err.decode()[-2000:])
         assert b"Traceback" not in err, err.decode()[-2000:]
         found = checkpoints(self.folder)
@@ -98,7 +100,7 @@ class Runs:
         assert process.returncode == 0, err.decode()[-2000:]
 
 
-def storm(config, tmp_path, kinds, seed, steps=800):
+def storm(config, tmp_path, kinds, seed, steps=2000):
     rng = random.Random(seed)
     # samples and evaluations take part too: nothing of them may leak into the run
     config = config.replace(max_iters=steps, lr_decay_iters=steps, eval_interval=10, checkpoint_interval=7)
