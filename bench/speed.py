@@ -84,6 +84,7 @@ def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int
                 seconds[key] += turn["seconds"]
                 cpu_seconds[key] += turn["cpu_seconds"]
         peaks = {key: program.peak_bytes() for key, program in programs.items()}
+        tensors = {key: program.tensor_bytes() for key, program in programs.items()}
         medians = {key: statistics.median(values) for key, values in seconds.items()}
         theirs = min((key for key in medians if key.startswith("nanogpt")), key=medians.__getitem__)
         best = min((key for key in medians if key.startswith("onecard")), key=medians.__getitem__)
@@ -96,13 +97,15 @@ def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int
         "step_seconds": medians,
         # of all threads together; on a machine that others use too, the steadier figure
         "cpu_seconds": {key: statistics.median(values) for key, values in cpu_seconds.items()},
-        "peak_bytes": peaks,
+        "peak_bytes": peaks,  # resident, with some 400 MB of torch itself in all of them
+        "tensor_bytes": tensors,
         "nanogpt": theirs,
         "onecard": best,
         "speed": medians[theirs] / medians[best],
         "speed_by_cpu": statistics.median(cpu_seconds[theirs]) / statistics.median(cpu_seconds[best]),
         "matmul_share": flops / medians[best] / rate,
-        "memory": peaks[best] / peaks[theirs],
+        "memory": tensors[best] / tensors[theirs],
+        "memory_resident": peaks[best] / peaks[theirs],
         "matmuls_alone": statistics.median(alone),  # what is left if all else were free: the wall
         "profile": profile,
         "goal": GOALS[name],

@@ -115,6 +115,7 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
     tell = tell or (lambda done, whole, what: None)
     torch.set_float32_matmul_precision("high")  # as the training loop does
     device = machine.choose_device(asked)
+    machine.keep_freed_memory(device)
     facts = cpu() if device.type == "cpu" else here()
     precision = machine.precision_of("auto", device)
     card = device.type != "cpu"
