@@ -130,6 +130,20 @@ def store(name: str, result: dict[str, Any]) -> Path:
     return path
 
 
+def random_tokens(folder: Path, vocabulary: int) -> Path:
+    """A data set in nanoGPT's layout that says nothing: time does not depend on what the tokens are."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for split, count in (("train", 400_000), ("val", 20_000)):
+            random = np.random.default_rng(0).integers(0, min(vocabulary, 50257), count, dtype=np.uint16)
+            random.tofile(folder / f"{split}.bin")
+        if vocabulary < 50257:
+            letters = {number: chr(0x100 + number) for number in range(vocabulary)}
+            meta = {"vocab_size": vocabulary, "itos": letters, "stoi": {c: i for i, c in letters.items()}}
+            (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+    return folder
+
+
 def characters(text: Path, folder: Path) -> int:
     """nanoGPT's data/shakespeare_char: train.bin, val.bin (the last tenth), meta.pkl; the number of characters."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,17 +8,15 @@ b: 6L/6H/384, vocabulary 50304, block 256, batch 8.                       goal: 
 
 import argparse
 import json
-import pickle
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from side_by_side import Program, machine, matmul_flops, store
+from side_by_side import Program, machine, matmul_flops, random_tokens, store
 
 SHAPES: dict[str, dict[str, Any]] = {
     "a": {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12, "vocab_size": 65},
@@ -56,14 +54,8 @@ def matmuls_alone(shape: dict[str, Any], tries: int = 9) -> float:
 def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int | None) -> dict[str, Any]:
     shape = SHAPES[name]
     with tempfile.TemporaryDirectory() as folder:
-        for split, count in (("train", 400_000), ("val", 20_000)):
-            random = np.random.default_rng(0).integers(0, min(shape["vocab_size"], 50257), count, dtype=np.uint16)
-            random.tofile(Path(folder, f"{split}.bin"))
-        if shape["vocab_size"] < 50257:
-            letters = {number: chr(33 + number) for number in range(shape["vocab_size"])}
-            meta = {"vocab_size": len(letters), "itos": letters, "stoi": {c: i for i, c in letters.items()}}
-            Path(folder, "meta.pkl").write_bytes(pickle.dumps(meta))
-        common = {**shape, "dataset": folder, "learning_rate": 1e-3, "max_iters": 100_000, "warmup_iters": 100}
+        data = random_tokens(Path(folder, "data"), shape["vocab_size"])
+        common = {**shape, "dataset": str(data), "learning_rate": 1e-3, "max_iters": 100_000, "warmup_iters": 100}
         common |= {"min_lr": 1e-4, "threads": threads}
         ours = {"gradient_accumulation_steps": 1, "eval_iters": 1, **LEAN[name]}
         programs = {}
