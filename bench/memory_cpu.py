@@ -10,10 +10,15 @@ the interpreter and what the C library keeps.
 import argparse
 import json
 import sys
+from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+# ruff: noqa: E402
+from bench.side_by_side import lasting_bytes, tensors_of_a_step
 from onecard.config import RunConfig
 from onecard.plan.memory import step_memory
 from onecard.plan.workload import Workload
@@ -52,21 +57,12 @@ def measured(config: RunConfig) -> int:
     step.gradients(rows, 0, 1)
     step.apply(1e-4, 0)
     step.optimizer.zero_grad(set_to_none=True)
-    held = rows.nbytes + sum(tensor.nbytes for tensor in model.parameters())
-    held += sum(value.nbytes for state in step.optimizer.state.values() for value in state.values())
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as events:
+
+    def one_step() -> None:
         step.gradients(rows, 1, 1)
         step.apply(1e-4, 0)
-    live = peak = 0
-    for event in sorted(_allocations(events), key=lambda event: event[0]):
-        live += event[1]
-        peak = max(peak, live)
-    return held + peak
 
-
-def _allocations(events: profile) -> list[tuple[int, int]]:
-    results = events.profiler.kineto_results.events()
-    return [(event.start_ns(), event.nbytes()) for event in results if event.name() == "[memory]"]
+    return tensors_of_a_step(one_step, rows.nbytes + lasting_bytes(model.parameters(), step.optimizer))
 
 
 def main() -> int:

@@ -105,6 +105,10 @@ def wall(name: str, r: dict[str, Any]) -> list[str]:
             word = "at most" if at_most else "at least"
             verdict = reached(r[key], r["goal"][key], at_most)
             lines[0] += f" Goal: {word} {r['goal'][key]:.0%} {words}; here {r[key]:.0%}, {verdict}."
+    lines[0] += (
+        f" Memory is what torch's allocator had handed out at most; resident, with torch itself ({r['peak_bytes'][r['onecard']] / 1e6:,.0f} "
+        f"against {r['peak_bytes'][r['nanogpt']] / 1e6:,.0f} MB), it is {r['memory_resident']:.2f} ×."
+    )
     return [*lines, ""]
 
 

@@ -3,25 +3,28 @@
     python bench/probe_accuracy.py [--rounds 3] [--quick] [--json]
 
 Two widths, two depths, two batch sizes, a small and GPT-2's vocabulary; none of the widths, depths or batch sizes is one
-of the probe's. The real steps are `onecard train`'s own, each turn in a process of its own, all shapes in turn; a shape's
-figure is the median over its turns of the median step. Exits 1 where the median error is above 5 % or the worst above 12 %.
+of the probe's. The real steps are a training session's own, each shape in a process of its own; they are done in turns
+between the probe's measurements, for a machine's clock may wander by a fifth within minutes, and the prediction is made
+from the finished probe. A shape's error is the median over the rounds, each with a new probe. Exits 1 where the median error
+is above 5 % or the worst above 12 %.
 """
 
 import argparse
+import itertools
 import json
 import os
-import pickle
 import statistics
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from onecard.cli import main as onecard
 from onecard.config import RunConfig
 from onecard.plan import plan
+from onecard.plan.calibration_file import write_calibration
+from onecard.train.probe import probe
+from side_by_side import Program, random_tokens, store
 
 MEDIAN, WORST = 0.05, 0.12
 # layers, heads, width, batch, vocabulary; the context is 128
@@ -33,8 +36,8 @@ SHAPES = (
     (3, 5, 320, 6, 50304),
     (5, 5, 160, 12, 50304),
 )
-SKIPPED = 3  # first steps of each process: allocations, lazy initialisation
-TURN_SECONDS = 6.0
+EVERY = 2  # of the probe's turns is followed by one of ours
+STEPS = 2  # of a turn that count, after one that brings the weights back into the caches
 
 
 def main() -> int:
@@ -45,14 +48,11 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         os.environ["ONECARD_HOME"] = str(Path(place) / "home")
-        words = ["probe", "--device", "cpu", *(["--quick"] if args.quick else []), *(["--json"] if args.json else [])]
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            shown, sys.stdout = sys.stdout, nowhere if args.json else sys.stdout
-            code = onecard(words)
-            sys.stdout = shown
-        if code:
-            return code
-        rows = compare(Path(place), args.rounds)
+        programs = [Program("onecard", **settings(Path(place), *shape)) for shape in SHAPES]
+        rounds = [one_round(Path(place), programs, args.quick, number) for number in range(args.rounds)]
+        for program in programs:
+            program.close()
+    rows = [middle(shape, found) for shape, found in zip(SHAPES, zip(*rounds, strict=True), strict=True)]
     errors = [abs(row["error"]) for row in rows]
     answer = {"median": statistics.median(errors), "worst": max(errors), "rows": rows,
               "held": sum(row["low"] <= row["measured"] <= row["high"] for row in rows)}  # fmt: skip
@@ -60,60 +60,51 @@ def main() -> int:
         print(json.dumps(answer, indent=1))
     else:
         show(answer)
+    if not args.quick:
+        print(f"stored in {store('probe', answer)}", file=sys.stderr)
     return 0 if answer["median"] <= MEDIAN and answer["worst"] <= WORST else 1
 
 
-def compare(place: Path, rounds: int) -> list[dict]:
-    configs = [config_of(place, *shape) for shape in SHAPES]
-    ranges = [plan(config, "cpu").time for config in configs]
-    assert all(time.basis == "measured" for time in ranges)
-    measured: list[list[float]] = [[] for _ in SHAPES]
-    for turn in range(rounds):
-        for which, config in enumerate(configs):
-            steps = SKIPPED + round(min(60, max(8, TURN_SECONDS / ranges[which].step_seconds.mid)))
-            measured[which].append(real_step(config, place / f"run-{turn}-{which}", steps))
-            print(f"round {turn + 1}: {SHAPES[which]} {measured[which][-1]:.4f} s", file=sys.stderr)
+def one_round(place: Path, programs: list[Program], quick: bool, number: int) -> list[dict]:
+    """A probe, real steps in its pauses, and what a plan then says of each shape."""
+    seconds: list[list[float]] = [[] for _ in SHAPES]
+    turns = itertools.count()
+
+    def between(done: float, whole: float, what: str) -> None:
+        turn, rest = divmod(next(turns), EVERY)
+        if not rest and "round" in what and "compiled" not in what:
+            which = turn % len(SHAPES)
+            seconds[which] += programs[which].steps(1 + STEPS)["seconds"][1:]
+
+    for program in programs:
+        program.steps(3)  # allocations, lazy initialisation
+    write_calibration(probe(quick, between, "cpu"))
     rows = []
-    for shape, time, seconds in zip(SHAPES, ranges, measured, strict=True):
-        guess, real = time.step_seconds, statistics.median(seconds)
-        rows.append({"shape": shape, "predicted": guess.mid, "low": guess.low, "high": guess.high, "measured": real,
-                     "turns": seconds, "error": guess.mid / real - 1})  # fmt: skip
+    for shape, found in zip(SHAPES, seconds, strict=True):
+        time = plan(RunConfig(**settings(place, *shape)), "cpu").time
+        assert time.basis == "measured"
+        guess, real = time.step_seconds, statistics.median(found)
+        rows.append({"predicted": guess.mid, "low": guess.low, "high": guess.high, "measured": real, "steps": found})
+        print(f"round {number + 1}: {shape} predicted {guess.mid:.4f} s, measured {real:.4f} s, {len(found)} steps",
+              file=sys.stderr)  # fmt: skip
     return rows
 
 
-def config_of(place: Path, layers: int, heads: int, width: int, batch: int, vocabulary: int) -> RunConfig:
-    return RunConfig(
-        n_layer=layers, n_head=heads, n_embd=width, block_size=128, batch_size=batch, gradient_accumulation_steps=1,
-        vocab_size=vocabulary, dataset=str(data(place, vocabulary)), compile=False, device="cpu",
-        eval_interval=10**9, eval_iters=1, log_interval=1, warmup_iters=0, always_save_checkpoint=False,
-    )  # fmt: skip
+def middle(shape: tuple[int, ...], found: Sequence[dict]) -> dict:
+    """Over the rounds: medians of the error, and of everything as a multiple of the measured step."""
+    measured = statistics.median(row["measured"] for row in found)
+    guess = {key: measured * statistics.median(row[key] / row["measured"] for row in found)
+             for key in ("predicted", "low", "high")}  # fmt: skip
+    return {"shape": shape, **guess, "measured": measured, "rounds": list(found),
+            "error": guess["predicted"] / measured - 1}  # fmt: skip
 
 
-def data(place: Path, vocabulary: int) -> Path:
-    """Random tokens in nanoGPT's format: time does not depend on what they say."""
-    folder = place / f"data-{vocabulary}"
-    if not folder.exists():
-        folder.mkdir()
-        for name, count in (("train", 400_000), ("val", 20_000)):
-            tokens = np.random.default_rng(1).integers(0, min(vocabulary, 50257), count)
-            tokens.astype("<u2").tofile(folder / f"{name}.bin")
-        if vocabulary != 50304:
-            letters = dict(enumerate(chr(0x100 + number) for number in range(vocabulary)))
-            meta = {"vocab_size": vocabulary, "itos": letters, "stoi": {c: i for i, c in letters.items()}}
-            (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
-    return folder
-
-
-def real_step(config: RunConfig, out: Path, steps: int) -> float:
-    """The median step of a real run, its first ones left out; the run learns nothing of it for the calibration."""
-    changed = {**config.changed(), "max_iters": steps, "lr_decay_iters": steps, "out_dir": str(out)}
-    words = [f"--{key}={value}" for key, value in changed.items()]
-    environment = {**os.environ, "ONECARD_HOME": str(out.parent / "elsewhere")}
-    subprocess.run([sys.executable, "-W", "ignore", "-m", "onecard", "train", *words, "--quiet"], check=True,
-                   env=environment, stdout=subprocess.DEVNULL)  # fmt: skip
-    lines = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    seconds = [line["step_seconds"] for line in lines if line["kind"] == "step"]
-    return statistics.median(seconds[SKIPPED:])
+def settings(place: Path, layers: int, heads: int, width: int, batch: int, vocabulary: int) -> dict[str, Any]:
+    return {
+        "n_layer": layers, "n_head": heads, "n_embd": width, "block_size": 128, "batch_size": batch,
+        "gradient_accumulation_steps": 1, "vocab_size": vocabulary, "dataset": str(random_tokens(place / f"data-{vocabulary}", vocabulary)),
+        "compile": False, "eval_iters": 1,
+    }  # fmt: skip
 
 
 def show(answer: dict) -> None:

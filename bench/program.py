@@ -3,6 +3,7 @@
     {"do": "steps", "count": 5}  →  {"seconds": [0.021, …], "cpu_seconds": […], "loss": 2.31}
     {"do": "eval"}               →  {"loss": 1.93}           the whole validation split, fixed windows; not in any clock
     {"do": "peak"}               →  {"bytes": 1234567}       the process's largest resident memory
+    {"do": "tensors"}            →  {"bytes": 1234567}       the most that torch's allocator had handed out in one step
     {"do": "profile"}            →  {"matmul": 0.025, …}     seconds of a step by kind of work; onecard's only
 
 nanoGPT's step is its train.py's, line by line (same sampling, same schedule, same clipping), around its own model.py.
@@ -21,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from side_by_side import lasting_bytes, tensors_of_a_step
 
 
 class NanoGPT:
@@ -71,6 +74,9 @@ class NanoGPT:
         self.done += 1
         return loss.item()
 
+    def lasting(self):
+        return self.model.parameters(), self.optimizer
+
     def eval(self) -> float:
         self.model.eval()
         answer = _whole(lambda x, y: self.model(x, y)[1], self.tokens["val"], self.s)
@@ -104,6 +110,9 @@ class Onecard:
         session.stepper.apply(lr_at(session.config, self.done), self.done)
         self.done += 1
         return loss
+
+    def lasting(self):
+        return self.session.model.parameters(), self.session.stepper.optimizer
 
     def profile(self) -> dict[str, float]:
         from onecard.train.profile import profile_steps
@@ -150,6 +159,8 @@ def main() -> None:
             answer = {"seconds": seconds, "cpu_seconds": cpu_seconds, "loss": loss}
         elif order["do"] == "eval":
             answer = {"loss": program.eval()}
+        elif order["do"] == "tensors":
+            answer = {"bytes": tensors_of_a_step(program.step, lasting_bytes(*program.lasting()))}
         elif order["do"] == "profile":
             answer = program.profile()
         else:

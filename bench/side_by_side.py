@@ -8,6 +8,7 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ class Program:
     def peak_bytes(self) -> int:
         return self._ask(do="peak")["bytes"]
 
+    def tensor_bytes(self) -> int:
+        """The most that torch's allocator had handed out in one step, weights and optimizer included."""
+        return self._ask(do="tensors")["bytes"]
+
     def profile(self) -> dict[str, float]:
         """Seconds of a step by kind of work."""
         return self._ask(do="profile")
@@ -56,6 +61,26 @@ class Program:
     def close(self) -> None:
         self._process.stdin.close()
         self._process.wait()
+
+
+def tensors_of_a_step(step: Callable[[], object], held: int) -> int:
+    """Bytes that torch's CPU allocator had handed out at most during `step`, on top of the `held` that were there before."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        step()
+    events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return held + peak
+
+
+def lasting_bytes(parameters: Iterable[Any], optimizer: Any) -> int:
+    """What is there before and after every step: weights and the optimizer's memory."""
+    moments = [value for state in optimizer.state.values() for value in state.values() if hasattr(value, "nbytes")]
+    return sum(tensor.nbytes for tensor in [*parameters, *moments])
 
 
 def machine() -> dict[str, Any]:
@@ -103,6 +128,20 @@ def store(name: str, result: dict[str, Any]) -> Path:
     aside.write_text(json.dumps({"bench": name, "date": day, "machine": machine(), **result}, indent=1) + "\n")
     os.replace(aside, path)
     return path
+
+
+def random_tokens(folder: Path, vocabulary: int) -> Path:
+    """A data set in nanoGPT's layout that says nothing: time does not depend on what the tokens are."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for split, count in (("train", 400_000), ("val", 20_000)):
+            random = np.random.default_rng(0).integers(0, min(vocabulary, 50257), count, dtype=np.uint16)
+            random.tofile(folder / f"{split}.bin")
+        if vocabulary < 50257:
+            letters = {number: chr(0x100 + number) for number in range(vocabulary)}
+            meta = {"vocab_size": vocabulary, "itos": letters, "stoi": {c: i for i, c in letters.items()}}
+            (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+    return folder
 
 
 def characters(text: Path, folder: Path) -> int:

@@ -8,17 +8,15 @@ b: 6L/6H/384, vocabulary 50304, block 256, batch 8.                       goal: 
 
 import argparse
 import json
-import pickle
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from side_by_side import Program, machine, matmul_flops, store
+from side_by_side import Program, machine, matmul_flops, random_tokens, store
 
 SHAPES: dict[str, dict[str, Any]] = {
     "a": {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12, "vocab_size": 65},
@@ -56,14 +54,8 @@ def matmuls_alone(shape: dict[str, Any], tries: int = 9) -> float:
 def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int | None) -> dict[str, Any]:
     shape = SHAPES[name]
     with tempfile.TemporaryDirectory() as folder:
-        for split, count in (("train", 400_000), ("val", 20_000)):
-            random = np.random.default_rng(0).integers(0, min(shape["vocab_size"], 50257), count, dtype=np.uint16)
-            random.tofile(Path(folder, f"{split}.bin"))
-        if shape["vocab_size"] < 50257:
-            letters = {number: chr(33 + number) for number in range(shape["vocab_size"])}
-            meta = {"vocab_size": len(letters), "itos": letters, "stoi": {c: i for i, c in letters.items()}}
-            Path(folder, "meta.pkl").write_bytes(pickle.dumps(meta))
-        common = {**shape, "dataset": folder, "learning_rate": 1e-3, "max_iters": 100_000, "warmup_iters": 100}
+        data = random_tokens(Path(folder, "data"), shape["vocab_size"])
+        common = {**shape, "dataset": str(data), "learning_rate": 1e-3, "max_iters": 100_000, "warmup_iters": 100}
         common |= {"min_lr": 1e-4, "threads": threads}
         ours = {"gradient_accumulation_steps": 1, "eval_iters": 1, **LEAN[name]}
         programs = {}
@@ -84,6 +76,7 @@ def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int
                 seconds[key] += turn["seconds"]
                 cpu_seconds[key] += turn["cpu_seconds"]
         peaks = {key: program.peak_bytes() for key, program in programs.items()}
+        tensors = {key: program.tensor_bytes() for key, program in programs.items()}
         medians = {key: statistics.median(values) for key, values in seconds.items()}
         theirs = min((key for key in medians if key.startswith("nanogpt")), key=medians.__getitem__)
         best = min((key for key in medians if key.startswith("onecard")), key=medians.__getitem__)
@@ -96,13 +89,15 @@ def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int
         "step_seconds": medians,
         # of all threads together; on a machine that others use too, the steadier figure
         "cpu_seconds": {key: statistics.median(values) for key, values in cpu_seconds.items()},
-        "peak_bytes": peaks,
+        "peak_bytes": peaks,  # resident, with some 400 MB of torch itself in all of them
+        "tensor_bytes": tensors,
         "nanogpt": theirs,
         "onecard": best,
         "speed": medians[theirs] / medians[best],
         "speed_by_cpu": statistics.median(cpu_seconds[theirs]) / statistics.median(cpu_seconds[best]),
         "matmul_share": flops / medians[best] / rate,
-        "memory": peaks[best] / peaks[theirs],
+        "memory": tensors[best] / tensors[theirs],
+        "memory_resident": peaks[best] / peaks[theirs],
         "matmuls_alone": statistics.median(alone),  # what is left if all else were free: the wall
         "profile": profile,
         "goal": GOALS[name],

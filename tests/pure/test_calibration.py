@@ -36,10 +36,10 @@ from onecard.plan.workload import Workload
 
 SMALL = RunConfig(n_layer=2, n_head=4, n_embd=128, block_size=128, batch_size=4, gradient_accumulation_steps=1,
                   vocab_size=512, compile=False)  # fmt: skip
-HINTS = {"blocks": 1e-11, "head": 1e-11, "attention": 3e-11, "layers": 2e-10, "logits": 2e-10, "spill": 2e-10,
+HINTS = {"blocks": 1e-11, "head": 1e-11, "attention": 3e-11, "layers": 2e-10, "logits": 2e-10, "fresh": 2e-10,
          "weights": 2e-10, "kernels": 5e-6, "update": 2e-10, "step": 1e-4}  # fmt: skip
 # What a made-up machine takes; the fit must find it from steps alone.
-TRUE = {"blocks": 7e-12, "head": 1.3e-11, "attention": 2e-11, "layers": 3e-10, "logits": 1e-10, "spill": 4e-10,
+TRUE = {"blocks": 7e-12, "head": 1.3e-11, "attention": 2e-11, "layers": 3e-10, "logits": 1e-10, "fresh": 4e-10,
         "weights": 1e-10, "kernels": 4e-6, "update": 3e-10, "step": 3e-4}  # fmt: skip
 
 

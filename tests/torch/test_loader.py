@@ -81,6 +81,15 @@ def test_a_changed_batch_goes_on_from_the_place_reached():
     after.close()
 
 
+@pytest.mark.parametrize("per_step", [1, 12, 5000])
+def test_windows_are_the_order_s_at_any_step(per_step):
+    loader = Loader(Stream(np.arange(30 * 8 + 1)), 8, per_step, seed=3)
+    for step in (0, 1, 340, 341, 342, 3, 0, 999):  # forward, over the end of what was looked up, and back
+        places = range(step * per_step, (step + 1) * per_step)
+        assert loader.windows(step).tolist() == loader.order.windows_at(places).tolist()
+    loader.close()
+
+
 def test_too_short_a_split_is_said():
     with pytest.raises(UserError, match="less than one window"):
         Loader(Stream(np.arange(8)), 8, 1, seed=0)

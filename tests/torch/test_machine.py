@@ -1,12 +1,13 @@
 """Precision by card, device by name, and the watch over the loss."""
 
 import math
+import sys
 
 import pytest
 import torch
 
 from onecard.errors import UserError
-from onecard.train.machine import choose_device, choose_precision, measured_peak_flops
+from onecard.train.machine import choose_device, choose_precision, keep_freed_memory, measured_peak_flops
 from onecard.train.progress import random_seed
 from onecard.train.watch import LossWatch
 
@@ -65,3 +66,17 @@ def test_random_seeds_do_not_repeat():
     seeds = {random_seed(seed, step, rank) for seed in range(5) for step in range(200) for rank in range(4)}
     assert len(seeds) == 5 * 200 * 4
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's settings")
+def test_freed_pages_are_used_again():
+    import resource
+
+    def faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        [torch.ones(2**20) for _ in range(40)]  # 4 MiB each: 40,960 pages, then free
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    keep_freed_memory(torch.device("cpu"))
+    faults()
+    assert faults() + faults() < 20_000

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from onecard.config import RunConfig
 from onecard.train.model import GPT
 from onecard.train.optim import decayed, lr_at, make_optimizer, optimizer_tensors, restore_optimizer
+from onecard.train.step import clip
 
 SMALL = RunConfig(n_layer=2, n_head=2, n_embd=16, block_size=8, vocab_size=32, bias=True)
 
@@ -90,3 +91,15 @@ def test_optimizer_memory_round_trips():
     stepped(model, optimizer)
     stepped(other, restored)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("most", [0.0, 0.1, 1.0, 1e6])
+def test_clipping_is_torch_s_to_the_last_bit(most):
+    torch.manual_seed(3)
+    ours = [torch.randn(shape) for shape in ((7, 5), (64,), (33, 128), (1,))]
+    parameters = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in ours]
+    for parameter, grad in zip(parameters, ours, strict=True):
+        parameter.grad = grad.clone()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, most or math.inf)
+    assert torch.equal(clip(ours, most), norm)
+    assert all(torch.equal(grad, parameter.grad) for grad, parameter in zip(ours, parameters, strict=True))

@@ -126,6 +126,7 @@ def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> N
     for name in ("copy", "triad"):
         reached = rates[name] / device.bandwidth
         table.add_row(name, f"{rates[name] / 1e9:,.0f} GB/s", f"{device.bandwidth / 1e9:,.0f} GB/s", f"{reached:.0%}")
+    table.add_row("memory new to the process", f"{rates['fresh'] / 1e9:,.1f} GB/s", "", "")
     table.add_row("tiny operation", f"{rates['operation_seconds'] * 1e6:.1f} µs", "", "")
     out.print(table)
     titles = ("steps", "layers", "width", "context", "batch", "vocabulary", "measured", "predicted", "off by")

@@ -42,7 +42,7 @@ PART_OF = {
     "attention": "matmul",  # FLOPs between the tokens of a sequence
     "layers": "memory",  # bytes of activations
     "logits": "memory",  # bytes of scores over the vocabulary: far larger tensors, out of any cache
-    "spill": "memory",  # those of them in tensors so large that the system hands out fresh pages every time
+    "fresh": "memory",  # bytes of tensors so large that the system hands out fresh pages every time
     "weights": "memory",  # bytes of weights and gradients, once a micro-batch
     "kernels": "launch",  # kernels or operations started
     "update": "optimizer",  # bytes of weights, gradients and moments, once a step
@@ -54,9 +54,7 @@ _LEAST_SHARE = 0.05  # of its hint, that every kind of work costs
 _LEAST_SPREAD = 0.04  # the same run, twice, on a machine that does nothing else differs by about this
 _MOST_SPREAD = 0.25  # leaving one of very few shapes out asks more of the costs than a plan does
 _MOST_RUNS = 50  # finished runs kept as observations
-_LARGE = (
-    32 * MIB
-)  # glibc's largest mmap threshold: above it a tensor is mapped and faulted in anew; other caches end near it
+_LARGE = 32 * MIB  # glibc's largest mmap threshold: a tensor above it is mapped by itself and faulted in anew
 _ODD_RUN = 3.0  # a run slower or faster than predicted by more than this tells of something else than the device
 
 
@@ -134,7 +132,6 @@ def work(w: Workload) -> dict[str, float]:
     logits = micro_bytes(bare, fit) - micro_bytes(dataclasses.replace(bare, batch_size=0), fit)
     weights = micro_bytes(empty, fit)
     layers = micro_bytes(w, fit) - weights - logits
-    table = 0.0 if w.chunked_loss else 4.0 * w.vocab_size * w.tokens  # slices share one piece of memory
     head = 6.0 * everything * w.vocab_size * w.n_embd
     if w.vocab_size % 8 and w.dtype in ("bfloat16", "float16"):
         head *= fit["odd_vocab_compiled"] if w.compiled else fit["odd_vocab"]
@@ -144,7 +141,7 @@ def work(w: Workload) -> dict[str, float]:
         "attention": attention_flops(w) * everything * (3.5 + again if w.flash else 2.0 * (3 + again)),
         "layers": layers * w.accumulation,
         "logits": logits * w.accumulation,
-        "spill": logits * w.accumulation / (1 + (_LARGE / max(table, 1.0)) ** 2),
+        "fresh": fresh_bytes(w) * w.accumulation,
         "weights": weights * w.accumulation,
         "kernels": micro_kernels(w) * w.accumulation,
     }
@@ -152,6 +149,18 @@ def work(w: Workload) -> dict[str, float]:
         amounts = {kind: amount * fit["dropout"] for kind, amount in amounts.items()}
     amounts["blocks"] += optimizer_flops(w)
     return {**amounts, "update": optimizer_bytes(w), "step": 1.0}
+
+
+def fresh_bytes(w: Workload) -> float:
+    """Bytes of one micro-batch in tensors above _LARGE: so many page faults were counted on a CPU."""
+    logits = 0 if w.chunked_loss else 3 if w.compiled else 4  # scores, their logarithms, and gradients of both
+    tensors = [
+        (4.0 * w.vocab_size * w.tokens, logits),
+        (4.0 * w.vocab_size * w.n_embd, 3 if w.tied else 2),  # the head's gradient, the embedding's, their sum
+        (4.0 * w.ff_width * w.tokens, 5 * w.n_layer),  # the MLP's input and output, its slope, two gradients
+        (4.0 * (w.n_embd + 2 * w.kv_width) * w.tokens, 2 * w.n_layer),  # queries, keys and values, and their gradients
+    ]
+    return sum(size * count for size, count in tensors if size > _LARGE)
 
 
 def fit_costs(observations: Sequence[Observation], hints: Mapping[str, float], host_seconds: float = 0.0) -> Costs:

@@ -21,6 +21,7 @@ from onecard.errors import UserError
 from onecard.train.order import WindowOrder
 
 _AHEAD = 2  # steps read ahead: one being copied, one ready
+_PLACES = 4096  # whose windows are looked up at once: a lookup costs some hundred calls of numpy, however few they are
 
 
 class Tokens(Protocol):
@@ -77,6 +78,7 @@ class Loader:
         self._part = slice(rank * sequences_per_step // processes, (rank + 1) * sequences_per_step // processes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="onecard-data")
         self._coming: dict[int, Future[Tensor]] = {}
+        self._known = (0, np.empty(0, np.int64))  # a place, and the windows from there on
         self.wait_seconds = 0.0  # of the last call of rows()
 
     def place(self, step: int) -> int:
@@ -86,8 +88,12 @@ class Loader:
 
     def windows(self, step: int) -> NDArray[np.int64]:
         """The windows of the whole step, over all processes."""
-        start = self.place(step)
-        return self.order.windows_at(range(start, start + self.sequences_per_step))
+        start, count = self.place(step), self.sequences_per_step
+        first, known = self._known
+        if not first <= start <= first + len(known) - count:
+            first, known = start, self.order.windows_at(range(start, start + max(count, _PLACES)))
+            self._known = first, known
+        return known[start - first : start - first + count]
 
     def epoch(self, step: int) -> float:
         return self.place(step) / self.order.windows

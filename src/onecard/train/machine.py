@@ -5,6 +5,8 @@ Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this ca
 """
 
 import contextlib
+import ctypes
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,6 +78,23 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
     return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))
 
 
+def keep_freed_memory(device: torch.device) -> None:
+    """On a CPU under glibc: what one step frees stays with the process, for the next one needs it again.
+
+    Left alone, glibc gives some of it back and faults it in anew, more or less of it depending on what the process did
+    before; so a step's time would, too. Tensors above 32 MiB keep mappings of their own: among the others they would leave
+    holes, a third more memory with GPT-2's vocabulary. Other C libraries are left as they are.
+    """
+    if device.type != "cpu" or not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # musl
+        return
+    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    mallopt(mmap_threshold, 32 * 2**20)
+    mallopt(trim_threshold, -1)  # never
+
+
 def synchronize(device: torch.device) -> None:
     """Wait for the card, so that a clock read next means something."""
     if device.type == "cuda":
@@ -109,8 +128,6 @@ def peak_memory_bytes(device: torch.device) -> int | None:
         import resource
     except ImportError:  # Windows
         return None
-    import sys
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -115,6 +115,7 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
     tell = tell or (lambda done, whole, what: None)
     torch.set_float32_matmul_precision("high")  # as the training loop does
     device = machine.choose_device(asked)
+    machine.keep_freed_memory(device)
     facts = cpu() if device.type == "cpu" else here()
     precision = machine.precision_of("auto", device)
     card = device.type != "cpu"
@@ -230,7 +231,7 @@ def _shrunk(before: int, now: int) -> None:
 
 
 def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, float]:
-    """FLOP/s of large, thin and head-like matmuls, bytes/s of copy and triad, seconds of a tiny operation."""
+    """FLOP/s of large, thin and head-like matmuls, bytes/s of copy, triad and fresh pages, seconds of a tiny operation."""
     card = device.type != "cpu"
     kind = getattr(torch, dtype)
     again = 3 if quick else 7
@@ -247,6 +248,11 @@ def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, fl
         other, third = torch.ones_like(large), torch.ones_like(large)
         copied = 8.0 * large.numel() / best(device, lambda: other.copy_(large), again)
         triad = 12.0 * large.numel() / best(device, lambda: torch.add(large, other, alpha=2.0, out=third), again)
+        used = best(device, lambda: third.fill_(1.0), again)
+        anew = best(device, lambda: torch.ones(large.numel(), device=device), again)
+        fresh = (
+            4.0 * large.numel() / max(anew - used, 0.1 * used)
+        )  # a card's allocator keeps what it has: nothing is anew
         tiny = torch.ones(16, device=device)
         host, whole = _tiny_operations(device, tiny, 300 if quick else 1000)
         return {
@@ -255,6 +261,7 @@ def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, fl
             "matmul_head": matmul(tokens // 8, 256, 50304),
             "copy": copied,
             "triad": triad,
+            "fresh": fresh,
             "operation_seconds": whole,
             "host_seconds": host,
         }
@@ -295,7 +302,7 @@ def hints_of(rates: dict[str, float]) -> dict[str, float]:
         "attention": 3 * flop,  # softmax between two thin matmuls
         "layers": byte,
         "logits": byte,
-        "spill": byte,
+        "fresh": 1 / rates["fresh"],
         "weights": byte,
         "kernels": rates["operation_seconds"],
         "update": byte,

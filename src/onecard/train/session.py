@@ -165,6 +165,7 @@ def open_session(
 ) -> Iterator[Session]:
     """Everything found good, then made, in the order that loses nothing when something is wrong."""
     device, folder = workers.device, Path(config.out_dir)
+    machine.keep_freed_memory(device)
     flight = preflight.Preflight()
     data = open_dataset(config.dataset)
     config = preflight.resolve_vocab(config, data)

@@ -46,7 +46,7 @@ class Stepper:
             self.workers.add(loss)
             if self.scaler.is_enabled():
                 self.scaler.unscale_(self.optimizer)
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip or math.inf)
+            norm = clip([p.grad for p in self.model.parameters() if p.grad is not None], self.config.grad_clip)
             loss_now, norm_now = torch.stack([loss, norm]).tolist()  # the one wait for the card in a step
             if not self.scaler.is_enabled() or math.isfinite(norm_now) or not math.isfinite(loss_now):
                 break
@@ -102,6 +102,17 @@ class Stepper:
             )
         before, self.micro_batch = self.micro_batch, self.micro_batch // 2
         self.shrunk(before, self.micro_batch)
+
+
+def clip(grads: list[Tensor], most: float) -> Tensor:
+    """The norm of all gradients together, which are then scaled down to `most` (0: never) if it is above.
+
+    torch.nn.utils.clip_grad_norm_ to the last bit, for tensors of one device: it takes twice as long to sort them by device.
+    """
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    if most:
+        torch._foreach_mul_(grads, torch.clamp(most / (norm + 1e-6), max=1.0))
+    return norm
 
 
 def is_out_of_memory(error: BaseException) -> bool:
