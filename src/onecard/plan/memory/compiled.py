@@ -196,10 +196,10 @@ def moments(w: Workload) -> list[Moment]:
     at(new - y * positions, 0, lookup + 2 * stream + out, zeros + tied)
     at(new, 0, stream, zeros + tied)
     at(new + (0 if s.mixed or w.chunked_loss else y * table * w.tied), 0, 0, zeros + tied)
-    if w.tied and s.mixed and w.recompute == "none" and not w.chunked_loss:
-        # by Inductor's count the table's gradient is there twice at the end; where that is the most, it orders the graph
-        # anew, and one is there from the beginning: beside the head's gradient, its cast and the gradient of its output
-        if max(map(total, found)) < total(s.base()) + new + zeros + tied + y * table:
-            at(y * table, casts + s.cast_head, kept + head_in, zeros + r * vocab * n + head_grad)
+    # by Inductor's count the table's gradient is there twice at the end; where that is the most, it orders the graph
+    # anew, and one is there from the beginning: beside the head's gradient, its cast and the gradient of its output
+    twice = total(s.base()) + new + zeros + tied + y * table
+    if w.tied and s.mixed and w.recompute == "none" and not w.chunked_loss and max(map(total, found)) < twice:
+        at(y * table, casts + s.cast_head, kept + head_in, zeros + r * vocab * n + head_grad)
     found.append(s.optimizer_moment())
     return found
