@@ -37,7 +37,7 @@ SHAPES = (
     (5, 5, 160, 12, 50304),
 )
 EVERY = 2  # of the probe's turns is followed by one of ours
-STEPS = 2  # of a turn that count, after one that brings the weights back into the caches
+TURN_SECONDS = 1.0  # of steps that count, at least two, after one that brings the weights back into the caches
 
 
 def main() -> int:
@@ -74,10 +74,10 @@ def one_round(place: Path, programs: list[Program], quick: bool, number: int) ->
         turn, rest = divmod(next(turns), EVERY)
         if not rest and "round" in what and "compiled" not in what:
             which = turn % len(SHAPES)
-            seconds[which] += programs[which].steps(1 + STEPS)["seconds"][1:]
+            seconds[which] += programs[which].steps(1 + counts[which])["seconds"][1:]
 
-    for program in programs:
-        program.steps(3)  # allocations, lazy initialisation
+    paces = [program.steps(3)["seconds"][-1] for program in programs]  # after allocations, lazy initialisation
+    counts = [max(2, round(TURN_SECONDS / pace)) for pace in paces]
     write_calibration(probe(quick, between, "cpu"))
     rows = []
     for shape, found in zip(SHAPES, seconds, strict=True):
