@@ -139,7 +139,8 @@ def test_more_of_anything_is_more_memory(values: dict[str, object], dtype: str, 
     # a larger vocabulary makes shorter slices of the chunked loss: whole rows, so a hair less at times
     rounding = 0.99 if key == "vocab_size" and config.chunked_loss else 1.0
     assert after.allocated.mid > before.allocated.mid * rounding
-    assert after.process.mid > before.process.mid * rounding
+    # what the allocator holds unused is rounded to its blocks, so a process of hundreds of megabytes may be some bytes less
+    assert after.process.mid > before.process.mid * min(rounding, 0.9999)
     assert all(size >= 0 for size in before.parts.values())
 
 
