@@ -125,6 +125,11 @@ def test_overrides_in_both_spellings():
     assert isinstance(config.learning_rate, float)
 
 
+@pytest.mark.parametrize("word", ["none", "None", "'none'"])
+def test_no_recompute_is_said_as_the_help_spells_it(word):
+    assert load("gpt2", [f"--recompute={word}"]).recompute == "none"
+
+
 def test_a_shorter_run_takes_its_schedule_along():
     config = load(None, ["--max_iters=1000"])
     assert (config.lr_decay_iters, config.warmup_iters) == (1000, 100)

@@ -136,8 +136,8 @@ def test_more_of_anything_is_more_memory(values: dict[str, object], dtype: str, 
     config = RunConfig(**{"n_head": 1, **values})  # type: ignore[arg-type]
     more = config.replace(**{key: 2 * getattr(config, key)})
     before, after = (step_memory(Workload.of(c, dtype), CARD) for c in (config, more))
-    # a larger vocabulary makes shorter slices of the chunked loss: whole rows, so a hair less at times
-    rounding = 0.99 if key == "vocab_size" and config.chunked_loss else 1.0
+    # a larger vocabulary makes shorter slices of the chunked loss, and with them of the stream: a little less at times
+    rounding = 0.97 if key == "vocab_size" and config.chunked_loss else 1.0
     assert after.allocated.mid > before.allocated.mid * rounding
     # what the allocator holds unused is rounded to its blocks, so a process of hundreds of megabytes may be some bytes less
     assert after.process.mid > before.process.mid * min(rounding, 0.9999)

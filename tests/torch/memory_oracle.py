@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,7 @@ from onecard.train.machine import Precision
 from onecard.train.model import GPT
 from onecard.train.modern import make_model
 from onecard.train.optim import make_optimizer
+from onecard.train.preflight import compile_options
 from onecard.train.step import Stepper
 from onecard.train.workers import Workers
 
@@ -139,14 +141,14 @@ def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **k
 def _as_on_cuda(mixed: bool) -> Iterator[None]:
     """Some functions do on a CPU what they would not do on a card."""
     originals = F.scaled_dot_product_attention, F.dropout, F.softmax
-    own_gelu, own_is_cpu = model_module.gelu, ir.is_cpu
+    own_gelu, own_is_cpu = model_module.MLP.activation, ir.is_cpu
     # for a CPU Inductor writes out every tanh, exp and log that is read twice; for a card it computes them again
     ir.is_cpu = lambda node: False
     # Muon's own code, with the dtype that it chooses on CUDA
     own_orthogonal = muon.orthogonal
     half = SimpleNamespace(bfloat16=torch.bfloat16, float32=torch.bfloat16, linalg=torch.linalg, baddbmm=torch.baddbmm)
     muon.orthogonal = FunctionType(own_orthogonal.__code__, {**vars(muon), "torch": half})
-    model_module.gelu = lambda x: F.gelu(x, approximate="tanh")  # the trainer's own is for CPUs
+    model_module.MLP.activation = staticmethod(partial(F.gelu, approximate="tanh"))  # the trainer's own is for CPUs
     F.scaled_dot_product_attention = _cuda_attention
     F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
         0
@@ -157,7 +159,8 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
         yield
     finally:
         F.scaled_dot_product_attention, F.dropout, F.softmax = originals
-        model_module.gelu, ir.is_cpu, muon.orthogonal = own_gelu, own_is_cpu, own_orthogonal
+        model_module.MLP.activation = staticmethod(own_gelu)
+        ir.is_cpu, muon.orthogonal = own_is_cpu, own_orthogonal
 
 
 def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
@@ -193,9 +196,11 @@ def _stepper(
 ) -> Stepper:
     """The trainer's own step, in a run of one process."""
     cpu = torch.device("cpu")
+    precision = Precision(dtype, dtype == "float16", "")
     forward: Any = model
     if config.compile:
         stack.enter_context(_counting_the_loss(live))
+        stack.enter_context(inductor_config.patch(**compile_options(config, precision)))
         compiled = torch.compile(model, backend=_Inductor(live, fake), dynamic=False)
 
         def forward(*inputs: Tensor | None) -> Any:
@@ -204,7 +209,7 @@ def _stepper(
 
     return Stepper(
         config, model, forward, make_optimizer(config, model), torch.amp.GradScaler("cpu", enabled=dtype == "float16"),
-        Precision(dtype, dtype == "float16", ""), Workers("auto", cpu), config.batch_size,
+        precision, Workers("auto", cpu), config.batch_size,
         0 if config.mask_documents else None, Faults(), lambda before, now: None,
     )  # fmt: skip
 

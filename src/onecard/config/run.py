@@ -147,6 +147,8 @@ def _typed(key: str, value: Any) -> Value:
     hint = _HINTS[key]
     options = get_args(hint) if get_origin(hint) is Literal else ()
     if options:
+        if value is None and "none" in options:  # --recompute=none, which reads as Python's None
+            value = "none"
         if value not in options or isinstance(value, bool):
             raise UserError(f"{key} must be {' or '.join(map(str, options))}, not {value!r}",
                             hint=nearest(str(value), options) or f"for example {key} = {options[0]!r}")  # fmt: skip

@@ -7,6 +7,7 @@ import shutil
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -84,7 +85,8 @@ def compiled_forward(
     why = _cannot_compile(device)
     if why is None:
         try:
-            compiled: nn.Module = torch.compile(model)  # type: ignore[assignment]
+            options = compile_options(config, precision)
+            compiled: nn.Module = torch.compile(model, options=options)  # type: ignore[assignment]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own insides
                 trial(compiled, model, config, device, precision, config.batch_size)
@@ -97,6 +99,16 @@ def compiled_forward(
             why = first.strip()[:160]
     flight.say(f"compile: off, the run is eager ({why})")
     return model
+
+
+def compile_options(config: RunConfig, precision: Precision) -> dict[str, Any]:
+    """Inductor joins kernels that read the same data, were it a mask that every layer reads: layers to be computed again
+    one by one come to be computed together, with up to half as much memory again. Let it be an activation at least."""
+    if config.recompute == "none":
+        return {}
+    number = 4 if precision.dtype == "float32" else 2
+    activation = number * config.n_embd * config.block_size * config.batch_size
+    return {"score_fusion_memory_threshold": activation // 2}
 
 
 def fitting_micro_batch(

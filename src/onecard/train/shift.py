@@ -19,41 +19,36 @@ TAPS = 4  # positions looked at, its own included
 
 def mix_recent(x: Tensor, taps: Tensor, documents: Tensor | None = None) -> Tensor:
     """x (batch, length, width) mixed by taps (TAPS, width); with documents nothing comes over from another document."""
-    if documents is not None:
-        return _mix_within_documents(x, taps, documents)
-    return _Mix.apply(x, taps.to(x.dtype))
+    return _Mix.apply(x, taps.to(x.dtype), documents)
 
 
 class _Mix(torch.autograd.Function):
     """Written by hand: autograd alone would pad and copy a whole tensor for every tap, forward and back."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, taps: Tensor) -> Tensor:
-        ctx.save_for_backward(x, taps)
+    def forward(ctx, x: Tensor, taps: Tensor, documents: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, taps, documents)
         y = x * (1 + taps[0])
         for k in range(1, min(len(taps), x.shape[1])):
-            y[:, k:].addcmul_(x[:, :-k], taps[k])
+            y[:, k:].addcmul_(_within(x[:, :-k], documents, k), taps[k])
         return y
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        x, taps = ctx.saved_tensors
+        x, taps, documents = ctx.saved_tensors
         x_grad = grad * (1 + taps[0])
         taps_grad = torch.zeros_like(taps)
         taps_grad[0] = (grad * x).sum((0, 1))
         for k in range(1, min(len(taps), x.shape[1])):
-            x_grad[:, :-k].addcmul_(grad[:, k:], taps[k])
-            taps_grad[k] = (grad[:, k:] * x[:, :-k]).sum((0, 1))
-        return x_grad, taps_grad
+            back = _within(grad[:, k:], documents, k)
+            x_grad[:, :-k].addcmul_(back, taps[k])
+            taps_grad[k] = (back * x[:, :-k]).sum((0, 1))
+        return x_grad, taps_grad, None
 
 
-def _mix_within_documents(x: Tensor, taps: Tensor, documents: Tensor) -> Tensor:
-    taps = taps.to(x.dtype)
-    y = x * (1 + taps[0])
-    for k in range(1, min(len(taps), x.shape[1])):
-        same = (documents[:, k:] == documents[:, :-k])[..., None]
-        y = y + torch.nn.functional.pad(x[:, :-k] * same * taps[k], (0, 0, k, 0))
-    return y
+def _within(x: Tensor, documents: Tensor | None, k: int) -> Tensor:
+    """x, but zero where the position k later, or k before, is of another document."""
+    return x if documents is None else x * (documents[:, k:] == documents[:, :-k])[..., None]
 
 
 def mix_last(recent: Tensor, taps: Tensor) -> Tensor:

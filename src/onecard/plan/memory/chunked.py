@@ -27,7 +27,8 @@ def chunked_loss(s: Sizes, kept: int, forward_casts: int, casts: int) -> Iterato
         slices = max(
             (6 + bent) * piece + 4 * second,
             (6 + bent) * piece + max((r + 4) * table, (8 + r) * rows * width),
-            (4 + 2 * bent) * piece + (2 * piece if second else 0),
+            (4 + 2 * bent) * piece,
+            (4 + 2 * bent) * second + r * piece,
         )
         yield forward_casts, kept, r * hidden + r * table + grads + r * piece + slices
     else:

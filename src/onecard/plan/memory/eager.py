@@ -27,6 +27,7 @@ class Block:
     forward: int  # the whole of it inside the attention's forward pass
     again_extra: int  # above `kept`, where the attention is computed again
     backward_extra: int  # and inside its backward pass
+    entry: int  # the layer's input, where its norm keeps its output alone
 
 
 def block(s: Sizes) -> Block:
@@ -38,9 +39,11 @@ def block(s: Sizes) -> Block:
     out = r * width * n
     dropped = width * n if w.dropout else 0  # a mask of bytes
     fresh = stream if s.mixed else 0  # the norm's fp32 output, which a function's argument keeps alive
+    # an only layer's is the embedding, normed, which that norm keeps
+    entry = stream if w.modern and (w.n_layer > 1 or w.dropout or w.recompute != "none") else 0
     if w.flash:
         inner = qkv + out + 4 * heads * n + s.bias_bytes
-        forward_extra = fresh
+        forward_extra = fresh + entry
         again_extra = first = 0
         # the gradients of the output and of q, k, v; FlashAttention-2 adds up dq in fp32
         backward_extra = out + qkv + (0 if s.bias_bytes or r == 4 else s.flash_work)
@@ -49,24 +52,32 @@ def block(s: Sizes) -> Block:
         saved, widest = _scores(s)
         mask = length * n if w.mask_documents else length * length
         inner = 3 * out + saved * scores + mask + out
-        forward_extra = fresh + qkv - 2 * out + (widest - saved) * scores + 2 * mask
-        again_extra = norm + fresh + (3 if w.dropout else 2) * out + widest * scores + mask
+        # with dropout the widest place is the product with values, before the output is dropped; else it is the softmax
+        forward_extra = fresh + qkv + mask + (widest - saved) * scores - (dropped if w.dropout else 2 * out)
+        copies = 2 * out  # of queries and keys; with dropout the widest place is after those of values, at the product
+        if w.dropout:
+            copies += out if w.recompute == "cheap" else 2 * out
+        again_extra = norm + fresh + copies + widest * scores + 2 * mask
         # the first time round, where it will be computed again: copies go at once; "cheap" keeps the matmul's own scores
-        first = stream + (fresh if s.mixed else norm) + qkv + mask + (12 if s.mixed else widest) * scores
+        first = stream + (fresh if s.mixed else norm) + qkv + mask
+        if w.dropout:
+            first += max(0 if s.mixed else widest * scores, (12 if s.mixed else 3 * r) * scores + 2 * out)
+        else:
+            first += widest * scores
         first += r * scores if w.recompute == "cheap" else 0
         again_extra += -r * scores if w.recompute == "cheap" else qkv
         backward_extra = (widest - saved) * scores - out
         if w.modern:  # what is normed and turned is there before its copies are
-            forward_extra, again_extra = forward_extra + 3 * out, again_extra + 7 * out
+            forward_extra += entry + 2 * out
+            first += 2 * out
+            again_extra += stream + 4 * out
     # queries and keys, normalised, and once more turned; written-out attention keeps its own copies of the latter
-    turned = (4 if w.flash else 2) * out if w.modern else 0
-    # taps that stop at a document's end are not fused: three products are kept, and who is in whose document
-    taps = 3 * (stream + n) if w.modern and w.mask_documents else 0
-    attention = stream + norm + turned + inner + dropped + taps
-    whole = attention + stream + norm + s.mlp_bytes + dropped + taps + s.foreign_bytes
+    turned = (4 if w.flash else 2) * out + 8 * heads * n if w.modern else 0
+    attention = stream + norm + turned + inner + dropped
+    whole = attention + stream + norm + s.mlp_bytes + dropped + s.foreign_bytes
     kept = {"none": whole, "block": stream, "cheap": stream + _costly(s)}[w.recompute]
     forward = attention + forward_extra if w.flash or w.recompute == "none" else first
-    return Block(kept, whole, attention, forward, again_extra, backward_extra)
+    return Block(kept, whole, attention, forward, again_extra, backward_extra, entry)
 
 
 def _scores(s: Sizes) -> tuple[int, int]:
@@ -93,8 +104,8 @@ def moments(w: Workload) -> list[Moment]:
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
     stream = x * width * n
-    # the modern recipe norms the embedding first; a layer that is computed again keeps that as its input
-    lookup = s.embedding_bytes + (stream if w.modern and w.recompute == "none" else 0)
+    # the modern recipe norms the embedding first; undropped that is the first layer's input, kept by a recomputed layer
+    lookup = s.embedding_bytes + (stream if w.modern and (w.recompute == "none" or w.dropout) else 0)
     kept = layers * b.kept + lookup
     casts = s.cast_layers if w.recompute == "none" else 0
     head_in = stream + (s.norm_stats + r * width) * n  # the last norm's input, and the head's
@@ -114,7 +125,8 @@ def moments(w: Workload) -> list[Moment]:
         found.append(moment)
 
     if w.chunked_loss:
-        body = kept + stream + s.norm_stats * n + ((0 if w.modern else fresh) if s.mixed else r * width * n)
+        # LayerNorm's input and output (in fp32); the modern norm keeps its output alone
+        body = kept + stream + s.norm_stats * n + (0 if w.modern else stream)
         for cast, activations, loss in chunked_loss(s, body, s.cast_layers, casts):
             at(0, cast, activations, loss)
     else:
@@ -135,13 +147,14 @@ def moments(w: Workload) -> list[Moment]:
         if s.mixed:
             at(cast=casts, activations=kept + 2 * stream + s.norm_stats * n, loss=(r + 4) * table)
     # the last block's backward pass, then the first's, when all other gradients are there
-    again = b.whole - b.kept if w.recompute != "none" else 0
+    again = b.whole + b.entry - b.kept if w.recompute != "none" else 0
     if w.recompute == "cheap" and not w.dropout:
         again += r * width * n  # the last matmul's output, kept but not asked for
     one_cast = s.cast_layers // layers if layers else 0
     copy = r * width * n if s.mixed or w.dropout else 0
     mlp = stream + copy + r * w.ff_width * n - (width * n if w.dropout else 0)
     mlp_cast = (3 if w.gated else 2) * r * width * w.ff_width if s.mixed else 0  # not there in the attention's passes
+    entry = b.entry if w.recompute != "none" else 0  # which a checkpoint holds to the end
     for done in (0, layers - 1):
         left = layers - done
         cast = casts * left // layers if casts else one_cast
@@ -151,20 +164,27 @@ def moments(w: Workload) -> list[Moment]:
         at(grads, cast, saved + again + mlp + weight, pending)
         if s.mixed:  # the MLP's gradient, cast, when half of its activations are gone
             at(grads, cast, saved + again + stream + y * width * w.ff_width, pending)
-        at(grads, cast - mlp_cast, saved - b.kept + b.attention + stream + b.backward_extra, pending)
+        at(grads, cast - mlp_cast, saved - b.kept + b.attention + entry + stream + b.backward_extra, pending)
         if w.recompute != "none":
-            at(grads, cast - mlp_cast, saved + stream + (copy if s.mixed else 0) + b.again_extra, pending)
+            came = stream + (copy if s.mixed else 0)  # the gradient that the layer is computed again for
+            at(grads, cast - mlp_cast, saved + came + b.again_extra, pending)
+            if w.dropout:  # the end of its MLP: what was dropped, before and after
+                at(grads, cast, saved + came + again + fresh + 2 * r * width * n, pending)
     # the forward pass of the last block
-    at(cast=s.cast_layers - mlp_cast, activations=(layers - 1) * b.kept + b.forward + lookup)
-    if w.modern:  # and of its MLP: before, between and after the squared ReLU
-        passing = r * w.ff_width * n + 2 * stream + fresh
+    table_of_documents = w.block_size * n if w.mask_documents and w.recompute == "none" else 0
+    at(cast=s.cast_layers - mlp_cast, activations=(layers - 1) * b.kept + b.forward + lookup + table_of_documents)
+    if table_of_documents:  # which goes after the last norm
+        at(cast=s.cast_layers, activations=kept + 2 * stream + table_of_documents)
+    if w.modern:  # and of its MLP: before, between and after the squared ReLU, when its second matrix is not yet cast
+        passing = r * w.ff_width * n + stream + b.entry + fresh - (width * n if w.dropout else 0)
+        later = r * width * w.ff_width if s.mixed else 0
         if w.recompute == "none":
-            at(cast=s.cast_layers, activations=kept + passing)
+            at(cast=s.cast_layers - later, activations=kept + passing + table_of_documents)
         else:
             again = b.whole - b.kept
             if w.recompute == "cheap":  # what was kept is there already
                 again = b.whole - _costly(s) + r * ((3 if s.mixed else 4) * width - w.ff_width) * n
-            at(0, one_cast, kept + stream + copy + passing + again, pending)
+            at(0, one_cast - later, kept + stream + (copy if s.mixed else 0) + passing + again, pending)
     if w.recompute != "none":  # and of its MLP, while autocast still holds every layer's weights
         up = r * w.ff_width * n
         passing = stream + fresh + (s.norm_stats + r * width) * n + up
