@@ -108,7 +108,8 @@ def compile_options(config: RunConfig, precision: Precision) -> dict[str, Any]:
         return {}
     number = 4 if precision.dtype == "float32" else 2
     activation = number * config.n_embd * config.block_size * config.batch_size
-    return {"score_fusion_memory_threshold": activation // 2}
+    mask = config.block_size**2 if config.attention == "math" else 0  # in bytes, the same for every layer
+    return {"score_fusion_memory_threshold": max(activation // 2, 2 * mask)}
 
 
 def fitting_micro_batch(

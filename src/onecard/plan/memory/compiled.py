@@ -8,139 +8,17 @@ second set of them grows while activations are given back.
 6.96
 """
 
-from dataclasses import dataclass
-
 from onecard.plan.memory.chunked import chunked_loss
-from onecard.plan.memory.size import HALF, Moment, Sizes, total
+from onecard.plan.memory.compiled_layer import layer
+from onecard.plan.memory.size import Moment, Sizes, total
 from onecard.plan.workload import Workload
 
 __all__ = ["moments", "total"]
 
 
-@dataclass(frozen=True)
-class Block:
-    """One layer: what is kept for the backward pass, and how much more the last layer's backward pass needs."""
-
-    kept: int
-    widest: int
-    after: int  # when there is a gradient of the MLP's second matrix
-    first: int  # as `widest`, of the first layer
-    inside: int  # all that the first layer's attention has in its backward pass
-    cast: int = 0  # half-precision weights that are there then, besides those kept from the forward pass
-    attending: int = 0  # above `kept` in the last layer's written-out attention, when the MLP's two gradients are there
-
-
-def block(s: Sizes) -> Block:
-    n, r, x, y, w = s.tokens, s.matmul, s.stream, s.residual, s.work
-    width, ff = w.n_embd, w.ff_width
-    stream, out = x * width * n, r * width * n
-    qkv = r * (width + 2 * w.kv_width) * n
-    up = r * ff * n
-    scores = w.n_head * w.block_size * n
-    masks = 2 * width * n if w.dropout else 0
-    turned = 2 * out + 8 * w.n_head * n if w.modern else 0  # queries and keys, normalised and turned
-    turned += 2 * out if w.turned_copies else 0
-    if w.flash:
-        attention = qkv + turned + out + 4 * w.n_head * n
-        work = s.flash_work if r == HALF and not w.mask_documents else 0
-        inside = 2 * (stream + out) + attention + qkv + work
-    else:
-        held = (2 * r if s.mixed or w.dropout else r) + (1 if w.dropout else 0)
-        attention = qkv + turned + out + 8 * w.n_head * n + held * scores + w.block_size**2  # a table of who sees whom
-        inside = 2 * (stream + out) + attention
-    recast = out if s.mixed or w.dropout else 0  # the stream's gradient as matmuls want it: cast, or masked
-    one = s.cast_layers // w.n_layer
-    if w.recompute == "none":
-        kept = 2 * (stream + out + 4 * n) + attention + up * (3 if w.gated else 2) + masks + values_bytes(s)
-        kept -= out + up // 2 if w.kept_half_bytes else 0  # both norms' outputs and the MLP's activation
-        if w.modern:
-            norm = stream + (2 * out if s.mixed else recast)
-            return Block(kept, norm, stream + (2 * out if s.mixed else 0), norm, inside)
-        norm = 2 * stream + out + recast  # the last norm's backward pass: its input, two gradients
-        return Block(kept, norm, _after(s, norm - stream - out - masks // 2), norm, inside)
-    if w.recompute == "cheap":
-        kept = stream + qkv + 2 * out + up * (2 if w.gated else 1)
-        # the activation function, done again; dropout's random numbers and the stream between attention and MLP
-        mlp = stream + recast + up + (2 * stream - out if w.dropout else 0)
-        matrix = r * width * ff
-        attending = 0
-        if w.flash:
-            kept += 4 * w.n_head * n
-        else:
-            kept += r * scores
-            mlp -= out if w.dropout and not s.mixed and not w.bias else 0
-            attending = stream + r * scores - up  # two tables of scores, one of them in place of the kept one
-            if w.modern or not w.dropout:
-                attending += (5 if w.modern and s.mixed else 4) * out + recast
-        if (
-            w.modern and w.flash
-        ):  # queries and keys are turned again; their gradients come when those of the MLP are there
-            turning = 2 * stream + 7 * out + recast - up + 8 * w.n_head * n + work + s.bias_bytes + y * width * ff
-            if w.mask_documents:  # taps wait for a mask, and the gradient of the MLP's first matrix for the taps
-                turning = 4 * stream + (8 if s.mixed else 7) * out + 8 * w.n_head * n + s.bias_bytes
-                if s.mixed and w.dropout:
-                    turning = 9 * stream + 4 * out + s.bias_bytes
-            turning += y * width * ff - matrix
-            return Block(kept, 0, turning, turning, inside)
-        # a gradient in half precision takes the place of its matrix's cast
-        after, first = (mlp - matrix, mlp) if s.mixed else (mlp, mlp + matrix)
-        return Block(kept, mlp, after, first + s.bias_bytes, inside, one // 3, attending)
-    again = attention + 2 * up  # the layer computed again
-    attending = 0
-    if not w.flash:  # scores in full precision and random numbers beside the attention; a copy of the values
-        again += (r + (4 if s.mixed or w.dropout else 0) + (4 if w.dropout else 0) - held) * scores
-        again += out if w.modern else 0
-        if not w.dropout:
-            attending = stream + 8 * out + (out if s.mixed or w.modern else 0) + (qkv if w.modern else 0)
-            attending += ((4 if s.mixed else 0) + 2 * r) * scores
-    early = 0 if s.mixed else r * width * ff  # the first layer's first gradient, where no cast has to come before it
-    if w.modern:
-        # both norms' outputs, what attention gave, the gradient that came in; random numbers of a dropout stay
-        random = stream if w.dropout else 0
-        last = again + stream + random + (4 if s.mixed else 3) * out + recast
-        first = again + stream + random + (2 if s.mixed and w.dropout else 3) * out + recast
-        first += stream if s.mixed and w.mask_documents and w.dropout else 0
-        after = last - (out if s.mixed and not w.dropout else 0)
-        return Block(stream, last, after, first + early, inside, one, attending)
-    # both norms' outputs, what attention gave, the gradient that came in; the stream after the layer and its gradient
-    last = again + 2 * stream + 4 * out + recast
-    first = again + 2 * stream + 2 * out + recast
-    if w.dropout:  # random numbers, and the stream between attention and MLP
-        last += 2 * stream - (0 if s.mixed else out)
-        first += stream
-    after = _after(s, last - stream - out - (out if s.mixed and w.dropout else 0))
-    if not w.flash and s.mixed and not w.dropout:  # the last norm's backward pass comes before the layer
-        last -= stream + out
-        after = last - r * width * ff
-    elif not w.flash and w.dropout and not s.mixed:
-        last -= 2 * out
-    return Block(stream, last, after, first + early, inside, one, attending)
-
-
-def _after(s: Sizes, normed: int) -> int:
-    """From when the last norm is through to when there is a gradient of the MLP's second matrix: without biases it
-    comes first, with them the gradient of what it was multiplied with does, and the matrix's cast is let go."""
-    w = s.work
-    if not w.bias or (not w.flash and w.dropout and w.recompute == "none"):
-        return normed
-    cast = s.matmul * w.n_embd * w.ff_width if s.mixed else 0
-    return normed + s.matmul * w.ff_width * s.tokens - cast
-
-
-def values_bytes(s: Sizes) -> int:
-    """A layer's share of what value embeddings keep: the values they were added to, their gates, and the stream before
-    it was mixed with the embedding (nanochat's module, traced)."""
-    w = s.work
-    if not w.value_tables:
-        return 0
-    mixed = s.stream * w.n_embd * s.tokens
-    heads = w.n_kv_head or w.n_head
-    return mixed + s.matmul * (w.kv_width + heads) * s.tokens * w.value_tables // w.n_layer
-
-
 def moments(w: Workload) -> list[Moment]:
     s = Sizes(w)
-    b = block(s)
+    b = layer(s)
     n, r, x, y = s.tokens, s.matmul, s.stream, s.residual
     width, vocab, layers = w.n_embd, w.vocab_size, w.n_layer
     table = vocab * width
@@ -172,7 +50,7 @@ def moments(w: Workload) -> list[Moment]:
         for cast, activations, loss in chunked_loss(s, kept + body, casts, casts):
             at(0, cast, activations, loss)
         zeros = stream  # the gradient it hands back, which autograd has hold of to the end
-        head_grad = y * table
+        head_grad = y * table if w.tied or w.accumulation == 1 else 0  # a head of its own has it added at once
     else:
         # logits, their gradient, and a table of zeros: autograd's gradient for the logits that nobody used
         logits = (r + answer if w.modern else 2 * r) * vocab * n
