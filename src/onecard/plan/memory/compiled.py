@@ -43,10 +43,12 @@ def moments(w: Workload) -> list[Moment]:
     anew = False
     answer = 4 if w.modern else r  # bytes of a logit that is handed back: a soft cap makes it fp32
     zeros = 0 if w.chunked_loss or not w.spare_logits else answer * vocab * n
+    # the head's input and, but where it is done again with a layer of fused attention, LayerNorm's
     head_in = {"none": stream + (0 if w.modern and not s.mixed else out), "cheap": 2 * out, "block": out}[w.recompute]
+    body = stream + {"none": 0 if w.modern else stream, "cheap": stream - out, "block": 0}[w.recompute]
+    if w.recompute != "none" and not w.flash and not w.modern:
+        head_in, body = stream + out, 2 * stream
     if w.chunked_loss:
-        # the stream and, where nothing is computed again, LayerNorm's input beside it
-        body = stream + {"none": 0 if w.modern else stream, "cheap": stream - out, "block": 0}[w.recompute]
         for cast, activations, loss in chunked_loss(s, kept + body, casts, casts):
             at(0, cast, activations, loss)
         zeros = stream  # the gradient it hands back, which autograd has hold of to the end
