@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from onecard.facts.gpus import Device
+    from onecard.messages import Note
     from onecard.plan.calibration import Calibration
 
 HELP = "Measure this machine's card (or CPU) with real train steps; plans for it are then made from that."
@@ -33,9 +35,12 @@ def run(args: argparse.Namespace) -> int:
 
     if args.show or args.forget:
         device = _device(args.device)
-        known = load_calibration(device)
         if args.forget:
             return _forget(device, args.json)
+        ignored: list[Note] = []
+        known = load_calibration(device, ignored)
+        for note in ignored:
+            print(note, file=sys.stderr)
         if known is None:
             raise UserError(f"nothing was measured on this machine's {device.name}", hint="`onecard probe` does it")
         _show(known, device, args.json)

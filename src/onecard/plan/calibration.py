@@ -48,6 +48,9 @@ PART_OF = {
     "update": "optimizer",  # bytes of weights, gradients and moments, once a step
     "step": "launch",  # what every step costs whatever its size
 }
+MODES = ("eager", "compiled")
+# What is measured alone: FLOP/s of matmuls by shape, bytes/s of copies, seconds a tiny operation.
+RATES = ("matmul", "matmul_narrow", "matmul_head", "copy", "triad", "fresh", "operation_seconds", "host_seconds")
 _NOISE = 0.02  # relative error of one measured step: what the median of a dozen steps leaves on a quiet machine
 _TRUST = 0.7  # how far a cost may lie from the micro-benchmark that hints at it, as a share of it
 _LEAST_SHARE = 0.05  # of its hint, that every kind of work costs
@@ -55,7 +58,7 @@ _LEAST_SPREAD = 0.04  # the same run, twice, on a machine that does nothing else
 _MOST_SPREAD = 0.25  # leaving one of very few shapes out asks more of the costs than a plan does
 _MOST_RUNS = 50  # finished runs kept as observations
 _LARGE = 32 * MIB  # glibc's largest mmap threshold: a tensor above it is mapped by itself and faulted in anew
-_ODD_RUN = 3.0  # a run slower or faster than predicted by more than this tells of something else than the device
+ODD_RUN = 3.0  # a run slower or faster than predicted by more than this tells of something else than the device
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Calibration:
     power_limit_watts: float | None
     date: str  # ISO time
     dtype: str  # of the matmuls, as Workload names it
-    rates: dict[str, float]  # measured alone: FLOP/s of matmuls by shape, bytes/s of copies, seconds a tiny operation
+    rates: dict[str, float]  # by RATES
     host_seconds: float  # the host's share of starting a kernel, where a card can run behind it; 0 on a CPU
     costs: dict[str, Costs]  # by mode, "eager" and perhaps "compiled"
     spread: dict[str, float]  # by mode: half the 80 % range of one step, as a share
@@ -267,6 +270,6 @@ def refine(calibration: Calibration, config: RunConfig, seconds: float) -> Calib
         return calibration
     costs = calibration.costs.get(mode(w), calibration.costs["eager"])
     ratio = seconds / predicted(w, costs, calibration.host_seconds)
-    if not 1 / _ODD_RUN < ratio < _ODD_RUN:
+    if not 1 / ODD_RUN < ratio < ODD_RUN:
         return calibration
     return dataclasses.replace(calibration, runs=(*calibration.runs, (mode(w), ratio))[-_MOST_RUNS:])

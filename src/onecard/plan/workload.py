@@ -27,7 +27,7 @@ class Workload:
     block_size: int
     batch_size: int  # sequences in a micro-batch on one card
     accumulation: float  # micro-batches a card does in one step
-    dtype: str = "bfloat16"  # of the matmuls: bfloat16, float16, tf32, float32, float8
+    dtype: str = "bfloat16"  # of the matmuls: bfloat16, float16, tf32, float32
     gpus: int = 1
     n_kv_head: int | None = None  # None: as many as n_head
     d_ff: int | None = None  # None: 4 × n_embd
