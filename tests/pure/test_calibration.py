@@ -94,6 +94,41 @@ def test_one_disturbed_step_moves_little():
     assert predicted(w, fit_costs(disturbed, HINTS)) == pytest.approx(predicted(w, TRUE), rel=0.12)
 
 
+def disturbed_by(factors):
+    return [
+        dataclasses.replace(o, seconds=f * o.seconds) for o, f in zip(OBSERVED[: len(factors)], factors, strict=True)
+    ]
+
+
+def test_a_disturbed_probe_is_admitted(capsys):
+    noise = disturbed_by([1.0, 2.5, 0.6, 1.0, 2.2, 1.0, 0.5, 3.0, 1.0, 0.4, 1.0, 2.0])
+    costs, spread = fit_costs(noise, HINTS), spread_of(noise, HINTS)
+    known = calibration(costs={"eager": costs}, spread={"eager": spread}, observations=tuple(noise))
+    wide = 1.000001 * (1 + spread)
+    inside = [1 / wide <= o.seconds / predicted(o.work, costs) <= wide for o in noise]
+    assert spread > 0.25
+    assert sum(inside) >= 0.8 * len(noise)
+    assert known.disturbed == pytest.approx(spread)
+    write_calibration(known)
+    planned = plan(SMALL, "cpu")
+    (note,) = [note for note in planned.warnings if note.code == "calibration-disturbed"]
+    assert "busy or throttled" in str(note)
+    assert planned.time.step_seconds.high / planned.time.step_seconds.mid >= 0.999999 * (1 + spread)
+    assert not [note for note in plan(SMALL, "RTX 4070").warnings if note.code == "calibration-disturbed"]
+    assert main(["probe", "--show", "--device", "cpu"]) == 0
+    assert "busy or throttled" in capsys.readouterr().err
+
+
+def test_a_quiet_probe_is_not_called_disturbed():
+    for factors in ([1.0] * 12, [1.05, 0.95] * 6, [1.0, 1.0, 1.9, 1.0, 1.0, 1.0]):  # one odd step is no news
+        noise = disturbed_by(factors)
+        known = calibration(costs={"eager": fit_costs(noise, HINTS)}, observations=tuple(noise))
+        assert known.disturbed is None
+        assert spread_of(noise, HINTS) <= 0.25
+    write_calibration(calibration())
+    assert not [note for note in plan(SMALL, "cpu").warnings if note.code.startswith("calibration")]
+
+
 @given(st.lists(st.floats(1e-4, 10), min_size=len(OBSERVED), max_size=len(OBSERVED)))
 def test_no_work_is_free_however_a_probe_came_out(seconds):
     noise = [dataclasses.replace(o, seconds=s) for o, s in zip(OBSERVED, seconds, strict=True)]

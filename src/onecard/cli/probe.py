@@ -31,15 +31,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.plan.calibration_file import load_calibration, write_calibration
+    from onecard.plan.calibration_file import disturbance, load_calibration, write_calibration
 
     if args.show or args.forget:
         device = _device(args.device)
         if args.forget:
             return _forget(device, args.json)
-        ignored: list[Note] = []
-        known = load_calibration(device, ignored)
-        for note in ignored:
+        notes: list[Note] = []
+        known = load_calibration(device, notes)
+        for note in notes:
             print(note, file=sys.stderr)
         if known is None:
             raise UserError(f"nothing was measured on this machine's {device.name}", hint="`onecard probe` does it")
@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         calibration = probe(args.quick, tell, args.device)
     write_calibration(calibration)  # only now: an interrupted probe leaves what was known
     _show(calibration, _device(args.device), args.json)
+    if note := disturbance(calibration):
+        print(note, file=sys.stderr)
     return 0
 
 

@@ -58,7 +58,22 @@ def load_calibration(device: Device, notes: list[Note] | None = None) -> Calibra
     good = [each for _, each in found if not _difference(each, device)]
     if notes is not None and not good:  # beside a good one, those of other devices and former torches are no news
         notes += [_ignored(path, _difference(each, device)) for path, each in found]
-    return max(good, key=lambda each: each.date, default=None)
+    best = max(good, key=lambda each: each.date, default=None)
+    if notes is not None and best is not None and (note := disturbance(best)):
+        notes.append(note)
+    return best
+
+
+def disturbance(calibration: Calibration) -> Note | None:
+    """What to say of a probe whose own steps contradict each other."""
+    if calibration.disturbed is None:
+        return None
+    return Note(
+        "calibration-disturbed",
+        "the machine was busy or throttled while it was probed (its own steps are off by {off:.0%}), so the range is wide; "
+        "`onecard probe` again when it is idle",
+        off=calibration.disturbed,
+    )
 
 
 def read_calibrations(notes: list[Note] | None = None) -> list[tuple[Path, Calibration]]:
