@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
         calibration = probe(args.quick, tell, args.device)
     write_calibration(calibration)  # only now: an interrupted probe leaves what was known
     _show(calibration, _device(args.device), args.json)
-    if note := disturbance(calibration):
-        print(note, file=sys.stderr)
+    if warning := disturbance(calibration):
+        print(warning, file=sys.stderr)
     return 0
 
 

@@ -46,6 +46,7 @@ class Workload:
     pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
     sharded: bool = False  # FSDP: weights gathered from the other cards for every micro-batch
     nvlink: bool = True  # between the cards, where there are several
+    waits_for_exchange: bool = False  # gradients are summed after the last backward pass, not during it as DDP does
     mask_documents: bool = False
     spare_logits: bool = True  # the compiled model returns logits beside the loss: their gradient is a table of zeros
     keeps_logits: bool = False  # the loop has a name for the logits, so they live through the backward pass
@@ -83,6 +84,7 @@ class Workload:
             recompute=config.recompute,
             optimizer=config.optimizer,
             mask_documents=config.mask_documents,
+            waits_for_exchange=gpus > 1,  # train/workers.py
         )
 
     @classmethod
