@@ -37,7 +37,7 @@ def readme() -> str:
 def cli_page() -> str:
     """docs/cli.md: every command's --help, and the config keys."""
     from onecard.cli import VERBS, parser_of
-    from onecard.config.run import RunConfig
+    from onecard.config.run import RunConfig, choices
 
     pages = ["# The command line", "", "Made by `python tools/docs.py` from the commands themselves.", ""]
     for verb, what in VERBS.items():
@@ -56,10 +56,11 @@ def cli_page() -> str:
         "",
         "nanoGPT's, then onecard's own from `vocab_size` on.",
         "",
-        "| key | default |",
-        "|---|---|",
+        "| key | default | choices |",
+        "|---|---|---|",
     ]
-    pages += [f"| `{key}` | `{value!r}` |" for key, value in vars(RunConfig()).items()]
+    for key, value in vars(RunConfig()).items():
+        pages.append(f"| `{key}` | `{value!r}` | {', '.join(f'`{choice}`' for choice in choices(key))} |")
     return "\n".join(pages) + "\n"
 
 

@@ -254,3 +254,18 @@ def test_a_stray_word_is_not_taken_for_a_key():
     with pytest.raises(UserError) as caught:
         load("gpt2", ["extra"])
     assert "beta" not in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"), [("fp16", "float16"), ("half", "float16"), ("bf16", "bfloat16"), ("FP32", "float32")]
+)
+def test_short_names_of_dtypes_are_understood_in_the_hint(asked, meant):
+    with pytest.raises(UserError) as error:
+        RunConfig(dtype=asked)
+    assert error.value.hint == f"did you mean {meant}?"
+
+
+def test_the_keys_with_choices_are_listed_with_them():
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert "| `dtype` | `'auto'` | `auto`, `float32`, `bfloat16`, `float16` |" in page
+    assert "| `schedule` | `'cosine'` | `cosine`, `linear`, `wsd` |" in page

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from onecard.config import ModelShape, RunConfig
 from onecard.facts.gpus import all_gpus, find_gpu
-from onecard.plan.flops import exact_per_token, model_flops, nanogpt_per_token, recompute_flops, six_n_per_token
-from onecard.plan.speed import speed_fit, step_time, workload_time
+from onecard.plan.flops import exact_per_token, nanogpt_per_token, six_n_per_token
+from onecard.plan.speed import link_bandwidth, speed_fit, step_time, workload_time
 from onecard.plan.workload import Workload
 
 CARD = find_gpu("RTX 4070")
@@ -116,6 +116,19 @@ def test_cards_share_the_work_but_not_for_nothing():
     assert one.parts["exchange"] == 0 < four.parts["exchange"]
 
 
+def test_our_own_exchange_hides_behind_nothing():
+    own = Workload.of(RunConfig(), "bfloat16", gpus=4)
+    ddp = replace(own, waits_for_exchange=False)
+    alone = 2 * 3 / 4 * 4 * own.params / link_bandwidth(CARD, nvlink=True)
+    exchange = workload_time(own, CARD).parts["exchange"]
+    assert exchange == pytest.approx(1.1 * alone)
+    assert workload_time(ddp, CARD).parts["exchange"] < exchange
+    # and it stays so however long the backward pass is
+    longer = Workload.of(RunConfig(batch_size=64), "bfloat16", gpus=4)
+    assert workload_time(longer, CARD).parts["exchange"] == pytest.approx(exchange)
+    assert not Workload.of(RunConfig(), "bfloat16").waits_for_exchange
+
+
 def test_it_is_quick():
     run = RunConfig()
     assert min(timeit.repeat(lambda: step_time(run, CARD, "bfloat16"), number=50, repeat=5)) / 50 < 1e-3
@@ -127,9 +140,6 @@ def test_the_three_ways_to_count_flops():
     assert nanogpt_per_token(gpt2) == 6 * 123_587_328 + 12 * 12 * 768 * 1024
     matrices = 12 * 12 * 768**2 + 768 * 50304
     assert exact_per_token(gpt2) == 6 * matrices + 6 * 12 * 768 * 1024
-    w = Workload.of_shape(gpt2)
-    assert recompute_flops(replace(w, recompute="block")) == pytest.approx((model_flops(w) - 6 * 768 * 50304) / 3)
-    assert recompute_flops(w) == 0
 
 
 def test_the_constants_carry_their_source_and_priors():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from onecard.facts.gpus import Device
+    from onecard.messages import Note
     from onecard.plan.calibration import Calibration
 
 HELP = "Measure this machine's card (or CPU) with real train steps; plans for it are then made from that."
@@ -29,13 +31,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.plan.calibration_file import load_calibration, write_calibration
+    from onecard.plan.calibration_file import disturbance, load_calibration, write_calibration
 
     if args.show or args.forget:
         device = _device(args.device)
-        known = load_calibration(device)
         if args.forget:
             return _forget(device, args.json)
+        notes: list[Note] = []
+        known = load_calibration(device, notes)
+        for note in notes:
+            print(note, file=sys.stderr)
         if known is None:
             raise UserError(f"nothing was measured on this machine's {device.name}", hint="`onecard probe` does it")
         _show(known, device, args.json)
@@ -47,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         calibration = probe(args.quick, tell, args.device)
     write_calibration(calibration)  # only now: an interrupted probe leaves what was known
     _show(calibration, _device(args.device), args.json)
+    if warning := disturbance(calibration):
+        print(warning, file=sys.stderr)
     return 0
 
 

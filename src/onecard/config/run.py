@@ -142,17 +142,21 @@ KEYS: tuple[str, ...] = tuple(f.name for f in fields(RunConfig))
 _HINTS = get_type_hints(RunConfig)
 
 
+def choices(key: str) -> tuple[str, ...]:
+    """The words that a key may have, where it is not free: `choices("recipe")` is ("gpt2", "modern")."""
+    return get_args(_HINTS[key]) if get_origin(_HINTS[key]) is Literal else ()
+
+
 def _typed(key: str, value: Any) -> Value:
     """`value` as the key's type wants it: an int serves for a float, 3.0 for an int; anything else is a mistake."""
-    hint = _HINTS[key]
-    options = get_args(hint) if get_origin(hint) is Literal else ()
-    if options:
+    if options := choices(key):
         if value is None and "none" in options:  # --recompute=none, which reads as Python's None
             value = "none"
         if value not in options or isinstance(value, bool):
             raise UserError(f"{key} must be {' or '.join(map(str, options))}, not {value!r}",
-                            hint=nearest(str(value), options) or f"for example {key} = {options[0]!r}")  # fmt: skip
+                            hint=_meant(key, str(value), options))  # fmt: skip
         return str(value)
+    hint = _HINTS[key]
     allowed = get_args(hint) or (hint,)
     if value is None and type(None) in allowed:
         return None
@@ -175,6 +179,20 @@ def _typed(key: str, value: Any) -> Value:
     if str in allowed and isinstance(value, str):
         return value
     raise _wrong_type(key, value, allowed)
+
+
+# What people call the dtypes elsewhere; too far from their names in letters for `nearest`.
+_SHORT_DTYPES = {
+    "fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16",
+    "fp32": "float32", "f32": "float32", "single": "float32",
+}  # fmt: skip
+
+
+def _meant(key: str, value: str, options: tuple[str, ...]) -> str:
+    short = _SHORT_DTYPES.get(value.lower().removeprefix("torch."), "")
+    if key == "dtype" and short:
+        return f"did you mean {short}?"
+    return nearest(value, options) or f"for example {key} = {options[0]!r}"
 
 
 def _wrong_type(key: str, value: Any, allowed: tuple[Any, ...]) -> UserError:

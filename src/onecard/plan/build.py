@@ -17,7 +17,7 @@ from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note, T
 from onecard.plan.calibration_file import load_calibration
 from onecard.plan.corpus import Corpus, corpus_of
-from onecard.plan.flops import exact_per_token, nanogpt_per_token, six_n_per_token
+from onecard.plan.flops import flops as flops_of
 from onecard.plan.formulas import FORMULAS
 from onecard.plan.loss import LossEstimate, expected_loss
 from onecard.plan.memory import peak_memory
@@ -56,7 +56,7 @@ def plan(
     config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
     tokens = _tokens(config, counts, corpus)
-    flops = _flops(config, counts, tokens)
+    flops = flops_of(config.shape, tokens.total)
     ignored: list[Note] = []
     step = step_time(config, device, dtype, gpus, load_calibration(device, ignored))
     time = _time(config, step, now or datetime.now().astimezone())
@@ -104,11 +104,6 @@ def _tokens(config: RunConfig, counts: Params, corpus: Corpus) -> Tokens:
         unique=corpus.tokens,
         epochs=total / corpus.tokens if corpus.tokens else None,
     )
-
-
-def _flops(config: RunConfig, counts: Params, tokens: Tokens) -> Flops:
-    nanogpt, six_n, exact = (count(config.shape) for count in (nanogpt_per_token, six_n_per_token, exact_per_token))
-    return Flops(nanogpt, six_n, exact, nanogpt * tokens.total, six_n * tokens.total, exact * tokens.total)
 
 
 def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:

@@ -48,14 +48,19 @@ PART_OF = {
     "update": "optimizer",  # bytes of weights, gradients and moments, once a step
     "step": "launch",  # what every step costs whatever its size
 }
+MODES = ("eager", "compiled")
+# What is measured alone: FLOP/s of matmuls by shape, bytes/s of copies, seconds a tiny operation.
+RATES = ("matmul", "matmul_narrow", "matmul_head", "copy", "triad", "fresh", "operation_seconds", "host_seconds")
 _NOISE = 0.02  # relative error of one measured step: what the median of a dozen steps leaves on a quiet machine
-_TRUST = 0.7  # how far a cost may lie from the micro-benchmark that hints at it, as a share of it
+_TRUST = 0.7  # how well a micro-benchmark tells a cost, as a share of it; steps that say otherwise move it further
 _LEAST_SHARE = 0.05  # of its hint, that every kind of work costs
 _LEAST_SPREAD = 0.04  # the same run, twice, on a machine that does nothing else differs by about this
 _MOST_SPREAD = 0.25  # leaving one of very few shapes out asks more of the costs than a plan does
+_HELD = 0.8  # of the probe's own steps, that the range holds however disturbed they were
+_WIDEST = 100.0  # a range beyond which nothing is said anyway
 _MOST_RUNS = 50  # finished runs kept as observations
 _LARGE = 32 * MIB  # glibc's largest mmap threshold: a tensor above it is mapped by itself and faulted in anew
-_ODD_RUN = 3.0  # a run slower or faster than predicted by more than this tells of something else than the device
+ODD_RUN = 3.0  # a run slower or faster than predicted by more than this tells of something else than the device
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Calibration:
     power_limit_watts: float | None
     date: str  # ISO time
     dtype: str  # of the matmuls, as Workload names it
-    rates: dict[str, float]  # measured alone: FLOP/s of matmuls by shape, bytes/s of copies, seconds a tiny operation
+    rates: dict[str, float]  # by RATES
     host_seconds: float  # the host's share of starting a kernel, where a card can run behind it; 0 on a CPU
     costs: dict[str, Costs]  # by mode, "eager" and perhaps "compiled"
     spread: dict[str, float]  # by mode: half the 80 % range of one step, as a share
@@ -108,6 +113,14 @@ class Calibration:
         beyond = w.tokens * w.matmul_params / largest  # larger than anything tried: the costs are carried further
         half += 0.02 * math.log(max(1.0, beyond))
         return 1 / (1 + half), 1 + half
+
+    @property
+    def disturbed(self) -> float | None:
+        """How far its own steps lie from what it predicts for them, where that is more than a quiet machine explains."""
+        off = 0.0
+        for kind, costs in self.costs.items():
+            off = max(off, own_miss([o for o in self.observations if mode(o.work) == kind], costs, self.host_seconds))
+        return off if off > _MOST_SPREAD else None
 
     def correction(self, kind: str) -> float:
         """What finished trainings say of the prediction, pulled toward 1 as if one more had been as predicted."""
@@ -240,7 +253,10 @@ def solve(square: list[list[float]], right: list[float]) -> list[float]:
 
 
 def spread_of(observations: Sequence[Observation], hints: Mapping[str, float], host_seconds: float = 0.0) -> float:
-    """Half the 80 % range: each step predicted from costs that were fitted without it."""
+    """Half the 80 % range: each step predicted from costs that were fitted without it.
+
+    At most _MOST_SPREAD, unless the costs fitted to all steps miss those very steps by more: the machine was disturbed.
+    """
     errors = []
     for place, seen in enumerate(observations):
         others = [*observations[:place], *observations[place + 1 :]]
@@ -250,7 +266,19 @@ def spread_of(observations: Sequence[Observation], hints: Mapping[str, float], h
         return _MOST_SPREAD
     # 1.28 standard deviations hold 80 %; the median instead of the mean square, for one disturbed step is no news
     typical = sorted(abs(error) for error in errors)[len(errors) // 2] / 0.6745
-    return min(max(_LEAST_SPREAD, 1.28 * typical), _MOST_SPREAD)
+    usual = min(max(_LEAST_SPREAD, 1.28 * typical), _MOST_SPREAD)
+    return max(usual, own_miss(observations, fit_costs(observations, hints, host_seconds), host_seconds))
+
+
+def own_miss(observations: Sequence[Observation], costs: Mapping[str, float], host_seconds: float = 0.0) -> float:
+    """Half the range that holds four of five of the steps which the costs were fitted to; 0 where it is within the usual.
+
+    A fit always lies nearer to its own steps than to others, so only what is beyond _MOST_SPREAD tells anything.
+    """
+    ratios = [predicted(seen.work, costs, host_seconds) / seen.seconds for seen in observations]
+    misses = sorted(max(ratio, 1 / ratio) - 1 for ratio in ratios)
+    held = misses[min(int(_HELD * len(misses)), len(misses) - 1)] if misses else 0.0
+    return min(held, _WIDEST) if held > _MOST_SPREAD else 0.0
 
 
 def predicted(w: Workload, costs: Mapping[str, float], host_seconds: float = 0.0) -> float:
@@ -267,6 +295,6 @@ def refine(calibration: Calibration, config: RunConfig, seconds: float) -> Calib
         return calibration
     costs = calibration.costs.get(mode(w), calibration.costs["eager"])
     ratio = seconds / predicted(w, costs, calibration.host_seconds)
-    if not 1 / _ODD_RUN < ratio < _ODD_RUN:
+    if not 1 / ODD_RUN < ratio < ODD_RUN:
         return calibration
     return dataclasses.replace(calibration, runs=(*calibration.runs, (mode(w), ratio))[-_MOST_RUNS:])

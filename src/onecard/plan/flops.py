@@ -41,13 +41,3 @@ def attention_flops(w: Workload) -> float:
 def model_flops(w: Workload) -> float:
     """Per token, forward and backward, without anything computed twice: what MFU counts."""
     return 6 * w.matmul_params + 3 * attention_flops(w)
-
-
-def recompute_flops(w: Workload) -> float:
-    """Per token, what activation recompute adds: one more forward pass of the blocks, without the head.
-
-    "cheap" recomputes only norms and the activation function: bytes, not matmuls.
-    """
-    if w.recompute != "block":
-        return 0.0
-    return 2 * w.n_layer * w.layer_params + attention_flops(w)

@@ -29,7 +29,7 @@ Fit = dict[str, Any]
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
 _NO_FLASH = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
 COMPILE_SECONDS_PER_LAYER = 2.75
-_DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
+DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def attention_work(w: Workload, device: Device, fit: Fit) -> float:
 
 def micro_bytes(w: Workload, fit: Fit) -> float:
     """Bytes that one micro-batch moves outside the matmuls."""
-    e = _DTYPE_BYTES[w.dtype]  # bytes of an activation
+    e = DTYPE_BYTES[w.dtype]  # bytes of an activation
     r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
     width, ff, kv = w.n_embd, w.ff_width, w.kv_width
     gate = 2 if w.gated else 1
@@ -202,14 +202,14 @@ def logits_bytes(w: Workload) -> float:
 
 def operand_bytes(w: Workload) -> float:
     """Bytes that the matmuls of one micro-batch read and write: inputs, outputs and weights, forward and twice backward."""
-    e = _DTYPE_BYTES[w.dtype]
+    e = DTYPE_BYTES[w.dtype]
     per_token = w.n_layer * sum(inputs + outputs for inputs, outputs in w.layer_matrices) + w.vocab_size + w.n_embd
     return 3.0 * e * (w.tokens * per_token + w.matmul_params)
 
 
 def optimizer_bytes(w: Workload) -> float:
     """Bytes of the update: gradient norm and clip, weights, gradients and moments read and written."""
-    e = _DTYPE_BYTES[w.dtype] if w.pure else 4
+    e = DTYPE_BYTES[w.dtype] if w.pure else 4
     clip = 3 * e
     update = 7 * e if w.fused_optimizer else 18 * e
     if w.optimizer == "adamw8bit":
@@ -237,13 +237,18 @@ def micro_kernels(w: Workload) -> float:
 
 
 def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> float:
-    """Gradients summed over the cards once a step (or weights gathered every micro-batch), less what hides behind work."""
+    """Gradients summed over the cards once a step (or weights gathered every micro-batch), less what hides behind work.
+
+    Nothing hides in our own trainer: it exchanges once, after the last micro-batch.
+    """
     if w.gpus == 1:
         return 0.0
     link = link_bandwidth(device, w.nvlink)
     share = 2 * (w.gpus - 1) / w.gpus
     volume = share * w.params * (2 if w.pure else 4)
     hidden = busy / max(w.accumulation, 1) * fit["overlap"]  # the backward pass of the last micro-batch
+    if w.waits_for_exchange:
+        hidden = 0.0
     if w.sharded:
         volume, hidden = 1.5 * share * w.params * 2 * w.accumulation, busy * fit["overlap"]
     seconds = volume / link

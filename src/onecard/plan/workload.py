@@ -27,7 +27,7 @@ class Workload:
     block_size: int
     batch_size: int  # sequences in a micro-batch on one card
     accumulation: float  # micro-batches a card does in one step
-    dtype: str = "bfloat16"  # of the matmuls: bfloat16, float16, tf32, float32, float8
+    dtype: str = "bfloat16"  # of the matmuls: bfloat16, float16, tf32, float32
     gpus: int = 1
     n_kv_head: int | None = None  # None: as many as n_head
     d_ff: int | None = None  # None: 4 × n_embd
@@ -46,6 +46,7 @@ class Workload:
     pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
     sharded: bool = False  # FSDP: weights gathered from the other cards for every micro-batch
     nvlink: bool = True  # between the cards, where there are several
+    waits_for_exchange: bool = False  # gradients are summed after the last backward pass, not during it as DDP does
     mask_documents: bool = False
     spare_logits: bool = True  # the compiled model returns logits beside the loss: their gradient is a table of zeros
     keeps_logits: bool = False  # the loop has a name for the logits, so they live through the backward pass
@@ -83,6 +84,7 @@ class Workload:
             recompute=config.recompute,
             optimizer=config.optimizer,
             mask_documents=config.mask_documents,
+            waits_for_exchange=gpus > 1,  # train/workers.py
         )
 
     @classmethod
