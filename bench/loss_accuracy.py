@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.losses import DATA, Point, covered, read_curves, read_losses  # noqa: E402
-
 from fit.runs import encoding_of  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, score  # noqa: E402
@@ -53,7 +52,15 @@ def _answer(point: Point, fit: dict[str, Any]) -> Answer:
     widen = 1 + 1.5 * math.exp(-(point.at or point.tokens) / 1e9) if point.at else 1.0
     early = f"before {FIRST_TOKENS / 1e9:g} B tokens" if point.at and point.at < FIRST_TOKENS else None
     return Answer(**base, predicted=middle, low=middle + low * widen, high=middle + high * widen,
-                  skipped=early, note="" if whole.in_support else "outside the sizes or lengths that are known")  # fmt: skip
+                  skipped=early, note=_note(point, whole.in_support, fit))  # fmt: skip
+
+
+def _note(point: Point, in_support: bool, fit: dict[str, Any]) -> str:
+    notes = [] if in_support else ["outside the sizes or lengths that are known"]
+    if point.foreign:
+        own = fit["pairs"][point.dataset]
+        notes.append(f"level of {point.dataset} from {own['runs']} public runs of {own['families']} source(s)")
+    return "; ".join(notes)
 
 
 def constant(points: list[Point], known: list[Point]) -> list[Answer]:

@@ -15,30 +15,20 @@ from fit.runs import encoding_of
 from fit.words import number_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
-from onecard.plan.loss import GPT2_VOCABULARY, bare_name, known_dataset, supported
+from onecard.plan.loss import GPT2_VOCABULARY, bare_name, known_dataset
 
 DATA = Path(__file__).parent / "data"
 LONG_CONTEXT = 4096  # beyond it the evaluation reads further back than 1024 tokens, and the loss is lower for it
-MOST_EPOCHS = (
-    16  # about the reuse that the law of repetition knows (Muennighoff et al. 2023: R ≈ 15); beyond it runs overfit
+FOREIGN_SIZES = (3e7, 1e10)  # parameters; the sweeps on other data and tokens go higher than those on GPT-2's
+MOST_EPOCHS = 16  # the law of repetition knows about 15 (Muennighoff et al. 2023); beyond them runs overfit
+_SCALE = {"k": 1e3, "th": 1e3, "m": 1e6, "mi": 1e6, "b": 1e9, "bn": 1e9, "bi": 1e9, "g": 1e9, "t": 1e12, "tr": 1e12}
+# an evaluation that names no other text, and the words that may stand beside GPT-2's name
+_OWN = re.compile(
+    r"((own|the|same|in|domain|train|training|loss|smooth|smoothed|eval|evaluation|set|split|last|shard)\b\W*)*"
 )
-_SCALE = {
-    "k": 1e3,
-    "thousand": 1e3,
-    "m": 1e6,
-    "million": 1e6,
-    "b": 1e9,
-    "bn": 1e9,
-    "g": 1e9,
-    "billion": 1e9,
-    "t": 1e12,
-    "trillion": 1e12,
-}
-_OWN = frozenset(
-    "own the same in domain train training loss smooth smoothed fig 4 eval evaluation set split last shard".split()
-)
-_GPT2_WORDS = frozenset(
-    "gpt2 r50k base tiktoken bpe byte level tokenizer tokens fast openai community hf huggingface transformers vocab 50257 50304".split()
+_BESIDE_GPT2 = re.compile(
+    r"((gpt2|r50k|base|tiktoken|bpe|byte|level|tokenizer|tokens|fast|openai|community|hf|huggingface|transformers|vocab|50257|50304)"
+    r"(\b|_)[\W_]*)+"
 )
 
 
@@ -133,7 +123,7 @@ def amount_in(row: dict[str, str], key: str, unit: float) -> float | None:
         number = number_in(row, key)
         return None if number is None else number * unit
     number = number_in({key: text[: said.start(1)]}, key)
-    return None if number is None else number * _SCALE[said[1]]
+    return None if number is None else number * _SCALE[said[1][:2]]
 
 
 def _point(point: Point, row: dict[str, str]) -> Point:
@@ -165,13 +155,13 @@ def _level(row: dict[str, str]) -> tuple[str, str]:
     dataset = None if "dedup" in name.lower() else known_dataset(name)
     tokenizer = tokenizer_of(row)
     on = re.sub(r"[-_ ]*(val|test|dev|held|\().*", "", evaluated.lower())
-    elsewhere = not _OWN.issuperset(re.findall(r"[a-z0-9]+", on))
+    elsewhere = not _OWN.fullmatch(on.strip())
     if elsewhere:
         elsewhere = known_dataset(on) != dataset if dataset else bare_name(on) != bare_name(name)
     if dataset and tokenizer == "gpt2" and not elsewhere:
         return dataset, ""
     reason = (
-        f"nothing public is known of the data set {name!r} with GPT-2's tokens" if not dataset
+        f"no level is known for the data set {name!r} with {'GPT-2' if tokenizer == 'gpt2' else tokenizer}'s tokens" if not dataset
         else f"trained on {name}, measured on {evaluated}" if elsewhere
         else f"its tokens are {tokenizer}'s, not GPT-2's"
     )  # fmt: skip
@@ -184,20 +174,25 @@ def covered(point: Point, fit: dict[str, Any]) -> str | None:
         return None
     if point.dataset not in fit["pairs"]:
         return point.foreign
-    again = point.tokens / (point.unique or point.tokens)
-    if supported(point.size, point.tokens, fit) and point.tokens >= 1e9 and again <= MOST_EPOCHS:
+    least, most = fit["support"]["tokens_per_param"]
+    known = FOREIGN_SIZES[0] <= point.size <= FOREIGN_SIZES[1] and least <= point.tokens / point.size <= most
+    if known and point.tokens >= 1e9 and point.tokens <= MOST_EPOCHS * (point.unique or point.tokens):
         return None
-    return f"{point.dataset}: known for the usual sizes and lengths only"
+    return (
+        f"{point.dataset}: known for {FOREIGN_SIZES[0] / 1e6:g} M to {FOREIGN_SIZES[1] / 1e9:g} B parameters, {least:g} to {most:g} "
+        f"tokens a parameter, a billion tokens or more and up to {MOST_EPOCHS} epochs"
+    )
 
 
 def tokenizer_of(row: dict[str, str]) -> str:
     """ "tiktoken gpt2", "r50k_base", "GPT-2 (50257)" and nothing at all are "gpt2"; any other by its own name."""
     text = row.get("tokenizer", "").lower()
-    words = set(re.findall(r"[a-z0-9]+", re.sub(r"gpt[-_ ]?2", "gpt2", text)))
     vocab = _whole(row, "vocab_size")
-    if not words and vocab and vocab not in GPT2_VOCABULARY:
-        return f"{vocab} tokens"
-    return "gpt2" if not words or (words & {"gpt2", "r50k"} and words <= _GPT2_WORDS) else text.rsplit("/", 1)[-1]
+    if text in ("", "-", "?", "n/a", "unknown"):
+        return "gpt2" if vocab is None or vocab in GPT2_VOCABULARY else f"a vocabulary of {vocab}"
+    same = re.sub(r"gpt[-_ ]2", "gpt2", text)
+    gpt2 = ("gpt2" in same or "r50k" in same) and _BESIDE_GPT2.fullmatch(same)
+    return "gpt2" if gpt2 else text.rsplit("/", 1)[-1]
 
 
 def recipe_of_row(row: dict[str, str]) -> str:
