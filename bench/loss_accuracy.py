@@ -33,7 +33,7 @@ def predict(points: list[Point], fits: dict[str, Any] | None = None) -> list[Ans
 
 
 def _answer(point: Point, fit: dict[str, Any]) -> Answer:
-    base = {"id": point.id, "family": point.family, "kind": point.kind, "quality": point.quality, "at": point.at,
+    base = {"id": point.id, "family": point.family, "kind": point.kind, "quality": point.quality, "at": point.at, "foreign": bool(point.foreign),
             "measured": point.loss}  # fmt: skip
     why_not = point.trouble or covered(point, fit)
     if why_not or point.config is None:
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> int:
             fits[family] = fit_pairs([k for k in known if k.family != family], law)
     ends, along = predict(points, fits), predict(curves, fits)
     trusted = [a for a in ends if a.quality != "C"]
-    parts = {"loss": ends, "curves": along, "trusted": trusted}
+    parts = {"loss": ends, "curves": along, "trusted": trusted, "law": [a for a in trusted if not a.foreign]}
     families = {
         name: {f: nats(s) for f, s in by_family(each, relative=False).items() if s["n"]} for name, each in parts.items()
     }
@@ -165,6 +165,10 @@ def main(argv: list[str] | None = None) -> int:
             print(
                 _line("without quality C", found["trusted"]),
                 f"  mean of families {_nats(found['trusted']['mean_of_family_medians_nats'])}",
+            )
+            print(
+                _line("  of it GPT-2's tokens", found["law"]),
+                f"  mean of families {_nats(found['law']['mean_of_family_medians_nats'])}",
             )
             for other, each in scores.items():
                 print(
