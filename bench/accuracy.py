@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fit.memory import reading_of  # noqa: E402
 from fit.runs import Run, all_runs, read_runs  # noqa: E402
 
-from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
+from bench.score import Answer, by_family, family_mean, into_pipe, percent, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.plan.flops import model_flops  # noqa: E402
 from onecard.plan.memory import step_memory  # noqa: E402
@@ -181,8 +181,12 @@ def main(argv: list[str] | None = None) -> int:
         runs = [run for run in runs if run.quality in args.quality]
     fits = memory_fits = None
     if args.cross_validate:
-        from fit.memory import cross_validated
-        from fit.speed import fit_speed, held_out_fits, spread
+        try:
+            from fit.memory import cross_validated
+            from fit.speed import fit_speed, held_out_fits, spread
+        except ImportError as error:
+            print(f"accuracy: refitting needs {error.name}; hint: pip install scipy", file=sys.stderr)
+            return 2
 
         known = all_runs()
         held_out = held_out_fits(known)
@@ -226,7 +230,7 @@ def _print(answers: list[Answer], found: dict[str, Any], thumb: list[Answer], pe
     print("\nnot predicted or not comparable:")
     for answer in answers:
         if answer.skipped and not answer.skipped.startswith(("no time was", "no memory was")):
-            print(f"  {answer.id:8}{answer.kind:8}{answer.skipped}")
+            print(f"  {answer.id:8} {answer.kind:8}{answer.skipped}")
 
 
 def _line(name: str, each: dict[str, Any]) -> str:
@@ -235,4 +239,4 @@ def _line(name: str, each: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(into_pipe(main))

@@ -86,6 +86,7 @@ def table(
 def main() -> int:
     tables = [ROOT / "fit" / "data" / name for name in ("public_runs.csv", "extra_runs.csv")]
     held_out = answer(accuracy.main, *map(str, tables), "--cross-validate", "--quality", "AB")
+    every = answer(accuracy.main, str(tables[0]), "--cross-validate")
     losses = answer(loss_accuracy.main, str(ROOT / "fit" / "data" / "public_losses.csv"),
                     str(ROOT / "fit" / "data" / "public_curves.csv"), "--cross-validate")  # fmt: skip
     from fit.runs import all_runs
@@ -104,6 +105,14 @@ def main() -> int:
     ends = {f: each["loss"] for f, each in losses["families"].items()}
     keys, nat_keys = ("median_abs_error", "p90_abs_error"), ("median_abs_error_nats", "p90_abs_error_nats")
 
+    def of_every(kind: str) -> str:
+        found = every[kind]["pytorch"]
+        return (
+            f"public_runs.csv alone and with its rows of quality C, PyTorch: {found['n']} rows, median {share(found[keys[0]])}, 90th "
+            f"percentile {share(found[keys[1]])}, {found['coverage']:.0%} in range, mean of the families' medians "
+            f"{share(found['mean_of_family_medians'])}."
+        )
+
     def peer(kind: str) -> dict[str, Any]:
         found = held_out["peers"].get("llm_analysis")
         return {"llm-analysis, told MFU 50 %": found[kind]} if found else {}
@@ -114,9 +123,9 @@ def main() -> int:
         "TIME": [*table(time["families"], {"**all**": time, "**PyTorch**": time["pytorch"],
                         "a single MFU of 40 %": held_out["peers"]["single_mfu"]["time"], **peer("time")}, keys, share), "",
                  f"Mean of the families' medians: {share(time['mean_of_family_medians'])}; of PyTorch's: "
-                 f"{share(time['pytorch']['mean_of_family_medians'])}."],
+                 f"{share(time['pytorch']['mean_of_family_medians'])}. " + of_every("time")],
         "MEMORY": [*table(memory["families"], {"**all**": memory, "**PyTorch**": memory["pytorch"], **peer("memory")}, keys, share),
-                   "", f"Mean of the families' medians, PyTorch: {share(memory['pytorch']['mean_of_family_medians'])}."],
+                   "", f"Mean of the families' medians, PyTorch: {share(memory['pytorch']['mean_of_family_medians'])}. " + of_every("memory")],
         "LOSS": [*table(ends, {"**all**": losses["loss"], "**without quality C**": losses["trusted"],
                         "the best constant": losses["baselines"]["constant"],
                         "the nearest known run": losses["baselines"]["nearest_known_run"]}, nat_keys, nats), "",

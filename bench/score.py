@@ -5,7 +5,9 @@
 """
 
 import math
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,6 +35,17 @@ class Answer:
 
     def as_json(self) -> dict[str, Any]:
         return {key: _tidy(value) for key, value in asdict(self).items()}
+
+
+def into_pipe(main: Callable[[], int]) -> int:
+    """A script's exit code; 0 where the reader of its output went away, as `head` does."""
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def score(answers: Iterable[Answer], relative: bool = True) -> dict[str, Any]:

@@ -9,7 +9,7 @@ True
 import re
 from typing import Any
 
-from fit.words import said_no
+from fit.words import HUGGING_FACE, said_no
 from onecard.facts.gpus import Device
 
 
@@ -20,12 +20,12 @@ def tied(said: str, text: str) -> bool:
     return not re.search(r"nanochat|autoresearch|modded|pythia|tinyllama|untied", text)
 
 
-def habits(framework: str, text: str, by_hand: bool) -> dict[str, Any]:
+def habits(framework: str, text: str, by_hand: bool, has_rope: bool = False) -> dict[str, Any]:
     """Whose modules the run used, and where its loss was computed; only memory asks."""
     if re.search(r"nano.?gpt", framework) and "modded" not in framework:
         return {"keeps_logits": True}  # `logits, loss = model(X, Y)`: handed back, and named
-    if re.search(r"transformers|hugging.?face|^hf\b|\bhf trainer|accelerate", framework):
-        return {"modules": "transformers", "spare_logits": False}
+    if re.search(rf"{HUGGING_FACE}|^hf\b", framework):  # its GPT-2 writes out GELU in small steps; its Llamas do not
+        return {"modules": "own" if has_rope else "transformers", "spare_logits": False}
     if "from-scratch" in framework or "from scratch" in framework:
         own = by_hand and "pytorch ln" not in text  # the book replaces its own LayerNorm and GELU along the way
         return {"modules": "scratch" if own else "own", "loss_outside": True, "spare_logits": False}

@@ -10,6 +10,7 @@ Nothing here raises on a bad row: what cannot be read becomes `Run.trouble`, one
 import csv
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fit.words import (
     batch_of,
     dropout_of,
     dtype_of,
+    modern,
     number_in,
     optimizer_of,
     recompute_of,
@@ -25,26 +27,18 @@ from fit.words import (
     shape_of,
     whole_in,
     window_of,
+    word_in,
 )
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
 from onecard.plan.workload import NO_COMPILER, Workload
 
 DATA = Path(__file__).parent / "data"
-FOREIGN = (
-    "llm.c",
-    "llm.kittens",
-    "llmq",
-    "jax",
-    "maxtext",
-    "flax",
-    "tpu",
-    "mlx",
-    "tinygrad",
-    "ggml",
-    "c++/cuda",
-    "rust",
+FOREIGN = re.compile(
+    r"\b(llm\.c|llm\.kittens|llmq|jax|maxtext|flax|tpu|mlx|tinygrad|ggml|c\+\+|cuda|rust|tensorflow|keras)\b|c\+\+/cuda"
 )
+# Training of another kind than the plan's: every weight, all on the card.
+OTHERWISE = re.compile(r"\b(q?lora|peft|adapters?|moe|mixture.of.experts|\d+ experts)\b")
 # A name that several boards carry, where the row does not say which: the one people rent most.
 USUAL = {
     "A100": "A100 SXM 40GB", "A100 40GB": "A100 SXM 40GB", "A100 80GB": "A100 SXM 80GB", "H100": "H100 SXM",
@@ -97,6 +91,7 @@ def read_runs(path: Path) -> list[Run]:
     try:
         with path.open(encoding=encoding_of(path), newline="") as table:
             reader = csv.DictReader(table)
+            reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
             missing = {"id", "gpu", "n_layer", "n_embd"} - set(reader.fieldnames or ())
             if missing:
                 raise UserError(
@@ -145,7 +140,8 @@ def _read(index: int, row: dict[str, str]) -> Run:
             if name == row.get("gpu", ""):
                 raise
             device = find_card(name, number_in(row, "gpu_vram_gb"), assumed)
-        foreign = any(word in row.get("framework", "").lower() for word in FOREIGN)
+        framework = row.get("framework", "").lower()
+        foreign = bool(FOREIGN.search(framework)) and "pytorch" not in framework
         workload = _workload(row, device, foreign, assumed)
         seconds, time_trouble = _seconds(row, workload)
         memory, memory_trouble = _memory(row, device)
@@ -162,9 +158,26 @@ def _counted(name: str) -> tuple[str, str]:
 
 
 def find_card(name: str, gib: float | None, assumed: list[str]) -> Device:
-    """The row's card; where only the family of boards is named, the usual one, and that is noted."""
+    """The row's card; where its name stands among other words ("Colab T4"), the longest that is one, and that is noted."""
     if not name:
         raise UserError("no card given")
+    try:
+        return _named(name, gib, assumed)
+    except UserError:
+        words = name.split()
+        for length in range(len(words) - 1, 0, -1):
+            for start in range(len(words) - length + 1):
+                part = " ".join(words[start : start + length])
+                if re.search(r"[a-z]", part, re.IGNORECASE) and re.search(r"\d", part):
+                    with suppress(UserError):
+                        found = _named(part, gib, assumed)
+                        assumed.append(f"{name} taken for {found.name}")
+                        return found
+        raise
+
+
+def _named(name: str, gib: float | None, assumed: list[str]) -> Device:
+    """Where only the family of boards is named, the usual one, and that is noted."""
     name = re.sub(r" ?\((\d+) ?gb\)", r" \1GB", name, flags=re.IGNORECASE)
     if name in USUAL:
         found = find_gpu(USUAL[name] if not (name == "A100" and gib == 80) else "A100 SXM 80GB")
@@ -179,7 +192,7 @@ def find_card(name: str, gib: float | None, assumed: list[str]) -> Device:
             assumed.append(f"{name} taken for {first}")
             return find_gpu(first)
         if gib is not None:  # a card named right with a memory nobody sells: the name counts
-            return find_card(name, None, assumed)
+            return _named(name, None, assumed)
         raise
 
 
@@ -190,14 +203,23 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     framework, optimizer = row.get("framework", "").lower(), row.get("optimizer", "").lower()
     text = f"{row.get('model', '')} {row.get('notes', '')} {framework}".lower()
     d_ff = number_in(row, "d_ff")
-    modern = (
-        bool(re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text))
-        and "llm.c" not in framework
-    )
+    other = OTHERWISE.search(f"{text} {optimizer} {row.get('parallelism', '').lower()}")
+    if other and not re.search(rf"(no|not|without) {re.escape(other[0])}", text):
+        raise UserError(f"{other[0]} is not the training that is planned here: every weight of a dense model")
+    if d_ff is not None and not 1 <= d_ff <= 1e7:
+        raise UserError(f"d_ff = {d_ff:g} is not possible")
+    if (whole_in(row, "n_kv_head") or 1) > heads:
+        raise UserError(f"n_kv_head = {row['n_kv_head']} is not possible with {heads} heads")
+    has_rope = modern(text) and "llm.c" not in framework
     gated = bool(d_ff) and bool(re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text))
-    dtype, pure = dtype_of(row.get("dtype", ""), device, assumed)
-    parallelism = row.get("parallelism", "").lower()
-    compiled = row.get("compile", "").lower()
+    dtype, pure = dtype_of(row.get("dtype", ""), framework, device, assumed)
+    parallelism = word_in(row, "parallelism")
+    if gpus > 1 and not parallelism:
+        parallelism = "ddp"
+        assumed.append("DDP")
+    elif gpus > 1 and re.search(r"\b(tp|pp)\d*\b|tensor.?par|pipeline|dataparallel|\bdp\b", parallelism):
+        assumed.append("each card a micro-batch of its own")
+    compiled = word_in(row, "compile")
     if not compiled:
         assumed.append("compiled" if foreign or compiles(framework) else "not compiled")
     runs_compiled = foreign or (not said_no(compiled) if compiled else compiles(framework))
@@ -205,7 +227,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         runs_compiled = False
         assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
     dropout = dropout_of(text)
-    by_hand = said_no(row.get("flash_sdpa", ""))
+    by_hand = said_no(word_in(row, "flash_sdpa"))
     early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
     if not row.get("flash_sdpa") and "nanogpt" in framework and "build" not in framework and (dropout or early):
         by_hand = True  # its first months had none, and until mid-2023 it was used without dropout only
@@ -224,8 +246,8 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         d_ff=int(d_ff) if d_ff else None,
         gated=gated,
         tied=tied(row.get("tied_embeddings", ""), text),
-        modern=modern,
-        bias=not modern,
+        modern=has_rope,
+        bias=not has_rope,
         dropout=dropout,
         compiled=runs_compiled,
         flash=not by_hand,
@@ -243,26 +265,31 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         **{
             "buckets": "ddp" in parallelism and "zero" not in parallelism,
             "split_optimizer": "zero" in parallelism,
-            **habits(framework, f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower(), by_hand),
+            **habits(framework, f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower(), by_hand, has_rope),
             **nanochat(framework, text + row.get("flags", "").lower(), layers, gpus, device),
         },
     )  # fmt: skip
 
 
 def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None]:
-    """Measured seconds of a step, from milliseconds or tokens per second; they must agree where both are given."""
+    """Measured seconds of a step, from milliseconds or tokens per second; where both are given they may not contradict
+    each other by more than readings of one and of all cards, or of micro-batches and steps, do."""
     per_step = w.tokens * w.accumulation * w.gpus
     try:
         milliseconds, rate = number_in(row, "ms_per_iter"), number_in(row, "tokens_per_s")
     except UserError as error:
         return None, error.message
-    if milliseconds is not None and milliseconds <= 0:
+    if milliseconds is not None and not 1e-3 <= milliseconds <= 1e8:  # a microsecond, a day
         return None, f"ms_per_iter = {milliseconds:g} is not possible"
-    if rate is not None and rate <= 0:
+    if rate is not None and not 1e-3 <= rate <= 1e12:
         return None, f"tokens_per_s = {rate:g} is not possible"
     if milliseconds is None and rate is None:
         return None, None
     tokens = number_in(row, "tokens_per_iter")
+    if milliseconds is not None and rate is not None:
+        times = milliseconds / 1e3 * rate / per_step
+        if not 0.5 / (w.accumulation * w.gpus) < times < 2 * w.gpus:
+            return None, f"ms_per_iter = {milliseconds:g} and tokens_per_s = {rate:g} contradict each other"
     if milliseconds is not None:
         if tokens and not 0.97 < tokens / per_step < 1.03:  # the rate is the safer of the two readings then
             return (per_step / rate, None) if rate else (milliseconds / 1e3 * per_step / tokens, None)

@@ -20,6 +20,7 @@ _NOTHING = frozenset(["", "-", "–", "—", "?", "n/a", "na", "none", "null", "
 _NUMBER = re.compile(  # a number, thousands or more, and words without another number in them
     r"[~≈<>]*\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:\s*(k|m|b|g)(?![a-z]))?(?![\d.])\s*(\D*)", re.IGNORECASE
 )
+HUGGING_FACE = r"transformers|hugging.?face|\bhf trainer|\baccelerate\b"
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 _UNITS = {  # what may follow a number, by how the column's name ends; times this it is in the column's own unit
     "_gb": {"gb": 1.0, "g": 1.0, "gib": 2**30 / 1e9, "mb": 1e-3, "mib": 2**20 / 1e9},
@@ -37,8 +38,11 @@ def number_in(row: dict[str, str], key: str) -> float | None:
     found = _NUMBER.fullmatch(text)
     if not found:
         raise UserError(f"{key} = {text[:40]!r} is not a number")
-    scale, rest = (found[2] or "").lower(), found[3].lower().strip("() ")
-    unit = next((units.get(scale + rest) for end, units in _UNITS.items() if key.endswith(end)), None)
+    scale, rest = (found[2] or "").lower(), found[3].lower()
+    units = next((units for end, units in _UNITS.items() if key.endswith(end)), {})
+    unit = units.get(re.sub(r"[^a-z].*", "", scale + rest.lstrip(" (")))  # "s/iter" and "mib (peak)" begin with theirs
+    if units and unit is None and re.match(r"\s*[a-z%/]", scale + rest):
+        raise UserError(f"{key} = {text[:40]!r} is in no unit that is known here")
     number = float(found[1]) * (unit if unit is not None else _SCALE[scale])
     if not math.isfinite(number):
         raise UserError(f"{key} = {text[:40]} is not finite")
@@ -55,10 +59,19 @@ def whole_in(row: dict[str, str], key: str, most: float = 2e5) -> int | None:
     return int(number)
 
 
+def word_in(row: dict[str, str], key: str) -> str:
+    """What a column of words says, in small letters; nothing where it says that nothing is known."""
+    text = row.get(key, "").strip().lower()
+    return "" if text in _NOTHING - {"none"} else text
+
+
 def said_no(text: str) -> bool:
     """`no`, `False`, `0`, `off` and the like."""
     return bool(
-        re.match(r"(no|false|off|without|disabled|eager|math|manual|naive|untied|separate|n/a)\b|0$|n$", text.lower())
+        re.match(
+            r"(no|none|not|never|false|off|without|disabled|eager|math|manual|naive|untied|separate|n/a)\b|0$|n$",
+            text.lower(),
+        )
     )
 
 
@@ -85,9 +98,11 @@ def recompute_of(text: str) -> str:
     return "block" if re.search(r"yes|full|true|block|checkpoint|every|all|layer|recompute|^1$|^on$", text) else "none"
 
 
-def dtype_of(text: str, device: Device, assumed: list[str]) -> tuple[str, bool]:
+def dtype_of(text: str, framework: str, device: Device, assumed: list[str]) -> tuple[str, bool]:
     """The matmuls' dtype, and whether the weights are kept in it too."""
     text = text.lower()
+    if re.search(r"(no|without) tf32|tf32[ =:]*(off|disabled|false|no\b|0)", text):
+        return "float32", False
     pure = bool(re.search(r"pure|bf16 param|no master|16-true|\bhalf\b|params? (in|all) (bf|fp)16", text))
     if re.search(r"bf16|bfloat16|bfloat|bf-16", text):
         return "bfloat16", pure
@@ -99,6 +114,9 @@ def dtype_of(text: str, device: Device, assumed: list[str]) -> tuple[str, bool]:
     if "tf32" in text:
         return "tf32", False
     if re.search(r"fp32|float32|\bf32\b|32-true|\b32\b|full precision|single", text):
+        if device.tf32_flops and re.search(r"nano.?gpt|litgpt|lit-gpt", framework):
+            assumed.append("TF32, which that project's scripts allow")
+            return "tf32", False
         return "float32", False
     dtype = device.training_dtype
     assumed.append(
@@ -107,15 +125,22 @@ def dtype_of(text: str, device: Device, assumed: list[str]) -> tuple[str, bool]:
     return ("tf32" if dtype == "float32" else dtype), False
 
 
+def modern(text: str) -> bool:
+    """Rotary positions and RMSNorm, by the model's or the project's name."""
+    return bool(re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text))
+
+
 def dropout_of(text: str) -> float:
-    said = re.search(r"dropout[ =:]*(0?\.\d+)", text)
+    said = re.search(r"dropout(?: of|[ =:])*(0?\.\d+|0\b)", text)
     if said:
         return float(said[1])
+    if re.search(r"(no|without|zero) dropout|dropout[ =:]*(off|none|disabled)", text):
+        return 0.0
     # nanoGPT's config for it has 0.2; the book's GPT_CONFIG_124M has 0.1
     # and so do Hugging Face's GPT-2 configs, in training mode
     if "shakespeare_char" in text:
         return 0.2
-    return 0.1 if re.search(r"llms?-from-scratch|gpjt|gpt2lmhead|transformers", text) and "qwen" not in text else 0.0
+    return 0.1 if re.search(rf"llms?-from-scratch|gpjt|gpt2lmhead|{HUGGING_FACE}", text) and not modern(text) else 0.0
 
 
 def window_of(row: dict[str, str], text: str) -> float:
@@ -178,6 +203,21 @@ def batch_of(row: dict[str, str], gpus: int, assumed: list[str]) -> tuple[int, i
     if accumulation is None:
         accumulation = tokens / (batch * block * gpus) if tokens else None
     if accumulation is None:
-        accumulation = max(1.0, round(2**19 / (batch * block * gpus)))
-        assumed.append("accumulation to half a million tokens a step")
+        accumulation = _accumulation(row, batch * block * gpus, assumed)
+    if accumulation > 1e6:
+        raise UserError(f"grad_accum = {accumulation:g} is not possible")
     return vocab, block, batch, accumulation
+
+
+def _accumulation(row: dict[str, str], at_once: int, assumed: list[str]) -> float:
+    """From both readings of time, where there are two; else half a million tokens a step, as GPT-2's reproductions do.
+    A script of another kind whose steps alone are timed is taken not to accumulate."""
+    milliseconds, rate = number_in(row, "ms_per_iter"), number_in(row, "tokens_per_s")
+    if milliseconds and rate and milliseconds > 0 and rate > 0:
+        assumed.append("accumulation from the time and the rate")
+        return max(1.0, round(milliseconds / 1e3 * rate / at_once))
+    if rate is None and milliseconds and not re.search(r"nano.?gpt|nanochat|modded|llm\.c", word_in(row, "framework")):
+        assumed.append("no accumulation")
+        return 1.0
+    assumed.append("accumulation to half a million tokens a step")
+    return max(1.0, round(2**19 / at_once))

@@ -63,12 +63,16 @@ BAD = {
     "peak_vram_gb = -3": {"peak_vram_gb": "-3"}, "more than": {"peak_vram_gb": "500"}, "not a number": {"n_layer": "twelve"},
     "not possible": {"n_embd": "-768"}, "not finite": {"micro_batch": "inf"}, "no n_layer": {"n_layer": ""},
     "n_gpus": {"n_gpus": "-2"}, "n_head = 5000": {"n_head": "5000"}, "field larger": {"notes": "x" * 200_000},
+    "ms_per_iter = 1e+30": {"ms_per_iter": "1e30"}, "d_ff = -5": {"d_ff": "-5"}, "n_kv_head = 99": {"n_kv_head": "99"},
+    "grad_accum = 1e+09": {"grad_accum": "1e9"}, "no unit": {"ms_per_iter": "2.1 it/s"}, "lora": {"notes": "LoRA r=16"},
+    "8 experts": {"notes": "8 experts"}, "contradict": {"tokens_per_s": "9,999,999"},
 }  # fmt: skip
 
 
 def write(path: Path, rows: list[dict[str, str]], encoding: str = "utf-8") -> None:
     with path.open("w", newline="", encoding=encoding) as out:
-        table = csv.DictWriter(out, [*ROW, "notes", "optimizer", "flash_sdpa", "act_ckpt", "model", "parallelism"])
+        table = csv.DictWriter(out, [*ROW, "notes", "optimizer", "flash_sdpa", "act_ckpt", "model", "parallelism", "d_ff",
+                                     "n_kv_head", "tokens_per_s"])  # fmt: skip
         table.writeheader()
         table.writerows(rows)
 
@@ -80,6 +84,9 @@ def test_words_that_strangers_write(tmp_path: Path):
         {"compile": "1"}, {"compile": "max-autotune"}, {"flash_sdpa": "FA2"}, {"flash_sdpa": "True"}, {"act_ckpt": "False"},
         {"gpu": "NVIDIA GeForce RTX 4070"}, {"gpu": "1x RTX 4070 (desktop)"}, {"micro_batch": "8.0"}, {"vocab_size": "50,304"},
         {"vocab_size": ""}, {"n_head": ""}, {"optimizer": "torch AdamW (fused)"}, {"n_gpus": ""}, {"grad_accum": "64 steps"},
+        {"compile": "?"}, {"flash_sdpa": "n/a"}, {"gpu": "my old RTX 4070"}, {"framework": "nanoGPT fork with output logging"},
+        {"ms_per_iter": "9.34 s/iter"}, {"peak_vram_gb": "7725 MiB (peak)"}, {"grad_accum": "", "tokens_per_s": "56134"},
+        {"notes": "no dropout"}, {"notes": "without LoRA"},
     ]  # fmt: skip
     other = [
         {"dtype": "16-mixed"}, {"dtype": "fp32"}, {"dtype": "bf16-true"}, {"dtype": "FP8 (E4M3)"}, {"compile": "no"},
@@ -99,6 +106,23 @@ def test_words_that_strangers_write(tmp_path: Path):
         first, *rest = (row["predicted"] for row in found if row["kind"] == kind)
         assert rest[: len(same)] == pytest.approx([first] * len(same), rel=0.06)
         assert all(first / 20 < value < 20 * first for value in rest)
+
+
+def test_what_differs_in_words_only_is_predicted_alike(tmp_path: Path):
+    pairs = [
+        ({"compile": "none"}, {"compile": "no"}), ({"compile": "not used"}, {"compile": "no"}),
+        ({"dtype": "fp32"}, {"dtype": "tf32"}), ({"framework": "PyTorch (llm.c train_gpt2.py)"}, {"framework": "PyTorch"}),
+        ({"framework": "HF Trainer + accelerate"}, {"framework": "HF transformers Trainer"}),
+        ({"n_gpus": "2"}, {"n_gpus": "2", "parallelism": "DDP"}), ({"gpu": "Colab T4"}, {"gpu": "T4"}),
+        ({"gpu": "Mac Studio M2 Ultra"}, {"gpu": "M2 Ultra"}),
+        ({"framework": "PyTorch", "dtype": "fp32 (TF32 disabled)"}, {"framework": "PyTorch", "dtype": "fp32"}),
+    ]  # fmt: skip
+    path = tmp_path / "runs.csv"
+    write(path, [{**ROW, **each, "id": f"{i}{j}"} for i, pair in enumerate(pairs) for j, each in enumerate(pair)])
+    path.write_text(path.read_text().replace("id,source_family,gpu", "id, Source_Family, GPU", 1))
+    found = json.loads(bench("accuracy.py", path, "--json"))["rows"]
+    for first, second in zip(found[::4] + found[1::4], found[2::4] + found[3::4], strict=True):
+        assert first["predicted"] == pytest.approx(second["predicted"], rel=1e-6), (first, second)
 
 
 @pytest.mark.parametrize("reason", BAD)

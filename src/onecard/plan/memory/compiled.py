@@ -119,5 +119,7 @@ def moments(w: Workload) -> list[Moment]:
     twice = total(s.base()) + new + zeros + tied + y * table
     if w.tied and s.mixed and w.recompute == "none" and not w.chunked_loss and max(map(total, found)) < twice:
         at(y * table, casts + s.cast_head, kept + head_in, zeros + r * vocab * n + head_grad)
+        if total(found[-1]) >= twice:
+            found.pop()  # which would save nothing
     found.append(s.optimizer_moment())
     return found
