@@ -3,7 +3,8 @@
     python bench/loss_accuracy.py LOSSES.csv [CURVES.csv] [--json] [--cross-validate]
 
 End points are predicted from shape, recipe, tokens and data set; a curve's points from the same and the schedule. Beside
-them: the best constant (the median of the known losses) and the nearest known run of another family, by size, tokens and data set.
+them: the best constant (the median of the known losses) and the nearest known run of another family, by size, tokens and data set,
+scored on the same rows as "without quality C". Other tokenizers and data sets are predicted where their own public runs agree.
 --cross-validate fits the law anew for each family from all the others.
 """
 
@@ -17,7 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.losses import DATA, Point, read_curves, read_losses  # noqa: E402
+from fit.losses import DATA, Point, covered, read_curves, read_losses  # noqa: E402
+from fit.runs import encoding_of  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
@@ -31,9 +33,11 @@ def predict(points: list[Point], fits: dict[str, Any] | None = None) -> list[Ans
 
 
 def _answer(point: Point, fit: dict[str, Any]) -> Answer:
-    base = {"id": point.id, "family": point.family, "kind": "curve" if point.at else "end", "quality": point.quality}
-    if point.trouble or point.config is None:
-        return Answer(**base, skipped=point.trouble or "no shape")
+    base = {"id": point.id, "family": point.family, "kind": point.kind, "quality": point.quality, "at": point.at, "foreign": bool(point.foreign),
+            "measured": point.loss}  # fmt: skip
+    why_not = point.trouble or covered(point, fit)
+    if why_not or point.config is None:
+        return Answer(**base, skipped=why_not or "no shape")
     whole = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size)
     middle = whole.final.mid
     steps = point.config.max_iters
@@ -47,19 +51,25 @@ def _answer(point: Point, fit: dict[str, Any]) -> Answer:
     low, high = whole.final.low - whole.final.mid, whole.final.high - whole.final.mid
     widen = 1 + 1.5 * math.exp(-(point.at or point.tokens) / 1e9) if point.at else 1.0
     early = f"before {FIRST_TOKENS / 1e9:g} B tokens" if point.at and point.at < FIRST_TOKENS else None
-    return Answer(**base, predicted=middle, low=middle + low * widen, high=middle + high * widen, measured=point.loss,
-                  skipped=early, note="" if whole.in_support else "outside the sizes or lengths that are known")  # fmt: skip
+    return Answer(**base, predicted=middle, low=middle + low * widen, high=middle + high * widen,
+                  skipped=early, note=_note(point, whole.in_support, fit))  # fmt: skip
+
+
+def _note(point: Point, in_support: bool, fit: dict[str, Any]) -> str:
+    notes = [] if in_support else ["outside the sizes or lengths that are known"]
+    if point.foreign:
+        own = fit["pairs"][point.dataset]
+        notes.append(f"level of {point.dataset} from {own['runs']} public runs of {own['families']} source(s)")
+    return "; ".join(notes)
 
 
 def constant(points: list[Point], known: list[Point]) -> list[Answer]:
     """The best single number that other families' losses give."""
     answers = []
     for point in points:
-        if point.trouble is None and point.loss is not None:
-            others = sorted(k.loss for k in known if k.family != point.family and k.loss is not None and not k.trouble)
-            if others:
-                middle = others[len(others) // 2]
-                answers.append(Answer(point.id, point.family, "end", middle, middle, middle, point.loss))
+        others = sorted(k.loss or 0 for k in _others(point, known))
+        if others:
+            answers.append(_guess(point, others[len(others) // 2]))
     return answers
 
 
@@ -67,13 +77,35 @@ def nearest(points: list[Point], known: list[Point]) -> list[Answer]:
     """The loss of the known run of another family that is nearest in size, tokens and data set."""
     answers = []
     for point in points:
-        others = [k for k in known if k.family != point.family and not k.trouble and k.loss is not None]
-        if point.trouble is None and point.loss is not None and others:
+        others = _others(point, known)
+        if others:
             best = min(others, key=lambda k: (
                 abs(math.log(k.size / point.size)) + abs(math.log(k.tokens / point.tokens)) + 2 * (k.dataset != point.dataset)
             ))  # fmt: skip
-            answers.append(Answer(point.id, point.family, "end", best.loss, best.loss, best.loss, point.loss))
+            answers.append(_guess(point, best.loss or 0))
     return answers
+
+
+def _others(point: Point, known: list[Point]) -> list[Point]:
+    """The runs of other families that a baseline may look at: for GPT-2's tokens on the law's own data sets only their like."""
+    return [k for k in known if k.family != point.family and not k.trouble and (point.foreign or not k.foreign)]
+
+
+def _guess(point: Point, loss: float) -> Answer:
+    return Answer(point.id, point.family, "end", loss, loss, loss, point.loss, quality=point.quality)
+
+
+def _baselines(points: list[Point], known: list[Point], answers: list[Answer]) -> dict[str, Any]:
+    """Both baselines on the very rows that these answers are scored on."""
+    scored = [point for point, answer in zip(points, answers, strict=True) if answer.scored]
+    scores = {}
+    for name, each in (("constant", constant(scored, known)), ("nearest_known_run", nearest(scored, known))):
+        by = {f: nats(s) for f, s in by_family(each, relative=False).items()}
+        scores[name] = {
+            **nats(score(each, relative=False)),
+            "mean_of_family_medians_nats": family_mean(by, "median_abs_error_nats"),
+        }
+    return scores
 
 
 def nats(found: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     fits = None
     if args.cross_validate:
-        from fit.loss import fit_curves, fit_loss, held_out_fits, spread
+        from fit.loss import fit_curves, fit_loss, fit_pairs, held_out_fits, spread
 
         held_out = held_out_fits(known)
         public = read_curves(DATA / "public_curves.csv", known)
@@ -107,27 +139,21 @@ def main(argv: list[str] | None = None) -> int:
             law = held_out.get(family) or fit_loss([k for k in known if k.family != family])
             law = fit_curves([p for p in public if p.family != family], law)
             others = {name: fit for name, fit in held_out.items() if name != family}
-            fits[family] = {**law, "spread": spread(known, others)}
+            law = {**law, "spread": spread(known, others)}
+            fits[family] = fit_pairs([k for k in known if k.family != family], law)
     ends, along = predict(points, fits), predict(curves, fits)
-    baseline = {"constant": constant(points, known), "nearest_known_run": nearest(points, known)}
     trusted = [a for a in ends if a.quality != "C"]
-    parts = {"loss": ends, "curves": along, "trusted": trusted}
+    parts = {"loss": ends, "curves": along, "trusted": trusted, "law": [a for a in trusted if not a.foreign]}
     families = {
         name: {f: nats(s) for f, s in by_family(each, relative=False).items() if s["n"]} for name, each in parts.items()
     }
     found = {name: nats(score(each, relative=False)) for name, each in parts.items()}
     for name in parts:
         found[name]["mean_of_family_medians_nats"] = family_mean(families[name], "median_abs_error_nats")
-    scores = {}
-    for name, each in baseline.items():
-        by = {f: nats(s) for f, s in by_family(each, relative=False).items()}
-        scores[name] = {
-            **nats(score(each, relative=False)),
-            "mean_of_family_medians_nats": family_mean(by, "median_abs_error_nats"),
-        }
+    scores = _baselines([p for p in points if p.quality != "C"], known, trusted)
     if args.json:
         print(json.dumps({**found, "families": {f: {"loss": s} for f, s in families["loss"].items()}, "curve_families": families["curves"],
-                          "baselines": scores, "cross_validated": bool(fits),
+                          "baselines": scores, "baselines_with_quality_c": _baselines(points, known, ends), "cross_validated": bool(fits),
                           "rows": [a.as_json() for a in [*ends, *along]]}))  # fmt: skip
         return 0
     for name, title in (("loss", "final loss"), ("curves", "along the curves")):
@@ -139,6 +165,10 @@ def main(argv: list[str] | None = None) -> int:
             print(
                 _line("without quality C", found["trusted"]),
                 f"  mean of families {_nats(found['trusted']['mean_of_family_medians_nats'])}",
+            )
+            print(
+                _line("  of it GPT-2's tokens", found["law"]),
+                f"  mean of families {_nats(found['law']['mean_of_family_medians_nats'])}",
             )
             for other, each in scores.items():
                 print(
@@ -169,7 +199,7 @@ def _read(tables: list[Path], known: list[Point]) -> tuple[list[Point], list[Poi
 
 def _is_curve(path: Path) -> bool:
     try:
-        with path.open(encoding="utf-8-sig", errors="replace") as table:
+        with path.open(encoding=encoding_of(path), errors="replace") as table:
             return "run_id" in table.readline()
     except OSError:
         return False

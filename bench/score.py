@@ -27,6 +27,7 @@ class Answer:
     note: str = ""
     foreign: bool = False
     quality: str = ""
+    at: float | None = None  # tokens of a curve's point
 
     @property
     def scored(self) -> bool:

@@ -5,6 +5,7 @@
 
 Final losses of runs with GPT-2's tokens set the level and the recipes. Three sweeps over size and tokens with a tokenizer of the
 same size (open_lm on C4 and RefinedWeb, and FineWeb) help with the two exponents only: each has its own level and recipe.
+Any other combination of data set, evaluation and tokenizer with enough runs then gets a level and a worth of its tokens under that law.
 """
 
 import csv
@@ -22,7 +23,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.held_out import leave_out, quantiles, write  # noqa: E402
-from fit.losses import DATA, Point, read_curves, read_losses  # noqa: E402
+from fit.losses import DATA, Point, covered, read_curves, read_losses  # noqa: E402
 from onecard.plan.loss import estimate, running  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "loss_fit.json"
@@ -39,10 +40,17 @@ SHAPE = {  # floor, log A, α, log B, β: the Chinchilla shape
 }  # fmt: skip
 SWEEPS = {("gadre-openlm", "c4"): 0.02, ("gadre-openlm", "refinedweb"): 0.02, ("misfitting", "fineweb(dedup)"): 0.03}
 ROW_SIGMA, FAMILY_SIGMA = 0.02, 0.03
+FEWEST, WIDEST = 10, 0.15  # a combination with fewer runs, or whose 80 % spread is wider (nats), is left out
+WORTHS = [math.exp(i / 20) for i in range(-50, 51)]
 
 
 def usable(point: Point) -> bool:
-    return point.trouble is None and point.quality in ("A", "B") and point.row.get("schedule_point", "end") == "end"
+    return (
+        point.trouble is None
+        and not point.foreign
+        and point.quality in ("A", "B")
+        and point.row.get("schedule_point", "end") == "end"
+    )
 
 
 def sweeps() -> list[tuple[str, float, float, float]]:
@@ -77,9 +85,9 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
         fit = unpack(value)
         found = []
         for row in rows:
-            assert row.config is not None
-            mid = estimate(row.config, row.tokens, row.dataset, row.unique, row.recipe, fit, row.size).final.mid
-            miss = (row.loss - mid - value[f"family {row.family}"]) / (ROW_SIGMA * max(1, size[row.family] / 4) ** 0.5)
+            miss = ((row.loss or 0) - _final(row, fit) - value[f"family {row.family}"]) / (
+                ROW_SIGMA * max(1, size[row.family] / 4) ** 0.5
+            )
             found.append(math.copysign(math.sqrt(2 * (math.sqrt(1 + miss**2) - 1)), miss))
         for name, n, d, loss in extra:
             guess = fit["floor"] + value[f"level {name}"] + fit["size"]["scale"] * (n / 1e8) ** -fit["size"]["power"]
@@ -107,9 +115,47 @@ def unpack(value: dict[str, float]) -> dict[str, Any]:
         "reuse_epochs": REUSE_EPOCHS,
         "gap": 0.04,
         "early": {"scale": 1.2, "steps": 500.0},
+        "pairs": {},
         "spread": {"inside": [-0.05, 0.06], "outside": [-0.12, 0.15]},
         "support": {"params": [3e7, 1.6e9], "tokens_per_param": [3.0, 400.0]},
     }
+
+
+def fit_pairs(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
+    """Level and worth of a token for each combination that the law's own levels do not cover, where its runs agree: the worth
+    that leaves the least absolute misses, the median miss as the level, and the law's range widened by their spread."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        if point.trouble is None and point.foreign and point.quality in ("A", "B"):
+            groups.setdefault(point.dataset, []).append(point)
+    pairs: dict[str, Any] = {}
+    for name, group in sorted(groups.items()):
+        plain: dict[str, Any] = {**fit, "pairs": {name: {"level": 0.0, "worth": 1.0, "spread": fit["spread"]}}}
+        rows = [point for point in group if covered(point, plain) is None]
+        if len(rows) < FEWEST:
+            continue
+        best = math.inf
+        for worth in WORTHS:
+            plain["pairs"][name]["worth"] = worth
+            misses = sorted((row.loss or 0) - _final(row, plain) for row in rows)
+            level = misses[len(misses) // 2]
+            left = sum(abs(miss - level) for miss in misses)
+            if left < best:
+                best = left
+                low, high = (round(float(np.quantile(misses, share)) - level, 3) for share in (0.1, 0.9))
+                ranges = {key: [round(-math.hypot(low, ends[0]), 3), round(math.hypot(high, ends[1]), 3)]
+                          for key, ends in fit["spread"].items()}  # fmt: skip
+                found = {"level": level, "worth": worth, "runs": len(rows), "families": len({row.family for row in rows}),
+                         "misses": [low, high], "spread": ranges}  # fmt: skip
+        if found["misses"][1] - found["misses"][0] <= WIDEST:
+            pairs[name] = found
+    return {**fit, "pairs": pairs}
+
+
+def _final(point: Point, fit: dict[str, Any]) -> float:
+    assert point.config is not None
+    whole = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size)
+    return whole.final.mid
 
 
 def fit_curves(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +164,7 @@ def fit_curves(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
     for point in points:
         if (
             point.trouble is None
+            and not point.foreign
             and point.quality in ("A", "B")
             and point.at
             and point.row.get("split", "val") == "val"
@@ -162,9 +209,7 @@ def spread(points: list[Point], fits: dict[str, dict[str, Any]]) -> dict[str, li
     kept = [point for point in points if usable(point) and point.family in fits]
     misses = []
     for p in kept:
-        assert p.config is not None
-        found = estimate(p.config, p.tokens, p.dataset, p.unique, p.recipe, fits[p.family], p.size).final.mid
-        misses.append((p.loss or 0) - found)
+        misses.append((p.loss or 0) - _final(p, fits[p.family]))
     low, high = quantiles(misses, [point.family for point in kept], (0.1, 0.9))
     # a stranger's run is rather worse than better: badly set learning rates are not in these tables
     inside = [round(min(low, -0.04), 3), round(max(high, 0.06), 3)]
@@ -176,16 +221,14 @@ def main() -> int:
     fits = held_out_fits(runs)
     fit = fit_curves(read_curves(DATA / "public_curves.csv", runs), fit_loss(runs))
     made = {
-        **fit,
+        **fit_pairs(runs, {**fit, "spread": spread(runs, fits)}),
         "source": "fit/loss.py from public_losses.csv and public_curves.csv; do not edit by hand",
         "priors": {name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in {**SHAPE, **RECIPES}.items()},
-        "spread": spread(runs, fits),
     }
     rows = []
     for p in runs:
-        if usable(p) and p.config:
-            both = [estimate(p.config, p.tokens, p.dataset, p.unique, p.recipe, f, p.size).final.mid
-                    for f in (fit, fits[p.family])]  # fmt: skip
+        if usable(p):
+            both = [_final(p, f) for f in (fit, fits[p.family])]
             rows.append([p.id, p.family, p.recipe, *(f"{value:.4f}" for value in (p.loss, *both))])
     head = ["id", "family", "recipe", "measured_nats", "fitted_nats", "held_out_nats"]
     return write(TARGET, made, ROOT / "fit" / "loss_residuals.csv", head, rows, "--check" in sys.argv)

@@ -9,14 +9,27 @@ import csv
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from fit.runs import encoding_of
 from fit.words import number_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
-from onecard.plan.loss import known_dataset
+from onecard.plan.loss import GPT2_VOCABULARY, bare_name, known_dataset
 
 DATA = Path(__file__).parent / "data"
 LONG_CONTEXT = 4096  # beyond it the evaluation reads further back than 1024 tokens, and the loss is lower for it
+FOREIGN_SIZES = (3e7, 1e10)  # parameters; the sweeps on other data and tokens go higher than those on GPT-2's
+MOST_EPOCHS = 16  # the law of repetition knows about 15 (Muennighoff et al. 2023); beyond them runs overfit
+_SCALE = {"k": 1e3, "th": 1e3, "m": 1e6, "mi": 1e6, "b": 1e9, "bn": 1e9, "bi": 1e9, "g": 1e9, "t": 1e12, "tr": 1e12}
+# an evaluation that names no other text, and the words that may stand beside GPT-2's name
+_OWN = re.compile(
+    r"((own|the|same|in|domain|train|training|loss|smooth|smoothed|eval|evaluation|set|split|last|shard)\b\W*)*"
+)
+_BESIDE_GPT2 = re.compile(
+    r"((gpt2|r50k|base|tiktoken|bpe|byte|level|tokenizer|tokens|fast|openai|community|hf|huggingface|transformers|vocab|50257|50304)"
+    r"(\b|_)[\W_]*)+"
+)
 
 
 @dataclass(frozen=True)
@@ -33,8 +46,10 @@ class Point:
     unique: float | None = None
     recipe: str = ""
     dataset: str = ""
+    foreign: str = ""  # why the law's own levels do not hold here: other tokens, other text, another evaluation
     loss: float | None = None
     quality: str = ""
+    kind: str = "end"
     at: float | None = None  # tokens of a curve's point; None at the end of the run
 
 
@@ -49,27 +64,29 @@ def read_curves(path: Path, runs: list[Point]) -> list[Point]:
     for i, row in enumerate(_table(path, {"run_id", "tokens_b", "loss_nats"}), 1):
         name = row.get("run_id") or f"row {i}"
         run = known.get(name)
-        here = f"{name}@{row.get('tokens_b', '')}B"
-        if run is None:
-            points.append(Point(here, "?", row, trouble="its run is not in the table of losses"))
-            continue
+        here = Point(
+            f"{name}@{row.get('tokens_b', '')}B", run.family if run else "?", row, kind="curve", loss=_seen(row)
+        )
         try:
-            tokens, loss = number_in(row, "tokens_b"), number_in(row, "loss_nats")
+            tokens, loss = amount_in(row, "tokens_b", 1e9), number_in(row, "loss_nats")
+            here = replace(here, at=tokens)
+            if run is None:
+                raise UserError("its run is not in the table of losses")
             if run.trouble:
                 raise UserError(run.trouble)
-            if tokens is None or not 0 < tokens * 1e9 <= run.tokens * 1.02:
+            if tokens is None or not 0 < tokens <= run.tokens * 1.02:
                 raise UserError(f"tokens_b = {row.get('tokens_b')!r} is outside the run")
             if loss is None or not 0 < loss < 20:
                 raise UserError(f"loss_nats = {row.get('loss_nats')!r} is not possible")
-            points.append(replace(run, id=here, row=row, loss=loss, at=tokens * 1e9))
+            points.append(replace(run, id=here.id, row=row, loss=loss, at=tokens, kind="curve"))
         except UserError as error:
-            points.append(Point(here, run.family, row, trouble=error.message))
+            points.append(replace(here, trouble=error.message))
     return points
 
 
 def _table(path: Path, wanted: set[str]) -> list[dict[str, str]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as table:
+        with path.open(encoding=encoding_of(path), newline="") as table:
             reader = csv.DictReader(table)
             missing = wanted - set(reader.fieldnames or ())
             if missing:
@@ -78,7 +95,7 @@ def _table(path: Path, wanted: set[str]) -> list[dict[str, str]]:
             return [
                 {k: v.strip() for k, v in row.items() if isinstance(k, str) and isinstance(v, str)} for row in reader
             ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, UnicodeError, csv.Error) as error:
         raise UserError(f"cannot read {path}: {error}", hint="give a CSV table") from None
 
 
@@ -87,7 +104,26 @@ def _read(index: int, row: dict[str, str]) -> Point:
     try:
         return _point(point, row)
     except OnecardError as error:
-        return replace(point, trouble=error.message)
+        return replace(point, trouble=error.message, loss=_seen(row))
+
+
+def _seen(row: dict[str, str]) -> float | None:
+    """The loss a row gives, for the report of a row that is not predicted."""
+    try:
+        return number_in(row, "loss_nats")
+    except UserError:
+        return None
+
+
+def amount_in(row: dict[str, str], key: str, unit: float) -> float | None:
+    """What a column in millions or billions says, in ones: "10" and "10B" are the same number of tokens_seen_b."""
+    text = row.get(key, "")
+    said = re.search(r"\d\s*(k|m|bn?|g|t|thousand|million|billion|trillion)t?\b", text.lower())
+    if not said:
+        number = number_in(row, key)
+        return None if number is None else number * unit
+    number = number_in({key: text[: said.start(1)]}, key)
+    return None if number is None else number * _SCALE[said[1][:2]]
 
 
 def _point(point: Point, row: dict[str, str]) -> Point:
@@ -96,53 +132,100 @@ def _point(point: Point, row: dict[str, str]) -> Point:
         raise UserError("no loss in nats given")
     if not 0 < loss < 20:
         raise UserError(f"loss_nats = {loss:g} is not possible")
-    dataset = known_dataset(row.get("dataset", ""))
-    if dataset is None or "dedup" in row.get("dataset", ""):
-        raise UserError(f"nothing public is known of the data set {row.get('dataset', '')!r} with GPT-2's tokens")
-    evaluated = row.get("eval_set", "")
-    if evaluated and known_dataset(re.sub(r"-?val.*|-?test.*|\(.*", "", evaluated)) not in (dataset, None):
-        raise UserError(f"trained on {row.get('dataset')}, measured on {evaluated}")
-    tokenizer = row.get("tokenizer", "gpt2").lower()
-    if tokenizer not in ("gpt2", ""):
-        raise UserError(f"its tokens are {tokenizer}'s, not GPT-2's")
-    tokens = number_in(row, "tokens_seen_b")
+    dataset, foreign = _level(row)
+    tokens = amount_in(row, "tokens_seen_b", 1e9)
     if tokens is None:
-        raise UserError("no tokens_seen_b given")
-    if not 1e-4 < tokens < 1e5:
-        raise UserError(f"tokens_seen_b = {tokens:g} is not possible")
-    config = _config(row, tokens * 1e9)
-    size = (number_in(row, "n_params_active_m") or 0) * 1e6
+        raise UserError(foreign or "no tokens_seen_b given")
+    if not 1e5 < tokens < 1e14:
+        raise UserError(f"tokens_seen_b = {row['tokens_seen_b']} is not possible")
+    config = _config(row, tokens)
+    size = amount_in(row, "n_params_active_m", 1e6) or 0.0
     if size <= 0:
-        body = (number_in(row, "n_params_nonemb_m") or 0) * 1e6 or 12.0 * config.n_layer * config.n_embd**2
-        size = body + config.shape.vocab_size * config.n_embd
-    unique = number_in(row, "unique_tokens_b")
-    return replace(point, config=config, size=size, tokens=tokens * 1e9, unique=unique * 1e9 if unique else None,
-                   recipe=recipe_of_row(row), dataset=dataset, loss=loss)  # fmt: skip
+        size = _body(row, config.n_layer, config.n_embd) + config.shape.vocab_size * config.n_embd
+    if not 1e4 < size < 1e13:
+        raise UserError(f"{size:g} parameters are not possible")
+    return replace(point, config=config, size=size, tokens=tokens, unique=amount_in(row, "unique_tokens_b", 1e9) or None,
+                   recipe=recipe_of_row(row), dataset=dataset, foreign=foreign, loss=loss)  # fmt: skip
+
+
+def _level(row: dict[str, str]) -> tuple[str, str]:
+    """The law's data set; or, where its level was not measured on GPT-2's tokens and its own text, a name for that combination
+    and why the law itself says nothing."""
+    name, evaluated = row.get("dataset", ""), row.get("eval_set", "")
+    dataset = None if "dedup" in name.lower() else known_dataset(name)
+    tokenizer = tokenizer_of(row)
+    on = re.sub(r"[-_ ]*(val|test|dev|held|\().*", "", evaluated.lower())
+    elsewhere = not _OWN.fullmatch(on.strip())
+    if elsewhere:
+        elsewhere = known_dataset(on) != dataset if dataset else bare_name(on) != bare_name(name)
+    if dataset and tokenizer == "gpt2" and not elsewhere:
+        return dataset, ""
+    reason = (
+        f"no level is known for the data set {name!r} with {'GPT-2' if tokenizer == 'gpt2' else tokenizer}'s tokens" if not dataset
+        else f"trained on {name}, measured on {evaluated}" if elsewhere
+        else f"its tokens are {tokenizer}'s, not GPT-2's"
+    )  # fmt: skip
+    return f"{bare_name(name)}{f' on {bare_name(on)}' if elsewhere else ''}, {tokenizer}", reason
+
+
+def covered(point: Point, fit: dict[str, Any]) -> str | None:
+    """Why a point of a combination that is no law's own cannot be predicted; None where its own public runs can tell."""
+    if not point.foreign:
+        return None
+    if point.dataset not in fit["pairs"]:
+        return point.foreign
+    least, most = fit["support"]["tokens_per_param"]
+    known = FOREIGN_SIZES[0] <= point.size <= FOREIGN_SIZES[1] and least <= point.tokens / point.size <= most
+    if known and point.tokens >= 1e9 and point.tokens <= MOST_EPOCHS * (point.unique or point.tokens):
+        return None
+    return (
+        f"{point.dataset}: known for {FOREIGN_SIZES[0] / 1e6:g} M to {FOREIGN_SIZES[1] / 1e9:g} B parameters, {least:g} to {most:g} "
+        f"tokens a parameter, a billion tokens or more and up to {MOST_EPOCHS} epochs"
+    )
+
+
+def tokenizer_of(row: dict[str, str]) -> str:
+    """ "tiktoken gpt2", "r50k_base", "GPT-2 (50257)" and nothing at all are "gpt2"; any other by its own name."""
+    text = row.get("tokenizer", "").lower()
+    vocab = _whole(row, "vocab_size")
+    if text in ("", "-", "?", "n/a", "unknown"):
+        return "gpt2" if vocab is None or vocab in GPT2_VOCABULARY else f"a vocabulary of {vocab}"
+    same = re.sub(r"gpt[-_ ]2", "gpt2", text)
+    gpt2 = ("gpt2" in same or "r50k" in same) and _BESIDE_GPT2.fullmatch(same)
+    return "gpt2" if gpt2 else text.rsplit("/", 1)[-1]
 
 
 def recipe_of_row(row: dict[str, str]) -> str:
     """The fitted recipe that a row's own word means."""
-    text = row.get("recipe", "").lower()
+    text = re.sub(r"gpt[-_ ]2", "gpt2", row.get("recipe", "").lower())
     context = number_in(row, "seq_len") or 1024
-    if "speedrun" in text:
+    if "speedrun" in text or "modded" in text:
         return "speedrun-long" if context > LONG_CONTEXT else "speedrun"
     if "muon" in text:
-        return "modern-muon"
+        return "gpt2-muon" if "gpt2" in text else "modern-muon"
     for name in ("soap", "shampoo"):
         if name in text:
             return name
-    if "modern" in text:
+    if re.search(r"modern|llama", text):
         return "modern-adamw"
-    if "gpt2" in text:
+    if re.search(r"gpt2|nanogpt|llm\.c", text):
         return "gpt2-adamw"
     detail = row.get("recipe_detail", "").lower()
-    return "modern-adamw" if re.search(r"rope|rmsnorm|swiglu|llama", detail) else "other" if text else "gpt2-adamw"
+    return (
+        "modern-adamw"
+        if re.search(r"rope|rmsnorm|swiglu|llama", detail)
+        else "gpt2-adamw"
+        if text in ("", "adam", "adamw")
+        else "other"
+    )
 
 
 def _config(row: dict[str, str], tokens: float) -> RunConfig:
     layers, width, heads = (_whole(row, key) for key in ("n_layer", "n_embd", "n_head"))
     if layers is None or width is None:
-        raise UserError("no shape given (n_layer, n_embd)")
+        if not amount_in(row, "n_params_active_m", 1e6):
+            raise UserError("no shape given (n_layer, n_embd)")
+        layers, width, heads = 12, 768, 12  # stands in: the law asks for the size, which is given
     heads = heads if heads and width % heads == 0 else 1
     block = _whole(row, "seq_len") or 1024
     batch = number_in(row, "batch_tokens") or 2**19
@@ -151,18 +234,42 @@ def _config(row: dict[str, str], tokens: float) -> RunConfig:
     share = re.search(r"(\d+)(?:-(\d+))?% ?(?:down|decay)", schedule)
     warm = re.search(r"warm(?:up)?[ =]*(\d+)", schedule)
     down = (float(share[1]) + float(share[2] or share[1])) / 200 if share else 0.3
-    floor = re.search(r"->\s*(0?\.\d+)x", schedule)
+    floor = re.search(r"->\s*(\d*\.?\d+)x", schedule)
     vocab = _whole(row, "vocab_size") or 50304
     rate = 6e-4
     return RunConfig(
         n_layer=layers, n_head=heads, n_embd=width, block_size=block, vocab_size=vocab, batch_size=1,
         gradient_accumulation_steps=max(1, round(batch / block)), max_iters=steps, lr_decay_iters=steps,
-        warmup_iters=min(int(warm[1]) if warm else 0, steps), learning_rate=rate,
-        min_lr=rate * float(floor[1]) if floor else 0.0,
+        warmup_iters=min(int(warm[1]) if warm else 0, steps), learning_rate=rate, decay_lr=not _constant(schedule),
+        min_lr=rate * min(1.0, float(floor[1])) if floor else 0.0,
         schedule="wsd" if "wsd" in schedule or "trapez" in schedule else "linear" if "linear" in schedule else "cosine",
-        decay_fraction=min(1.0, max(0.01, down)),
-        tied=abs((number_in(row, "n_params_total_m") or 0) - (number_in(row, "n_params_active_m") or 0)) < 0.2 * vocab * width / 1e6,
+        decay_fraction=min(1.0, max(0.01, down)), tied=_tied(row, vocab, layers, width),
     )  # fmt: skip
+
+
+def _constant(schedule: str) -> bool:
+    """Whether the learning rate never comes down: "constant", "warmup 700 then constant", "no decay"."""
+    if re.search(r"no (lr )?decay|undecayed|without decay", schedule):
+        return True
+    after = re.sub(r"(linear )?warm-?(up)?", "", schedule)
+    return bool(re.search(r"\bconst|\bflat\b", after)) and not re.search(
+        r"decay|down|cosine|linear|wsd|trapez|->", after
+    )
+
+
+def _tied(row: dict[str, str], vocab: int, layers: int, width: int) -> bool:
+    """Whether the head is the embedding: then the parameters a token is multiplied with are all there are."""
+    total, active = (amount_in(row, key, 1e6) for key in ("n_params_total_m", "n_params_active_m"))
+    if not total:
+        return "untied" not in row.get("recipe_detail", "").lower()
+    if active:
+        return abs(total - active) < 0.2 * vocab * width
+    return total < _body(row, layers, width) + 1.5 * vocab * width
+
+
+def _body(row: dict[str, str], layers: int, width: int) -> float:
+    """The blocks' parameters."""
+    return amount_in(row, "n_params_nonemb_m", 1e6) or 12.0 * layers * width**2
 
 
 def _whole(row: dict[str, str], key: str) -> int | None:

@@ -89,7 +89,7 @@ def all_runs() -> list[Run]:
 def read_runs(path: Path) -> list[Run]:
     """Every row of the table, readable or not; a file that is no such table is a UserError."""
     try:
-        with path.open(encoding=_encoding(path), newline="") as table:
+        with path.open(encoding=encoding_of(path), newline="") as table:
             reader = csv.DictReader(table)
             reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
             missing = {"id", "gpu", "n_layer", "n_embd"} - set(reader.fieldnames or ())
@@ -103,7 +103,7 @@ def read_runs(path: Path) -> list[Run]:
         raise UserError(f"cannot read {path}: {error}", hint="give a CSV table of runs") from None
 
 
-def _encoding(path: Path) -> str:
+def encoding_of(path: Path) -> str:
     """UTF-8, unless the file opens as what a spreadsheet saves as "Unicode text"."""
     with path.open("rb") as file:
         return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"

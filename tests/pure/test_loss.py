@@ -51,6 +51,24 @@ def test_recipes_are_in_their_order():
     assert final(schedule="wsd", decay_fraction=0.1) > final(schedule="wsd", decay_fraction=0.5)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decay_lr": False}, {"min_lr": 6e-4}, {"lr_decay_iters": 20_000_000},
+        {"schedule": "wsd", "decay_fraction": 1.0, "lr_decay_iters": 20_000_000},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_learning_rate_that_never_comes_down_costs(changes: dict[str, object]):
+    decayed, still_up = (expected_loss(run, 10e9, "fineweb", None) for run in (RUN, RUN.replace(**changes)))
+    assert decayed is not None
+    assert still_up is not None
+    assert still_up.final.mid - decayed.final.mid == pytest.approx(0.9 * loss_fit()["gap"], rel=0.01)
+    assert still_up.curve(40)[-1][1] == pytest.approx(still_up.final.mid)
+    assert still_up.repetition == 0
+    assert expected_loss(RUN.replace(min_lr=0.0), 10e9, "fineweb", None).final == decayed.final  # type: ignore[union-attr]
+
+
 def test_repetition_costs_little_for_four_epochs_and_much_for_forty():
     few = expected_loss(RUN, 10e9, "fineweb", 2.5e9)
     many = expected_loss(RUN, 10e9, "fineweb", 0.25e9)
@@ -74,6 +92,10 @@ def test_nothing_is_said_of_what_nobody_measured():
     assert expected_loss(RUN.replace(vocab_size=65), 1e9, "fineweb", None) is None
     assert known_dataset("edu_fineweb10B") == "fineweb-edu"
     assert known_dataset("owt") == "openwebtext"
+    for other in ("openwebtext2", "fineweb2", "fineweb-2", "fineweb-edu-score-2"):
+        assert known_dataset(other) is None
+    assert known_dataset("Skylion007/openwebtext (9B)") == "openwebtext"
+    assert known_dataset("fineweb-sample-10BT") == "fineweb"
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])

@@ -3,7 +3,8 @@
     L = floor + A·(N/1e8)^-α + B·(m·D/1e9)^-β + the data set's offset
 
 N counts the matrices a token passes (blocks and head), D the tokens seen, less what repetition wastes, and m is how much
-further the recipe makes a token go than GPT-2's with AdamW. Constants: facts/loss_fit.json, from fit/loss.py.
+further the recipe makes a token go than GPT-2's with AdamW. A learning rate that ends high costs its share of the curve's gap.
+Constants: facts/loss_fit.json, from fit/loss.py.
 
 >>> run = RunConfig(batch_size=16, gradient_accumulation_steps=32, max_iters=20_000, lr_decay_iters=20_000)
 >>> estimate = expected_loss(run, run.total_tokens, "fineweb", None)
@@ -27,6 +28,7 @@ from onecard.plan.workload import Workload
 
 Fit = dict[str, Any]
 GPT2_VOCABULARY = range(50256, 50689)  # GPT-2's tokens, padded as people do: 50257, 50304, 50432, 50688
+USUAL_FLOOR = 0.1  # the public runs decay to between nothing and a tenth: what the law calls settled
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,15 @@ def estimate(
     """The same for any recipe of the fit; `size` where the model is not one of RunConfig's."""
     fit = fit or loss_fit()
     size = size or float(Workload.of_shape(config.shape).matmul_params)
-    help_ = multiplier(config, recipe, fit)
-    final = law(size, help_ * effective_tokens(tokens, unique_tokens, fit), dataset, fit)
+    help_ = multiplier(config, recipe, fit, dataset)
+    settled = law(size, help_ * effective_tokens(tokens, unique_tokens, fit), dataset, fit)
+    final = settled + undecayed(config, fit)
     inside = supported(size, tokens, fit)
-    low, high = fit["spread"]["inside" if inside else "outside"]
+    spread = fit["pairs"][dataset]["spread"] if dataset not in fit["datasets"] else fit["spread"]
+    low, high = spread["inside" if inside else "outside"]
     return LossEstimate(
         final=Range(final + low, final, final + high),
-        repetition=final - law(size, help_ * tokens, dataset, fit),
+        repetition=settled - law(size, help_ * tokens, dataset, fit),
         in_support=inside,
         config=config,
         size=size,
@@ -98,12 +102,18 @@ def law(size: float, tokens: float, dataset: str, fit: Fit) -> float:
     """The settled loss of a model of `size` after `tokens` fresh tokens of GPT-2's recipe with AdamW, or their worth."""
     from_size = fit["size"]["scale"] * (size / 1e8) ** -fit["size"]["power"]
     from_data = fit["data"]["scale"] * (max(tokens, 1.0) / 1e9) ** -fit["data"]["power"]
-    return float(fit["floor"] + from_size + from_data + fit["datasets"][dataset])
+    known = fit["datasets"]
+    return float(
+        fit["floor"] + from_size + from_data + (known[dataset] if dataset in known else fit["pairs"][dataset]["level"])
+    )
 
 
-def multiplier(config: RunConfig, recipe: str, fit: Fit) -> float:
-    """How many tokens of GPT-2's recipe one token is worth: the recipe, a head of its own, a short final decay."""
+def multiplier(config: RunConfig, recipe: str, fit: Fit, dataset: str) -> float:
+    """How many tokens of GPT-2's recipe one token is worth: the recipe, a head of its own, a short final decay; and, for a
+    data set with other tokens or another evaluation, what its own runs say."""
     worth = float(fit["recipes"][recipe])
+    if dataset not in fit["datasets"]:
+        worth *= fit["pairs"][dataset]["worth"]
     if not config.tied:
         worth *= fit["untied"]
     if config.decay_lr and config.schedule == "wsd":
@@ -118,9 +128,15 @@ def running(e: LossEstimate, step: int, fit: Fit) -> float:
     steps, warmup = max(1, config.max_iters), max(0, config.warmup_iters)
     worth = step**2 / (2 * warmup) if step < warmup else step - warmup / 2  # steps at the full rate
     tokens = effective_tokens(e.tokens * max(worth, 0.5) / steps, e.unique_tokens, fit)
-    settled = law(e.size, multiplier(config, e.recipe, fit) * tokens, e.dataset, fit)
+    settled = law(e.size, multiplier(config, e.recipe, fit, e.dataset) * tokens, e.dataset, fit)
     early = fit["early"]["scale"] * math.exp(-worth / fit["early"]["steps"])
     return float(settled + fit["gap"] * learning_rate_share(config, step) + early)
+
+
+def undecayed(config: RunConfig, fit: Fit) -> float:
+    """Nats that a learning rate still up at the end holds the loss up by: nothing for the usual decay to a tenth or less."""
+    left = learning_rate_share(config, config.max_iters) - USUAL_FLOOR
+    return float(fit["gap"] * left) if left > 1e-3 else 0.0  # 6e-5 of 6e-4 is a tenth but for the last digit
 
 
 def effective_tokens(tokens: float, unique: float | None, fit: Fit) -> float:
@@ -141,11 +157,21 @@ def recipe_of(config: RunConfig) -> str:
 
 
 def known_dataset(name: str) -> str | None:
-    """Which of the fitted data sets a name means: "edu_fineweb10B" is fineweb-edu, "owt" is openwebtext."""
-    bare = re.sub(r"[^a-z]", "", name.lower())
+    """Which of the fitted data sets a name means: "edu_fineweb10B" is fineweb-edu, "owt" is openwebtext; "fineweb-2",
+    "fineweb-edu-score-2" and "openwebtext2" are other sets."""
+    text = name.lower()
+    bare = re.sub(r"[^a-z]", "", text)
     if "fineweb" in bare:
+        if re.search(r"web[-_ ]?v?\d+(?![\d.]*[-_ ]?[kmbt])|score", text):  # a number that is no amount
+            return None
         return "fineweb-edu" if "edu" in bare else "fineweb"
-    return "openwebtext" if bare in ("openwebtext", "owt") else None
+    return "openwebtext" if bare_name(name) in ("openwebtext", "owt", "openwebtextcorpus") else None
+
+
+def bare_name(name: str) -> str:
+    """A data set's name without its owner, its amount and its punctuation: "Skylion007/openwebtext (9B)" is "openwebtext"."""
+    last = name.lower().rstrip("/\\ ").replace("\\", "/").rsplit("/", 1)[-1]
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"\d[\d.,]*[-_ ]?[kmbt]t?(illion)?\b(\s*tokens)?", "", last))
 
 
 def learning_rate_share(config: RunConfig, step: int) -> float:
@@ -154,8 +180,8 @@ def learning_rate_share(config: RunConfig, step: int) -> float:
         return 1.0
     floor = config.min_lr / config.learning_rate
     if config.schedule == "wsd":
-        decay = max(1.0, config.decay_fraction * config.max_iters)
-        return floor + (1 - floor) * min(1.0, (config.max_iters - step) / decay)
+        decay = max(1.0, config.decay_fraction * config.lr_decay_iters)
+        return floor + (1 - floor) * min(1.0, max(0.0, config.lr_decay_iters - step) / decay)
     span = max(1, config.lr_decay_iters - config.warmup_iters)
     done = min(1.0, max(0.0, (step - config.warmup_iters) / span))
     share = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
