@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fit.losses import DATA, Point, covered, read_curves, read_losses  # noqa: E402
 from fit.runs import encoding_of  # noqa: E402
 
-from bench.score import Answer, by_family, family_mean, score  # noqa: E402
+from bench.score import Answer, by_family, family_mean, into_pipe, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.plan.loss import estimate, loss_fit, running  # noqa: E402
 
@@ -216,4 +216,4 @@ def _line(name: str, each: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(into_pipe(main))

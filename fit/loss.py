@@ -40,7 +40,7 @@ SHAPE = {  # floor, log A, α, log B, β: the Chinchilla shape
 }  # fmt: skip
 SWEEPS = {("gadre-openlm", "c4"): 0.02, ("gadre-openlm", "refinedweb"): 0.02, ("misfitting", "fineweb(dedup)"): 0.03}
 ROW_SIGMA, FAMILY_SIGMA = 0.02, 0.03
-FEWEST, WIDEST = 10, 0.15  # a combination with fewer runs, or whose 80 % spread is wider (nats), is left out
+FEWEST, WIDEST = 10, 0.12  # a combination with fewer runs, or whose 80 % spread is wider (nats), is left out
 WORTHS = [math.exp(i / 20) for i in range(-50, 51)]
 
 

@@ -63,7 +63,7 @@ def test_more_memory_never_takes_longer_to_a_loss(card, time, first, second):
     less, more = (with_memory(device, gib) for gib in sorted((first, second)))
     goal = Budget(loss=loss_in(less, time))
     assert (
-        chosen_run(more, goal)[1].seconds <= chosen_run(less, goal)[1].seconds * 1.01
+        chosen_run(more, goal)[1].seconds <= chosen_run(less, goal)[1].seconds * 1.02
     )  # micro-batches of equal speed differ by their waves
 
 
