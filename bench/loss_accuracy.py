@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.losses import DATA, Point, covered, read_curves, read_losses  # noqa: E402
-from fit.runs import encoding_of  # noqa: E402
+from fit.table import encoding_of  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, into_pipe, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
@@ -200,7 +200,7 @@ def _read(tables: list[Path], known: list[Point]) -> tuple[list[Point], list[Poi
 def _is_curve(path: Path) -> bool:
     try:
         with path.open(encoding=encoding_of(path), errors="replace") as table:
-            return "run_id" in table.readline()
+            return "run_id" in table.readline().lower()
     except OSError:
         return False
 

@@ -5,14 +5,13 @@
 ('llmc-124M-10B', 'gpt2-adamw', 3.272)
 """
 
-import csv
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fit.runs import encoding_of
-from fit.words import number_in
+from fit.table import read_rows
+from fit.words import number_in, whole_in, word_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
 from onecard.plan.loss import GPT2_VOCABULARY, bare_name, known_dataset
@@ -54,14 +53,17 @@ class Point:
 
 
 def read_losses(path: Path) -> list[Point]:
-    return [_read(i, row) for i, row in enumerate(_table(path, {"id", "loss_nats"}), 1)]
+    return [_read(i, row) for i, row in enumerate(read_rows(path, {"id", "loss_nats"}), 1)]
 
 
 def read_curves(path: Path, runs: list[Point]) -> list[Point]:
     """Each point of each curve, with the run it belongs to; the end points among them too."""
     known = {run.id: run for run in runs}
     points = []
-    for i, row in enumerate(_table(path, {"run_id", "tokens_b", "loss_nats"}), 1):
+    for i, row in enumerate(read_rows(path, {"run_id", "tokens_b", "loss_nats"}), 1):
+        if isinstance(row, str):
+            points.append(Point(f"row {i}", "?", {}, kind="curve", trouble=row))
+            continue
         name = row.get("run_id") or f"row {i}"
         run = known.get(name)
         here = Point(
@@ -84,22 +86,9 @@ def read_curves(path: Path, runs: list[Point]) -> list[Point]:
     return points
 
 
-def _table(path: Path, wanted: set[str]) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding=encoding_of(path), newline="") as table:
-            reader = csv.DictReader(table)
-            missing = wanted - set(reader.fieldnames or ())
-            if missing:
-                raise UserError(f"{path.name} lacks the columns {', '.join(sorted(missing))}",
-                                hint="give a table in the layout of fit/data/public_losses.csv")  # fmt: skip
-            return [
-                {k: v.strip() for k, v in row.items() if isinstance(k, str) and isinstance(v, str)} for row in reader
-            ]
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise UserError(f"cannot read {path}: {error}", hint="give a CSV table") from None
-
-
-def _read(index: int, row: dict[str, str]) -> Point:
+def _read(index: int, row: dict[str, str] | str) -> Point:
+    if isinstance(row, str):
+        return Point(f"row {index}", "?", {}, trouble=row)
     point = Point(row.get("id") or f"row {index}", row.get("source_family") or "?", row, quality=row.get("quality", ""))
     try:
         return _point(point, row)
@@ -186,9 +175,9 @@ def covered(point: Point, fit: dict[str, Any]) -> str | None:
 
 def tokenizer_of(row: dict[str, str]) -> str:
     """ "tiktoken gpt2", "r50k_base", "GPT-2 (50257)" and nothing at all are "gpt2"; any other by its own name."""
-    text = row.get("tokenizer", "").lower()
-    vocab = _whole(row, "vocab_size")
-    if text in ("", "-", "?", "n/a", "unknown"):
+    text = word_in(row, "tokenizer")
+    vocab = whole_in(row, "vocab_size", most=1e7)
+    if not text:
         return "gpt2" if vocab is None or vocab in GPT2_VOCABULARY else f"a vocabulary of {vocab}"
     same = re.sub(r"gpt[-_ ]2", "gpt2", text)
     gpt2 = ("gpt2" in same or "r50k" in same) and _BESIDE_GPT2.fullmatch(same)
@@ -221,13 +210,13 @@ def recipe_of_row(row: dict[str, str]) -> str:
 
 
 def _config(row: dict[str, str], tokens: float) -> RunConfig:
-    layers, width, heads = (_whole(row, key) for key in ("n_layer", "n_embd", "n_head"))
+    layers, width, heads = (whole_in(row, key) for key in ("n_layer", "n_embd", "n_head"))
     if layers is None or width is None:
         if not amount_in(row, "n_params_active_m", 1e6):
             raise UserError("no shape given (n_layer, n_embd)")
         layers, width, heads = 12, 768, 12  # stands in: the law asks for the size, which is given
     heads = heads if heads and width % heads == 0 else 1
-    block = _whole(row, "seq_len") or 1024
+    block = whole_in(row, "seq_len", most=1e7) or 1024
     batch = number_in(row, "batch_tokens") or 2**19
     steps = max(1, round(tokens / batch))
     schedule = row.get("schedule", "").lower()
@@ -235,7 +224,7 @@ def _config(row: dict[str, str], tokens: float) -> RunConfig:
     warm = re.search(r"warm(?:up)?[ =]*(\d+)", schedule)
     down = (float(share[1]) + float(share[2] or share[1])) / 200 if share else 0.3
     floor = re.search(r"->\s*(\d*\.?\d+)x", schedule)
-    vocab = _whole(row, "vocab_size") or 50304
+    vocab = whole_in(row, "vocab_size", most=1e7) or 50304
     rate = 6e-4
     return RunConfig(
         n_layer=layers, n_head=heads, n_embd=width, block_size=block, vocab_size=vocab, batch_size=1,
@@ -270,12 +259,3 @@ def _tied(row: dict[str, str], vocab: int, layers: int, width: int) -> bool:
 def _body(row: dict[str, str], layers: int, width: int) -> float:
     """The blocks' parameters."""
     return amount_in(row, "n_params_nonemb_m", 1e6) or 12.0 * layers * width**2
-
-
-def _whole(row: dict[str, str], key: str) -> int | None:
-    number = number_in(row, key)
-    if number is None:
-        return None
-    if not 1 <= number <= 1e7 or number != int(number):
-        raise UserError(f"{key} = {number:g} is not possible")
-    return int(number)

@@ -7,14 +7,13 @@
 Nothing here raises on a bad row: what cannot be read becomes `Run.trouble`, one sentence.
 """
 
-import csv
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fit.projects import compiles, fuses, habits, nanochat, tied
+from fit.table import read_rows
 from fit.words import (
     batch_of,
     dropout_of,
@@ -35,7 +34,7 @@ from onecard.plan.workload import NO_COMPILER, Workload
 
 DATA = Path(__file__).parent / "data"
 FOREIGN = re.compile(
-    r"\b(llm\.c|llm\.kittens|llmq|jax|maxtext|flax|tpu|mlx|tinygrad|ggml|c\+\+|cuda|rust|tensorflow|keras)\b|c\+\+/cuda"
+    r"\b(llm\.c|llm\.kittens|llmq|jax|maxtext|flax|tpu|mlx|tinygrad|ggml|rust|tensorflow|keras)\b|c\+\+/cuda"
 )
 # Training of another kind than the plan's: every weight, all on the card.
 OTHERWISE = re.compile(r"\b(q?lora|peft|adapters?|moe|mixture.of.experts|\d+ experts)\b")
@@ -88,41 +87,11 @@ def all_runs() -> list[Run]:
 
 def read_runs(path: Path) -> list[Run]:
     """Every row of the table, readable or not; a file that is no such table is a UserError."""
-    try:
-        with path.open(encoding=encoding_of(path), newline="") as table:
-            reader = csv.DictReader(table)
-            reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-            missing = {"id", "gpu", "n_layer", "n_embd"} - set(reader.fieldnames or ())
-            if missing:
-                raise UserError(
-                    f"{path.name} lacks the columns {', '.join(sorted(missing))}",
-                    hint="give a table in the layout of fit/data/public_runs.csv",
-                )
-            return list(_rows(reader))
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise UserError(f"cannot read {path}: {error}", hint="give a CSV table of runs") from None
-
-
-def encoding_of(path: Path) -> str:
-    """UTF-8, unless the file opens as what a spreadsheet saves as "Unicode text"."""
-    with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-
-
-def _rows(reader: "csv.DictReader[str]") -> Iterator[Run]:
-    index = 0
-    while True:
-        index += 1
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:  # this row's alone: a field beyond csv's limit, a stray NUL
-            yield Run(f"row {index}", "?", {}, None, None, None, None, str(error))
-            continue
-        yield _read(
-            index, {k: (v or "").strip() for k, v in row.items() if isinstance(k, str) and not isinstance(v, list)}
-        )
+    rows = enumerate(read_rows(path, {"id", "gpu", "n_layer", "n_embd"}), 1)
+    return [
+        Run(f"row {i}", "?", {}, None, None, None, None, row) if isinstance(row, str) else _read(i, row)
+        for i, row in rows
+    ]
 
 
 def _read(index: int, row: dict[str, str]) -> Run:

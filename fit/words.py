@@ -20,6 +20,7 @@ _NOTHING = frozenset(["", "-", "–", "—", "?", "n/a", "na", "none", "null", "
 _NUMBER = re.compile(  # a number, thousands or more, and words without another number in them
     r"[~≈<>]*\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:\s*(k|m|b|g)(?![a-z]))?(?![\d.])\s*(\D*)", re.IGNORECASE
 )
+_OTHER_UNIT = re.compile(r"[ (]*(it|iters?|steps?|tok\w*|µs|us|ns|min\w*|h|hrs?|hours?|d|days?|[kt]i?b|%)(\b|/|$)")
 HUGGING_FACE = r"transformers|hugging.?face|\bhf trainer|\baccelerate\b"
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 _UNITS = {  # what may follow a number, by how the column's name ends; times this it is in the column's own unit
@@ -41,7 +42,7 @@ def number_in(row: dict[str, str], key: str) -> float | None:
     scale, rest = (found[2] or "").lower(), found[3].lower()
     units = next((units for end, units in _UNITS.items() if key.endswith(end)), {})
     unit = units.get(re.sub(r"[^a-z].*", "", scale + rest.lstrip(" (")))  # "s/iter" and "mib (peak)" begin with theirs
-    if units and unit is None and re.match(r"\s*[a-z%/]", scale + rest):
+    if units and unit is None and _OTHER_UNIT.match(scale + rest):
         raise UserError(f"{key} = {text[:40]!r} is in no unit that is known here")
     number = float(found[1]) * (unit if unit is not None else _SCALE[scale])
     if not math.isfinite(number):

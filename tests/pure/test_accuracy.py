@@ -85,6 +85,7 @@ def test_words_that_strangers_write(tmp_path: Path):
         {"gpu": "NVIDIA GeForce RTX 4070"}, {"gpu": "1x RTX 4070 (desktop)"}, {"micro_batch": "8.0"}, {"vocab_size": "50,304"},
         {"vocab_size": ""}, {"n_head": ""}, {"optimizer": "torch AdamW (fused)"}, {"n_gpus": ""}, {"grad_accum": "64 steps"},
         {"compile": "?"}, {"flash_sdpa": "n/a"}, {"gpu": "my old RTX 4070"}, {"framework": "nanoGPT fork with output logging"},
+        {"framework": "nanoGPT, CUDA 12.1"}, {"peak_vram_gb": "8.1 by nvidia-smi"},
         {"ms_per_iter": "9.34 s/iter"}, {"peak_vram_gb": "7725 MiB (peak)"}, {"grad_accum": "", "tokens_per_s": "56134"},
         {"notes": "no dropout"}, {"notes": "without LoRA"},
     ]  # fmt: skip
