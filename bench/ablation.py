@@ -22,12 +22,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from onecard.config import load
-from onecard.train import modern, muon
-from onecard.train.lean import rms_norm
-from onecard.train.loader import Loader
-from onecard.train.model import GPT
-from onecard.train.modern import ModernGPT, make_model
-from onecard.train.optim import lr_at, make_optimizer, set_step_size
+from onecard.model import modern
+from onecard.model.build import make_model
+from onecard.model.gpt2 import GPT
+from onecard.model.lean import rms_norm
+from onecard.model.modern import ModernGPT
+from onecard.train.io.loader import Loader
+from onecard.train.optim import lr_at, make_optimizer, muon, set_step_size
 from side_by_side import characters, store
 
 BATCH = 8
@@ -48,7 +49,9 @@ def random_projections() -> Iterator[None]:
         zeros(self)
         for name, parameter in self.named_parameters():
             if name.endswith("c_proj.weight"):
-                nn.init.normal_(parameter, std=(parameter.shape[1] * 2 * self.config.n_layer) ** -0.5)
+                nn.init.normal_(
+                    parameter, std=(parameter.shape[1] * 2 * self.config.n_layer) ** -0.5
+                )
 
     with patch.object(ModernGPT, "_init_weights", init):
         yield
@@ -62,7 +65,9 @@ def added_to_the_stream(kind: str) -> Iterator[None]:
     def init(self: ModernGPT, config: Any) -> None:
         made(self, config)
         width, layers = config.n_embd, config.n_layer
-        if kind == "x0":  # modded-nanogpt: every block sees a learned mix of the stream and the embedding
+        if (
+            kind == "x0"
+        ):  # modded-nanogpt: every block sees a learned mix of the stream and the embedding
             self.extra = nn.Parameter(torch.tensor([[1.0, 0.0]] * layers))
         elif (
             kind == "values"
@@ -81,7 +86,9 @@ def added_to_the_stream(kind: str) -> Iterator[None]:
         for layer, block in enumerate(self.transformer.h):
             if kind == "x0":
                 x = self.extra[layer, 0] * x + self.extra[layer, 1] * first
-            block.attn.own_values = (self.extra[layer][idx] * self.share[layer]) if kind == "values" else None
+            block.attn.own_values = (
+                (self.extra[layer][idx] * self.share[layer]) if kind == "values" else None
+            )
             x = block(x, around)
         return rms_norm(x)
 
@@ -91,10 +98,14 @@ def added_to_the_stream(kind: str) -> Iterator[None]:
             return
         attend = modern.attend
 
-        def with_values(attention: nn.Module, x: torch.Tensor, around: modern.Around, layer: int) -> torch.Tensor:
+        def with_values(
+            attention: nn.Module, x: torch.Tensor, around: modern.Around, layer: int
+        ) -> torch.Tensor:
             batch, length = x.shape[:2]
             own = attention.own_values.view(batch, length, attention.n_head, -1).transpose(1, 2)
-            with patch.object(modern, "attend", lambda q, k, v, *rest: attend(q, k, v + own, *rest)):
+            with patch.object(
+                modern, "attend", lambda q, k, v, *rest: attend(q, k, v + own, *rest)
+            ):
                 return forward(attention, x, around, layer)
 
         forward = modern.Attention.forward
@@ -110,12 +121,18 @@ def another_quintic(steps: int) -> Patch:
 PIECES: dict[str, tuple[dict[str, Any], Patch | None]] = {
     "the recipe": ({}, None),
     # one piece taken away
-    "without short convolutions": ({}, without(modern, "mix_recent", lambda x, taps, documents=None: x)),
+    "without short convolutions": (
+        {},
+        without(modern, "mix_recent", lambda x, taps, documents=None: x),
+    ),
     "GELU for ReLU²": ({}, without(modern.MLP, "activation", staticmethod(F.gelu))),
     "AdamW for Muon, 3e-3": ({"optimizer": "adamw", "learning_rate": 3e-3}, None),
     "AdamW for Muon, 1e-3": ({"optimizer": "adamw", "learning_rate": 1e-3}, None),
     "random projections for zeros": ({}, random_projections),
-    "without the soft cap": ({}, lambda: patch.multiple(ModernGPT, soft_cap=None, _logits=GPT._logits)),
+    "without the soft cap": (
+        {},
+        lambda: patch.multiple(ModernGPT, soft_cap=None, _logits=GPT._logits),
+    ),
     "tied head": ({"tied": True}, None),
     "without QK-norm": ({}, None),  # filled in below: its patch needs a class
     "cosine for linear": ({"schedule": "cosine"}, None),
@@ -144,7 +161,9 @@ def no_qk_norm() -> Iterator[None]:
     """Queries and keys as they come; the first norm of `rotate`'s argument is skipped."""
     turn = modern.rotate
 
-    def forward(attention: nn.Module, x: torch.Tensor, around: modern.Around, layer: int) -> torch.Tensor:
+    def forward(
+        attention: nn.Module, x: torch.Tensor, around: modern.Around, layer: int
+    ) -> torch.Tensor:
         with patch.object(modern, "rms_norm", lambda q: q), patch.object(modern, "rotate", turn):
             return plain(attention, x, around, layer)
 
@@ -167,15 +186,25 @@ TRANSFER: dict[str, tuple[dict[str, Any], Patch | None]] = {
 }
 
 
-def loss_of(folder: str, changes: dict[str, Any], part: Patch | None, tokens: int, seed: int) -> float:
+def loss_of(
+    folder: str, changes: dict[str, Any], part: Patch | None, tokens: int, seed: int
+) -> float:
     """The validation loss at the end of one run."""
     from onecard.data import open_dataset
 
     keys = {
-        "recipe": "modern", "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": BATCH,
-        "gradient_accumulation_steps": 1, "dataset": folder, "vocab_size": open_dataset(folder).vocab_size,
-        "seed": seed, **changes,
-    }  # fmt: skip
+        "recipe": "modern",
+        "n_layer": 4,
+        "n_head": 4,
+        "n_embd": 128,
+        "block_size": 64,
+        "batch_size": BATCH,
+        "gradient_accumulation_steps": 1,
+        "dataset": folder,
+        "vocab_size": open_dataset(folder).vocab_size,
+        "seed": seed,
+        **changes,
+    }
     keys["max_iters"] = tokens // (keys["batch_size"] * keys["block_size"])
     config = load(None, [f"{key}={value}" for key, value in keys.items()])
     data = open_dataset(folder)
@@ -201,10 +230,14 @@ def loss_of(folder: str, changes: dict[str, Any], part: Patch | None, tokens: in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--only", nargs="+", help="words that a piece's name holds")
-    parser.add_argument("--tokens", type=int, default=76_800, help="a twentieth of nanoGPT's README run")
+    parser.add_argument(
+        "--tokens", type=int, default=76_800, help="a twentieth of nanoGPT's README run"
+    )
     parser.add_argument("--transfer", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int)
@@ -212,16 +245,23 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     rows = TRANSFER if args.transfer else PIECES
-    chosen = {name: piece for name, piece in rows.items() if not args.only or any(w in name for w in args.only)}
+    chosen = {
+        name: piece
+        for name, piece in rows.items()
+        if not args.only or any(w in name for w in args.only)
+    }
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         characters(args.text, Path(folder))
         for name, (changes, part) in chosen.items():
-            losses = [loss_of(folder, changes, part, args.tokens, seed) for seed in range(args.seeds)]
+            losses = [
+                loss_of(folder, changes, part, args.tokens, seed) for seed in range(args.seeds)
+            ]
             found[name] = {"mean": statistics.fmean(losses), "losses": losses}
             worth = found[name]["mean"] - next(iter(found.values()))["mean"]
             print(
-                f"{found[name]['mean']:.4f}  {worth:+.4f}  {' '.join(f'{x:.4f}' for x in losses)}  {name}", flush=True
+                f"{found[name]['mean']:.4f}  {worth:+.4f}  {' '.join(f'{x:.4f}' for x in losses)}  {name}",
+                flush=True,
             )
     if not args.only:
         print(

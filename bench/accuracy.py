@@ -22,13 +22,15 @@ from fit.runs import Run, all_runs, read_runs  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, into_pipe, percent, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
-from onecard.plan.flops import model_flops  # noqa: E402
-from onecard.plan.memory import step_memory  # noqa: E402
-from onecard.plan.result import Range  # noqa: E402
-from onecard.plan.speed import link_bandwidth, workload_time  # noqa: E402
+from onecard.planner.flops import model_flops  # noqa: E402
+from onecard.planner.memory import step_memory  # noqa: E402
+from onecard.planner.result import Range  # noqa: E402
+from onecard.planner.speed import link_bandwidth, workload_time  # noqa: E402
 
 PEER_INSTALL = "pip install --no-deps llm-analysis fire termcolor"  # its own pins would pull an old huggingface-hub
-PEER_EFFICIENCY = 0.5  # "~0.5 for LLM training", llm_analysis/constant.py; its default of 1 is the card's peak
+PEER_EFFICIENCY = (
+    0.5  # "~0.5 for LLM training", llm_analysis/constant.py; its default of 1 is the card's peak
+)
 RULE_MFU = 0.4  # the rule of thumb: a well-fed card reaches 40 % of its peak
 
 
@@ -39,14 +41,23 @@ def predict(
     return [
         answer
         for run in runs
-        for answer in (_memory(run, (memory_fits or {}).get(run.family)), _time(run, (fits or {}).get(run.family)))
+        for answer in (
+            _memory(run, (memory_fits or {}).get(run.family)),
+            _time(run, (fits or {}).get(run.family)),
+        )
     ]
 
 
 def _base(run: Run, kind: str) -> dict[str, Any]:
     note = "; ".join([*run.assumed, *(["predicted as PyTorch"] if run.foreign else [])])
-    return {"id": run.id, "family": run.family, "kind": kind, "note": note, "foreign": run.foreign,
-            "quality": run.quality}  # fmt: skip
+    return {
+        "id": run.id,
+        "family": run.family,
+        "kind": kind,
+        "note": note,
+        "foreign": run.foreign,
+        "quality": run.quality,
+    }
 
 
 def _time(run: Run, fit: Any) -> Answer:
@@ -70,12 +81,20 @@ def _memory(run: Run, fit: Any = None) -> Answer:
     except (ArithmeticError, ValueError, KeyError) as error:
         return Answer(**base, skipped=f"no memory model: {error}")
     reading = reading_of(memory, run)
-    return _answer(base, reading.scaled(1 / run.memory_unit), run.memory_gb, "no memory was measured")
+    return _answer(
+        base, reading.scaled(1 / run.memory_unit), run.memory_gb, "no memory was measured"
+    )
 
 
 def _answer(base: dict[str, Any], found: Range, measured: float | None, nothing: str) -> Answer:
-    return Answer(**base, predicted=found.mid, low=found.low, high=found.high, measured=measured,
-                  skipped=None if measured is not None else nothing)  # fmt: skip
+    return Answer(
+        **base,
+        predicted=found.mid,
+        low=found.low,
+        high=found.high,
+        measured=measured,
+        skipped=None if measured is not None else nothing,
+    )
 
 
 def rule_of_thumb(runs: list[Run]) -> list[Answer]:
@@ -102,26 +121,63 @@ def llm_analysis(runs: list[Run]) -> list[Answer] | None:
         return None
     answers = []
     for run in runs:
-        if run.workload is None or run.device is None or (run.step_seconds is None and run.memory_gb is None):
+        if (
+            run.workload is None
+            or run.device is None
+            or (run.step_seconds is None and run.memory_gb is None)
+        ):
             continue
         w, d = run.workload, run.device
         bits = 32 if w.dtype in ("float32", "tf32") else 16
         try:
-            model = ModelConfig("row", w.n_layer, w.n_head, w.n_embd, w.vocab_size, w.block_size, w.n_kv_head or w.n_head,
-                                ffn_embed_dim=w.ff_width, expansion_ratio=w.ff_width / w.n_embd)  # fmt: skip
-            gpu = GPUConfig("row", d.memory_bytes / 2**30, d.bandwidth / 1e9, link_bandwidth(d, w.nvlink) / 1e9, 8e-6,
-                            d.peak_flops(w.dtype) / 1e12)  # fmt: skip
-            found = LLMAnalysis(model, gpu, DtypeConfig("row", bits, bits, bits), ParallelismConfig(dp_size=w.gpus),
-                                flops_efficiency=PEER_EFFICIENCY).training(
-                batch_size_per_gpu=w.batch_size, gradient_accumulation_steps=max(1, round(w.accumulation)),
-                seq_len=w.block_size, flash_attn=w.flash, softmax_dropout=w.dropout > 0, mlp_gated_linear_units=w.gated,
+            model = ModelConfig(
+                "row",
+                w.n_layer,
+                w.n_head,
+                w.n_embd,
+                w.vocab_size,
+                w.block_size,
+                w.n_kv_head or w.n_head,
+                ffn_embed_dim=w.ff_width,
+                expansion_ratio=w.ff_width / w.n_embd,
+            )
+            gpu = GPUConfig(
+                "row",
+                d.memory_bytes / 2**30,
+                d.bandwidth / 1e9,
+                link_bandwidth(d, w.nvlink) / 1e9,
+                8e-6,
+                d.peak_flops(w.dtype) / 1e12,
+            )
+            found = LLMAnalysis(
+                model,
+                gpu,
+                DtypeConfig("row", bits, bits, bits),
+                ParallelismConfig(dp_size=w.gpus),
+                flops_efficiency=PEER_EFFICIENCY,
+            ).training(
+                batch_size_per_gpu=w.batch_size,
+                gradient_accumulation_steps=max(1, round(w.accumulation)),
+                seq_len=w.block_size,
+                flash_attn=w.flash,
+                softmax_dropout=w.dropout > 0,
+                mlp_gated_linear_units=w.gated,
                 total_num_tokens=w.tokens * max(1, round(w.accumulation)) * w.gpus,
-                ds_zero=DSZeRO.STAGE_3 if w.sharded else DSZeRO.STAGE_1 if w.split_optimizer else DSZeRO.NONE,
-                activation_recomputation=ActivationRecomputation.FULL if w.recompute == "block" else ActivationRecomputation.NONE,
-            )  # fmt: skip
+                ds_zero=DSZeRO.STAGE_3
+                if w.sharded
+                else DSZeRO.STAGE_1
+                if w.split_optimizer
+                else DSZeRO.NONE,
+                activation_recomputation=ActivationRecomputation.FULL
+                if w.recompute == "block"
+                else ActivationRecomputation.NONE,
+            )
         except Exception:  # a peer's own trouble with a row is not ours to mend
             continue
-        seconds, memory = float(found["latency_per_iter"]), float(found["(weight+op_state+grad+act)_memory_per_gpu"])
+        seconds, memory = (
+            float(found["latency_per_iter"]),
+            float(found["(weight+op_state+grad+act)_memory_per_gpu"]),
+        )
         if run.step_seconds is not None and not run.time_trouble:
             answers.append(_exact(run, "time", seconds, run.step_seconds))
         if run.memory_gb is not None and not run.memory_trouble:
@@ -131,7 +187,9 @@ def llm_analysis(runs: list[Run]) -> list[Answer] | None:
 
 def _exact(run: Run, kind: str, predicted: float, measured: float) -> Answer:
     """An answer without a range."""
-    return Answer(**_base(run, kind), predicted=predicted, low=predicted, high=predicted, measured=measured)
+    return Answer(
+        **_base(run, kind), predicted=predicted, low=predicted, high=predicted, measured=measured
+    )
 
 
 def peer_scores(answers: list[Answer]) -> dict[str, Any]:
@@ -155,12 +213,17 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
         own_families = {f: s for f, s in by_family(own).items() if s["n"]}
         kinds[kind] = {
             **score(kept),
-            "pytorch": {**score(own), "mean_of_family_medians": family_mean(own_families, "median_abs_error")},
+            "pytorch": {
+                **score(own),
+                "mean_of_family_medians": family_mean(own_families, "median_abs_error"),
+            },
             "mean_of_family_medians": family_mean(families, "median_abs_error"),
             "families": families,
         }
     families = {
-        f: {k: kinds[k]["families"].get(f, score([])) for k in kinds} for k in kinds for f in kinds[k]["families"]
+        f: {k: kinds[k]["families"].get(f, score([])) for k in kinds}
+        for k in kinds
+        for f in kinds[k]["families"]
     }
     return {**kinds, "families": families}
 
@@ -169,8 +232,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", type=Path, nargs="+", metavar="RUNS.csv")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--cross-validate", action="store_true", help="refit, leaving each family out")
-    parser.add_argument("--quality", default="", help="only rows of these qualities, e.g. AB; default: all")
+    parser.add_argument(
+        "--cross-validate", action="store_true", help="refit, leaving each family out"
+    )
+    parser.add_argument(
+        "--quality", default="", help="only rows of these qualities, e.g. AB; default: all"
+    )
     args = parser.parse_args(argv)
     try:
         runs = [run for table in args.tables for run in read_runs(table)]
@@ -185,7 +252,9 @@ def main(argv: list[str] | None = None) -> int:
             from fit.memory import cross_validated
             from fit.speed import fit_speed, held_out_fits, spread
         except ImportError as error:
-            print(f"accuracy: refitting needs {error.name}; hint: pip install scipy", file=sys.stderr)
+            print(
+                f"accuracy: refitting needs {error.name}; hint: pip install scipy", file=sys.stderr
+            )
             return 2
 
         known = all_runs()
@@ -194,7 +263,10 @@ def main(argv: list[str] | None = None) -> int:
         for family in sorted({run.family for run in runs}):
             others = [run for run in known if run.family != family]
             fit = held_out.get(family) or fit_speed(others)[0]
-            fits[family] = {**fit, "spread": spread(others, held_out)}  # the range too comes from the others
+            fits[family] = {
+                **fit,
+                "spread": spread(others, held_out),
+            }  # the range too comes from the others
         memory_fits = cross_validated({run.family for run in runs})
     answers = predict(runs, fits, memory_fits)
     thumb = rule_of_thumb(runs)
@@ -205,22 +277,33 @@ def main(argv: list[str] | None = None) -> int:
         if peer is not None:
             peers["llm_analysis"] = peer_scores(peer)
         print(
-            json.dumps({**found, "peers": peers, "cross_validated": bool(fits), "rows": [a.as_json() for a in answers]})
+            json.dumps(
+                {
+                    **found,
+                    "peers": peers,
+                    "cross_validated": bool(fits),
+                    "rows": [a.as_json() for a in answers],
+                }
+            )
         )
         return 0
     _print(answers, found, thumb, peer)
     return 0
 
 
-def _print(answers: list[Answer], found: dict[str, Any], thumb: list[Answer], peer: list[Answer] | None) -> None:
+def _print(
+    answers: list[Answer], found: dict[str, Any], thumb: list[Answer], peer: list[Answer] | None
+) -> None:
     for kind in ("memory", "time"):
         print(f"\n{kind:28}{'rows':>6}{'median':>9}{'p90':>9}{'bias':>9}{'in range':>10}")
         for family, each in found[kind]["families"].items():
             print(_line(family, each))
         print(_line("all rows", found[kind]))
         print(_line("PyTorch rows", found[kind]["pytorch"]))
-        print(f"{'mean of family medians':28}{'':6}{percent(found[kind]['mean_of_family_medians']):>9}"
-              f"   PyTorch {percent(found[kind]['pytorch']['mean_of_family_medians'])}")  # fmt: skip
+        print(
+            f"{'mean of family medians':28}{'':6}{percent(found[kind]['mean_of_family_medians']):>9}"
+            f"   PyTorch {percent(found[kind]['pytorch']['mean_of_family_medians'])}"
+        )
         if kind == "time":
             print(_line(f"rule of thumb, MFU {RULE_MFU:.0%}", score(thumb)))
         if peer is not None:
@@ -234,7 +317,9 @@ def _print(answers: list[Answer], found: dict[str, Any], thumb: list[Answer], pe
 
 
 def _line(name: str, each: dict[str, Any]) -> str:
-    figures = "".join(f"{percent(each[key]):>9}" for key in ("median_abs_error", "p90_abs_error", "bias"))
+    figures = "".join(
+        f"{percent(each[key]):>9}" for key in ("median_abs_error", "p90_abs_error", "bias")
+    )
     return f"{name:28}{each['n']:>6}{figures}{percent(each['coverage']):>10}"
 
 

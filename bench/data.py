@@ -30,11 +30,13 @@ COPIES = 3  # of the corpus for the comparison: 72 MB of text
 def tiktoken_gpt2() -> Any:
     import tiktoken
 
-    from onecard.data.tokenizer import gpt2
+    from onecard.data.tokenizers.kinds import gpt2
 
     pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""  # tiktoken's own
     ranks = {piece: rank for rank, piece in enumerate(gpt2().pieces[:50256])}
-    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
+    return tiktoken.Encoding(
+        "gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256}
+    )
 
 
 ENCODING: Any = None
@@ -51,7 +53,7 @@ def as_llmc(source: str, out: str, processes: int) -> None:
     global ENCODING
     from datasets import load_dataset
 
-    from onecard.data.manifest import header
+    from onecard.data.read.manifest import header
 
     ENCODING = tiktoken_gpt2()
     documents = load_dataset("parquet", data_files=source, split="train")
@@ -116,13 +118,20 @@ WAYS = {"onecard": as_onecard, "llm.c": as_llmc, "nanoGPT": as_nanogpt}
 def measure(way: str, source: Path, processes: int, work: Path) -> dict[str, float]:
     """One run in a process of its own: seconds, CPU seconds of it and all below it, the largest process."""
     out = Path(tempfile.mkdtemp(dir=work))
-    environment = {**os.environ, "HF_HOME": str(out / "hf"), "HF_DATASETS_CACHE": str(out / "cache"), "HF_HUB_OFFLINE": "1",
-                   "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
+    environment = {
+        **os.environ,
+        "HF_HOME": str(out / "hf"),
+        "HF_DATASETS_CACHE": str(out / "cache"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     target = out / "out"
     target.mkdir()
     start = time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, __file__, "--as", way, str(source), str(target), str(processes)], env=environment
+        [sys.executable, __file__, "--as", way, str(source), str(target), str(processes)],
+        env=environment,
     )
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.perf_counter() - start
@@ -130,7 +139,11 @@ def measure(way: str, source: Path, processes: int, work: Path) -> dict[str, flo
     if child.returncode:
         sys.exit(f"{way} failed")
     shutil.rmtree(out)
-    return {"seconds": seconds, "cpu": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss / 1024}
+    return {
+        "seconds": seconds,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "peak_mb": usage.ru_maxrss / 1024,
+    }
 
 
 def repeated(corpus: Path, copies: int, path: Path) -> int:
@@ -146,13 +159,19 @@ def repeated(corpus: Path, copies: int, path: Path) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale-mb", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
-        "--as", dest="way", nargs=4, metavar=("WAY", "SOURCE", "OUT", "PROCESSES"), help=argparse.SUPPRESS
+        "--as",
+        dest="way",
+        nargs=4,
+        metavar=("WAY", "SOURCE", "OUT", "PROCESSES"),
+        help=argparse.SUPPRESS,
     )
     args = parser.parse_args()
     if args.way:
@@ -173,8 +192,12 @@ def main() -> int:
         scale: dict[int, list[dict[str, float]]] = {1: [], 2: []}
         for _ in range(args.rounds):
             for way in WAYS:
-                start_up[way].append(measure(way, work / "one.parquet", 1 if way == "onecard" else 2, work))
-                found[way].append(measure(way, work / "text.parquet", 1 if way == "onecard" else 2, work))
+                start_up[way].append(
+                    measure(way, work / "one.parquet", 1 if way == "onecard" else 2, work)
+                )
+                found[way].append(
+                    measure(way, work / "text.parquet", 1 if way == "onecard" else 2, work)
+                )
             for processes, runs in scale.items():
                 runs.append(measure("onecard", work / "scale.parquet", processes, work))
     middle = lambda runs, key: statistics.median(run[key] for run in runs)  # noqa: E731
@@ -185,13 +208,21 @@ def main() -> int:
         answer[f"{way}_start_seconds"] = middle(start_up[way], "seconds")
         answer[f"{way}_seconds"] = middle(found[way], "seconds")
         answer[f"{way}_peak_mb"] = max(run["peak_mb"] for run in found[way])
-    one, two = (middle(scale[n], "seconds") - middle(start_up["onecard"], "seconds") for n in (1, 2))
+    one, two = (
+        middle(scale[n], "seconds") - middle(start_up["onecard"], "seconds") for n in (1, 2)
+    )
     answer["over_llm.c"] = answer["onecard_mb_per_core_second"] / answer["llm.c_mb_per_core_second"]
-    answer["over_nanoGPT"] = answer["onecard_mb_per_core_second"] / answer["nanoGPT_mb_per_core_second"]
+    answer["over_nanoGPT"] = (
+        answer["onecard_mb_per_core_second"] / answer["nanoGPT_mb_per_core_second"]
+    )
     answer["one_process_mb_per_second"] = big / 1e6 / one
     answer["two_processes_over_one"] = one / two
     answer["scale_peak_mb"] = max(run["peak_mb"] for runs in scale.values() for run in runs)
-    good = answer["over_llm.c"] >= 8 and answer["over_nanoGPT"] >= 15 and answer["two_processes_over_one"] >= 1.7
+    good = (
+        answer["over_llm.c"] >= 8
+        and answer["over_nanoGPT"] >= 15
+        and answer["two_processes_over_one"] >= 1.7
+    )
     good = good and max(answer["scale_peak_mb"], answer["onecard_peak_mb"]) < 600
     if args.json:
         print(json.dumps({**answer, "good": good}))

@@ -23,9 +23,11 @@ from fit.table import encoding_of  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, into_pipe, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
-from onecard.plan.loss import estimate, loss_fit, running  # noqa: E402
+from onecard.planner.loss import estimate, loss_fit, running  # noqa: E402
 
-FIRST_TOKENS = 3e8  # before that a curve is falling by the warm-up's rules, and is predicted but not scored
+FIRST_TOKENS = (
+    3e8  # before that a curve is falling by the warm-up's rules, and is predicted but not scored
+)
 
 
 def predict(points: list[Point], fits: dict[str, Any] | None = None) -> list[Answer]:
@@ -33,12 +35,21 @@ def predict(points: list[Point], fits: dict[str, Any] | None = None) -> list[Ans
 
 
 def _answer(point: Point, fit: dict[str, Any]) -> Answer:
-    base = {"id": point.id, "family": point.family, "kind": point.kind, "quality": point.quality, "at": point.at, "foreign": bool(point.foreign),
-            "measured": point.loss}  # fmt: skip
+    base = {
+        "id": point.id,
+        "family": point.family,
+        "kind": point.kind,
+        "quality": point.quality,
+        "at": point.at,
+        "foreign": bool(point.foreign),
+        "measured": point.loss,
+    }
     why_not = point.trouble or covered(point, fit)
     if why_not or point.config is None:
         return Answer(**base, skipped=why_not or "no shape")
-    whole = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size)
+    whole = estimate(
+        point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size
+    )
     middle = whole.final.mid
     steps = point.config.max_iters
     share = (point.at or point.tokens) / point.tokens
@@ -50,16 +61,26 @@ def _answer(point: Point, fit: dict[str, Any]) -> Answer:
         middle += now - end
     low, high = whole.final.low - whole.final.mid, whole.final.high - whole.final.mid
     widen = 1 + 1.5 * math.exp(-(point.at or point.tokens) / 1e9) if point.at else 1.0
-    early = f"before {FIRST_TOKENS / 1e9:g} B tokens" if point.at and point.at < FIRST_TOKENS else None
-    return Answer(**base, predicted=middle, low=middle + low * widen, high=middle + high * widen,
-                  skipped=early, note=_note(point, whole.in_support, fit))  # fmt: skip
+    early = (
+        f"before {FIRST_TOKENS / 1e9:g} B tokens" if point.at and point.at < FIRST_TOKENS else None
+    )
+    return Answer(
+        **base,
+        predicted=middle,
+        low=middle + low * widen,
+        high=middle + high * widen,
+        skipped=early,
+        note=_note(point, whole.in_support, fit),
+    )
 
 
 def _note(point: Point, in_support: bool, fit: dict[str, Any]) -> str:
     notes = [] if in_support else ["outside the sizes or lengths that are known"]
     if point.foreign:
         own = fit["pairs"][point.dataset]
-        notes.append(f"level of {point.dataset} from {own['runs']} public runs of {own['families']} source(s)")
+        notes.append(
+            f"level of {point.dataset} from {own['runs']} public runs of {own['families']} source(s)"
+        )
     return "; ".join(notes)
 
 
@@ -79,27 +100,41 @@ def nearest(points: list[Point], known: list[Point]) -> list[Answer]:
     for point in points:
         others = _others(point, known)
         if others:
-            best = min(others, key=lambda k: (
-                abs(math.log(k.size / point.size)) + abs(math.log(k.tokens / point.tokens)) + 2 * (k.dataset != point.dataset)
-            ))  # fmt: skip
+            best = min(
+                others,
+                key=lambda k: (
+                    abs(math.log(k.size / point.size))
+                    + abs(math.log(k.tokens / point.tokens))
+                    + 2 * (k.dataset != point.dataset)
+                ),
+            )
             answers.append(_guess(point, best.loss or 0))
     return answers
 
 
 def _others(point: Point, known: list[Point]) -> list[Point]:
     """The runs of other families that a baseline may look at: for GPT-2's tokens on the law's own data sets only their like."""
-    return [k for k in known if k.family != point.family and not k.trouble and (point.foreign or not k.foreign)]
+    return [
+        k
+        for k in known
+        if k.family != point.family and not k.trouble and (point.foreign or not k.foreign)
+    ]
 
 
 def _guess(point: Point, loss: float) -> Answer:
-    return Answer(point.id, point.family, "end", loss, loss, loss, point.loss, quality=point.quality)
+    return Answer(
+        point.id, point.family, "end", loss, loss, loss, point.loss, quality=point.quality
+    )
 
 
 def _baselines(points: list[Point], known: list[Point], answers: list[Answer]) -> dict[str, Any]:
     """Both baselines on the very rows that these answers are scored on."""
     scored = [point for point, answer in zip(points, answers, strict=True) if answer.scored]
     scores = {}
-    for name, each in (("constant", constant(scored, known)), ("nearest_known_run", nearest(scored, known))):
+    for name, each in (
+        ("constant", constant(scored, known)),
+        ("nearest_known_run", nearest(scored, known)),
+    ):
         by = {f: nats(s) for f, s in by_family(each, relative=False).items()}
         scores[name] = {
             **nats(score(each, relative=False)),
@@ -110,17 +145,27 @@ def _baselines(points: list[Point], known: list[Point], answers: list[Answer]) -
 
 def nats(found: dict[str, Any]) -> dict[str, Any]:
     """score()'s answer with the unit in its names."""
-    return {"n": found["n"], "median_abs_error_nats": found["median_abs_error"], "p90_abs_error_nats": found["p90_abs_error"],
-            "bias_nats": found["bias"], "coverage": found["coverage"]}  # fmt: skip
+    return {
+        "n": found["n"],
+        "median_abs_error_nats": found["median_abs_error"],
+        "p90_abs_error_nats": found["p90_abs_error"],
+        "bias_nats": found["bias"],
+        "coverage": found["coverage"],
+    }
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "tables", type=Path, nargs="+", help="losses, and curves whose run_id are in them or in the public ones"
+        "tables",
+        type=Path,
+        nargs="+",
+        help="losses, and curves whose run_id are in them or in the public ones",
     )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--cross-validate", action="store_true", help="refit, leaving each family out")
+    parser.add_argument(
+        "--cross-validate", action="store_true", help="refit, leaving each family out"
+    )
     args = parser.parse_args(argv)
     known = read_losses(DATA / "public_losses.csv")
     try:
@@ -143,24 +188,45 @@ def main(argv: list[str] | None = None) -> int:
             fits[family] = fit_pairs([k for k in known if k.family != family], law)
     ends, along = predict(points, fits), predict(curves, fits)
     trusted = [a for a in ends if a.quality != "C"]
-    parts = {"loss": ends, "curves": along, "trusted": trusted, "law": [a for a in trusted if not a.foreign]}
+    parts = {
+        "loss": ends,
+        "curves": along,
+        "trusted": trusted,
+        "law": [a for a in trusted if not a.foreign],
+    }
     families = {
-        name: {f: nats(s) for f, s in by_family(each, relative=False).items() if s["n"]} for name, each in parts.items()
+        name: {f: nats(s) for f, s in by_family(each, relative=False).items() if s["n"]}
+        for name, each in parts.items()
     }
     found = {name: nats(score(each, relative=False)) for name, each in parts.items()}
     for name in parts:
-        found[name]["mean_of_family_medians_nats"] = family_mean(families[name], "median_abs_error_nats")
+        found[name]["mean_of_family_medians_nats"] = family_mean(
+            families[name], "median_abs_error_nats"
+        )
     scores = _baselines([p for p in points if p.quality != "C"], known, trusted)
     if args.json:
-        print(json.dumps({**found, "families": {f: {"loss": s} for f, s in families["loss"].items()}, "curve_families": families["curves"],
-                          "baselines": scores, "baselines_with_quality_c": _baselines(points, known, ends), "cross_validated": bool(fits),
-                          "rows": [a.as_json() for a in [*ends, *along]]}))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    **found,
+                    "families": {f: {"loss": s} for f, s in families["loss"].items()},
+                    "curve_families": families["curves"],
+                    "baselines": scores,
+                    "baselines_with_quality_c": _baselines(points, known, ends),
+                    "cross_validated": bool(fits),
+                    "rows": [a.as_json() for a in [*ends, *along]],
+                }
+            )
+        )
         return 0
     for name, title in (("loss", "final loss"), ("curves", "along the curves")):
         print(f"\n{title:28}{'rows':>6}{'median':>9}{'p90':>9}{'bias':>9}{'in range':>10}   nats")
         for family, each in families[name].items():
             print(_line(family, each))
-        print(_line("all", found[name]), f"  mean of families {_nats(found[name]['mean_of_family_medians_nats'])}")
+        print(
+            _line("all", found[name]),
+            f"  mean of families {_nats(found[name]['mean_of_family_medians_nats'])}",
+        )
         if name == "loss":
             print(
                 _line("without quality C", found["trusted"]),
@@ -181,7 +247,9 @@ def main(argv: list[str] | None = None) -> int:
         if answer.skipped:
             reasons.setdefault(answer.skipped, []).append(answer.id)
     for reason, ids in reasons.items():
-        print(f"  {reason}: {', '.join(ids[:4])}{f' and {len(ids) - 4} more' if len(ids) > 4 else ''}")
+        print(
+            f"  {reason}: {', '.join(ids[:4])}{f' and {len(ids) - 4} more' if len(ids) > 4 else ''}"
+        )
     return 0
 
 
@@ -210,7 +278,10 @@ def _nats(value: float | None) -> str:
 
 
 def _line(name: str, each: dict[str, Any]) -> str:
-    figures = "".join(f"{_nats(each[key]):>9}" for key in ("median_abs_error_nats", "p90_abs_error_nats", "bias_nats"))
+    figures = "".join(
+        f"{_nats(each[key]):>9}"
+        for key in ("median_abs_error_nats", "p90_abs_error_nats", "bias_nats")
+    )
     held = "–" if each["coverage"] is None else f"{each['coverage']:.0%}"
     return f"{name:28}{each['n']:>6}{figures}{held:>10}"
 

@@ -20,26 +20,67 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 # ruff: noqa: E402
 from bench.side_by_side import lasting_bytes, tensors_of_a_step
 from onecard.config import RunConfig
-from onecard.plan.memory import step_memory
-from onecard.plan.workload import Workload
-from onecard.train.faults import Faults
-from onecard.train.machine import Precision
-from onecard.train.model import GPT
+from onecard.model.gpt2 import GPT
+from onecard.model.machine import Precision
+from onecard.planner.memory import step_memory
+from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
-from onecard.train.step import Stepper
-from onecard.train.workers import Workers
+from onecard.train.run.faults import Faults
+from onecard.train.run.step import Stepper
+from onecard.train.run.workers import Workers
 
 SHAPES: dict[str, RunConfig] = {
-    "6L/192, 8192 tokens in the vocabulary": RunConfig(n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=8192),
-    "2L/384, GPT-2's vocabulary": RunConfig(n_layer=2, n_head=6, n_embd=384, block_size=256, batch_size=4),
-    "the same, chunked loss": RunConfig(n_layer=2, n_head=6, n_embd=384, block_size=256, batch_size=4, chunked_loss=True),
-    "6L/192, characters": RunConfig(n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=65),
-    "the same, recompute block": RunConfig(n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=65, recompute="block"),
-    "the same, recompute cheap": RunConfig(n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=65, recompute="cheap"),
-    "math attention": RunConfig(n_layer=3, n_head=6, n_embd=192, block_size=512, batch_size=4, vocab_size=1000, attention="math"),
-    "untied, bias, one micro-batch": RunConfig(n_layer=4, n_head=4, n_embd=256, block_size=256, batch_size=4, vocab_size=8192,
-                                               tied=False, bias=True, gradient_accumulation_steps=1),
-}  # fmt: skip
+    "6L/192, 8192 tokens in the vocabulary": RunConfig(
+        n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=8192
+    ),
+    "2L/384, GPT-2's vocabulary": RunConfig(
+        n_layer=2, n_head=6, n_embd=384, block_size=256, batch_size=4
+    ),
+    "the same, chunked loss": RunConfig(
+        n_layer=2, n_head=6, n_embd=384, block_size=256, batch_size=4, chunked_loss=True
+    ),
+    "6L/192, characters": RunConfig(
+        n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=65
+    ),
+    "the same, recompute block": RunConfig(
+        n_layer=6,
+        n_head=6,
+        n_embd=192,
+        block_size=256,
+        batch_size=8,
+        vocab_size=65,
+        recompute="block",
+    ),
+    "the same, recompute cheap": RunConfig(
+        n_layer=6,
+        n_head=6,
+        n_embd=192,
+        block_size=256,
+        batch_size=8,
+        vocab_size=65,
+        recompute="cheap",
+    ),
+    "math attention": RunConfig(
+        n_layer=3,
+        n_head=6,
+        n_embd=192,
+        block_size=512,
+        batch_size=4,
+        vocab_size=1000,
+        attention="math",
+    ),
+    "untied, bias, one micro-batch": RunConfig(
+        n_layer=4,
+        n_head=4,
+        n_embd=256,
+        block_size=256,
+        batch_size=4,
+        vocab_size=8192,
+        tied=False,
+        bias=True,
+        gradient_accumulation_steps=1,
+    ),
+}
 
 
 def measured(config: RunConfig) -> int:
@@ -48,9 +89,18 @@ def measured(config: RunConfig) -> int:
     cpu = torch.device("cpu")
     model = GPT(config)
     step = Stepper(
-        config, model, model, make_optimizer(config, model), torch.amp.GradScaler("cpu", enabled=False),
-        Precision("float32", False, ""), Workers("auto", cpu), config.batch_size, None, Faults(), lambda before, now: None,
-    )  # fmt: skip
+        config,
+        model,
+        model,
+        make_optimizer(config, model),
+        torch.amp.GradScaler("cpu", enabled=False),
+        Precision("float32", False, ""),
+        Workers("auto", cpu),
+        config.batch_size,
+        None,
+        Faults(),
+        lambda before, now: None,
+    )
     micro = min(2, config.gradient_accumulation_steps)
     vocab = config.shape.vocab_size
     rows = torch.randint(vocab, (micro * config.batch_size, config.block_size + 1))
@@ -62,7 +112,9 @@ def measured(config: RunConfig) -> int:
         step.gradients(rows, 1, 1)
         step.apply(1e-4, 0)
 
-    return tensors_of_a_step(one_step, rows.nbytes + lasting_bytes(model.parameters(), step.optimizer))
+    return tensors_of_a_step(
+        one_step, rows.nbytes + lasting_bytes(model.parameters(), step.optimizer)
+    )
 
 
 def main() -> int:
@@ -77,8 +129,14 @@ def main() -> int:
         config = config.replace(compile=False)
         predicted = step_memory(Workload.of(config, "float32"), device).allocated.mid
         true = measured(config)
-        rows.append({"shape": name, "predicted_bytes": round(predicted), "measured_bytes": true,
-                     "error": predicted / true - 1})  # fmt: skip
+        rows.append(
+            {
+                "shape": name,
+                "predicted_bytes": round(predicted),
+                "measured_bytes": true,
+                "error": predicted / true - 1,
+            }
+        )
         if not args.json:
             print(
                 f"{name:40} predicted {predicted / 2**20:8.1f} MiB   measured {true / 2**20:8.1f} MiB   {predicted / true - 1:+.2%}",
@@ -86,7 +144,11 @@ def main() -> int:
             )
     worst = max(abs(float(row["error"])) for row in rows)
     if args.json:
-        print(json.dumps({"torch": torch.__version__, "rows": rows, "worst_abs_error": worst}, indent=1))
+        print(
+            json.dumps(
+                {"torch": torch.__version__, "rows": rows, "worst_abs_error": worst}, indent=1
+            )
+        )
     else:
         print(f"worst {worst:.2%}; the bar is 3 %")
     return 0 if worst <= 0.03 else 1

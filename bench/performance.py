@@ -48,7 +48,9 @@ def plot(result: dict[str, Any], key: str, label: str) -> str:
     ]
     for name, curve in curves.items():
         joined = " ".join(place(x, y) for x, y in curve)
-        lines.append(f'<polyline points="{joined}" stroke="{COLOURS[name]}" stroke-width="2" fill="none"/>')
+        lines.append(
+            f'<polyline points="{joined}" stroke="{COLOURS[name]}" stroke-width="2" fill="none"/>'
+        )
         x, y = place(*curve[0]).split(",")
         lines.append(text(f"{float(x) + 6},{float(y) - 6}", name, "start", COLOURS[name]))
     for x in (math.exp(left), math.exp(right)):
@@ -72,12 +74,16 @@ def machine_line(result: dict[str, Any]) -> str:
 
 def speed_section(result: dict[str, Any]) -> list[str]:
     lines = ["## The same model, step for step", "", machine_line(result), ""]
-    lines += ["| shape | nanoGPT eager | compiled | onecard eager | compiled | speed | goal | matmul rate | memory |"]
+    lines += [
+        "| shape | nanoGPT eager | compiled | onecard eager | compiled | speed | goal | matmul rate | memory |"
+    ]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     for name, r in result["shapes"].items():
         s, shape = r["step_seconds"], r["shape"]
         cells = [
-            f"{s[f'{who} {mode}'] * 1e3:.1f} ms" for who in ("nanogpt", "onecard") for mode in ("eager", "compiled")
+            f"{s[f'{who} {mode}'] * 1e3:.1f} ms"
+            for who in ("nanogpt", "onecard")
+            for mode in ("eager", "compiled")
         ]
         words = f"{name}: {shape['n_layer']}L/{shape['n_head']}H/{shape['n_embd']}, {shape['batch_size']} × {shape['block_size']}"
         lines.append(
@@ -93,14 +99,21 @@ def speed_section(result: dict[str, Any]) -> list[str]:
 def wall(name: str, r: dict[str, Any]) -> list[str]:
     """Where onecard's step goes, the goals beside speed, and what the step could be if all but its matmuls were free."""
     step, alone = r["step_seconds"][r["onecard"]], r["matmuls_alone"]
-    spent = ", ".join(f"{kind} {seconds * 1e3:.1f}" for kind, seconds in r["profile"].items() if seconds > 0.01 * step)
+    spent = ", ".join(
+        f"{kind} {seconds * 1e3:.1f}"
+        for kind, seconds in r["profile"].items()
+        if seconds > 0.01 * step
+    )
     lines = [f"**Shape {name}**, {r['onecard']}, one step of {step * 1e3:.1f} ms: {spent} ms."]
     lines[0] += (
         f" Its matrix products by themselves take {alone * 1e3:.1f} ms: were everything else free, the step would be "
         f"{r['step_seconds'][r['nanogpt']] / alone:.2f} × as fast as nanoGPT's, at {r['matmul_share'] * step / alone:.0%} of the "
         "rate of a large square product."
     )
-    for key, words, at_most in (("matmul_share", "of the matmul rate", False), ("memory", "of its memory", True)):
+    for key, words, at_most in (
+        ("matmul_share", "of the matmul rate", False),
+        ("memory", "of its memory", True),
+    ):
         if key in r["goal"]:
             word = "at most" if at_most else "at least"
             verdict = reached(r[key], r["goal"][key], at_most)
@@ -117,17 +130,32 @@ def recipe_section(name: str, result: dict[str, Any]) -> list[str]:
         (IMAGES / f"recipe-{name}-{key}.svg").write_text(plot(result, key, label), encoding="utf-8")
     goal = result["goal"]
     lines = [f"## The modern recipe on {name}", "", machine_line(result), ""]
-    lines += [f"nanoGPT ends at {result['target']:.4f} after {result['nanogpt'][-1]['tokens']:,} tokens."]
+    lines += [
+        f"nanoGPT ends at {result['target']:.4f} after {result['nanogpt'][-1]['tokens']:,} tokens."
+    ]
     if result["reached"]:
         lines += [
             f"The modern recipe is there ({result['reached']['loss']:.4f}) after {result['reached']['tokens']:,}: "
             f"{result['tokens']:.3f} of the tokens (goal {goal['tokens']}: {reached(result['tokens'], goal['tokens'], True)}), "
             f"{result['time']:.3f} of the time"
-            + (f" (goal {goal['time']}: {reached(result['time'], goal['time'], True)})." if "time" in goal else ".")
+            + (
+                f" (goal {goal['time']}: {reached(result['time'], goal['time'], True)})."
+                if "time" in goal
+                else "."
+            )
         ]
     else:
-        lines += [f"The modern recipe ended at {result['modern'][-1]['loss']:.4f} without reaching it."]
-    lines += ["", *(f"![loss against {key}](images/recipe-{name}-{key}.svg)" for key in ("tokens", "seconds")), ""]
+        lines += [
+            f"The modern recipe ended at {result['modern'][-1]['loss']:.4f} without reaching it."
+        ]
+    lines += [
+        "",
+        *(
+            f"![loss against {key}](images/recipe-{name}-{key}.svg)"
+            for key in ("tokens", "seconds")
+        ),
+        "",
+    ]
     return lines
 
 
@@ -135,11 +163,14 @@ def sample_section(result: dict[str, Any]) -> list[str]:
     rates = result["tokens_per_second"]
     same = "the same tokens" if result["same_tokens"] else "**not the same tokens**"
     return [
-        "## Sampling", "", machine_line(result), "",
+        "## Sampling",
+        "",
+        machine_line(result),
+        "",
         f"GPT-2 small's shape, {result['new_tokens']:,} new tokens: nanoGPT {rates['nanogpt']:.2f} tokens/s, onecard "
         f"{rates['onecard']:.1f}: {result['speed']:.1f} × (goal 10 ×: {reached(result['speed'], 10)}), {same} under greedy decoding.",
         "",
-    ]  # fmt: skip
+    ]
 
 
 def page() -> str:
@@ -170,13 +201,18 @@ def page() -> str:
             "",
         ]
         lines += ["| variant | loss | difference |", "|---|---|---|"]
-        lines += [f"| {name} | {row['mean']:.4f} | {row['mean'] - base:+.4f} |" for name, row in pieces.items()]
+        lines += [
+            f"| {name} | {row['mean']:.4f} | {row['mean'] - base:+.4f} |"
+            for name, row in pieces.items()
+        ]
         lines.append("")
     return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     text = page()

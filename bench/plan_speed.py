@@ -18,23 +18,33 @@ def seconds(*command: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     plan = ("-m", "onecard", "plan", "train_gpt2", "--gpu", "RTX 4070")
     torch = ("-c", "import torch")
     seconds(*plan), seconds(*torch)  # warm the disk cache
-    ours, theirs = zip(*((seconds(*plan), seconds(*torch)) for _ in range(args.rounds)), strict=True)
+    ours, theirs = zip(
+        *((seconds(*plan), seconds(*torch)) for _ in range(args.rounds)), strict=True
+    )
     code = "import sys; from onecard.cli import main; main(sys.argv[1:]); print(*(m for m in ('torch', 'numpy') if m in sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, *plan[2:]], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *plan[2:]], capture_output=True, text=True, check=True
+    )
     answer = {
         "plan_seconds": statistics.median(ours),
         "import_torch_seconds": statistics.median(theirs),
         "ratio": statistics.median(theirs) / statistics.median(ours),
         "heavy_imports": done.stderr.split(),
     }
-    print(json.dumps(answer) if args.json else "\n".join(f"{key:22} {value}" for key, value in answer.items()))
+    print(
+        json.dumps(answer)
+        if args.json
+        else "\n".join(f"{key:22} {value}" for key, value in answer.items())
+    )
     return int(answer["ratio"] < 8 or bool(answer["heavy_imports"]))
 
 

@@ -39,9 +39,14 @@ class NanoGPT:
             names = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
             model = GPT(GPTConfig(**{name: s[name] for name in names}, dropout=0.0, bias=False))
             betas = (0.9, s.get("beta2", 0.95))
-            self.optimizer = model.configure_optimizers(s.get("weight_decay", 0.1), s["learning_rate"], betas, "cpu")
+            self.optimizer = model.configure_optimizers(
+                s.get("weight_decay", 0.1), s["learning_rate"], betas, "cpu"
+            )
         self.model = torch.compile(model) if s.get("compile") else model
-        self.tokens = {name: np.memmap(Path(s["dataset"], f"{name}.bin"), np.uint16, "r") for name in ("train", "val")}
+        self.tokens = {
+            name: np.memmap(Path(s["dataset"], f"{name}.bin"), np.uint16, "r")
+            for name in ("train", "val")
+        }
         self.batch = self._batch()
         self.done = 0
 
@@ -49,12 +54,18 @@ class NanoGPT:
         data, block = self.tokens["train"], self.s["block_size"]
         ix = torch.randint(len(data) - block, (self.s["batch_size"],))
         x = torch.stack([torch.from_numpy(data[i : i + block].astype(np.int64)) for i in ix])
-        y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + block].astype(np.int64)) for i in ix])
+        y = torch.stack(
+            [torch.from_numpy(data[i + 1 : i + 1 + block].astype(np.int64)) for i in ix]
+        )
         return x, y
 
     def _lr(self) -> float:
         s, it = self.s, self.done
-        warm, end, floor = s.get("warmup_iters", 100), s["max_iters"], s.get("min_lr", s["learning_rate"] / 10)
+        warm, end, floor = (
+            s.get("warmup_iters", 100),
+            s["max_iters"],
+            s.get("min_lr", s["learning_rate"] / 10),
+        )
         if it < warm:
             return s["learning_rate"] * (it + 1) / (warm + 1)
         if it > end:
@@ -89,8 +100,8 @@ class Onecard:
 
     def __init__(self, settings: dict[str, Any]):
         from onecard.config import load
-        from onecard.train.session import Silent, open_session
-        from onecard.train.workers import Workers
+        from onecard.train.run.session import Silent, open_session
+        from onecard.train.run.workers import Workers
 
         self.s = settings
         folder = tempfile.mkdtemp()
@@ -98,7 +109,9 @@ class Onecard:
         words += [f"out_dir={folder}/run", "device=cpu", "dtype=float32"]
         self.stack = contextlib.ExitStack()
         workers = Workers("auto", torch.device("cpu"))
-        self.session = self.stack.enter_context(open_session(load(None, words), workers, False, Silent()))
+        self.session = self.stack.enter_context(
+            open_session(load(None, words), workers, False, Silent())
+        )
         self.done = 0
 
     def step(self) -> float:
@@ -138,7 +151,9 @@ def _whole(loss_of, tokens, settings: dict[str, Any]) -> float:
     y = torch.from_numpy(tokens[1 : windows * block + 1].astype(np.int64)).view(windows, block)
     rows = max(1, 2048 // block)
     with torch.no_grad():
-        total = sum(loss_of(a, b).item() * len(a) for a, b in zip(x.split(rows), y.split(rows), strict=True))
+        total = sum(
+            loss_of(a, b).item() * len(a) for a, b in zip(x.split(rows), y.split(rows), strict=True)
+        )
     return total / windows
 
 

@@ -24,12 +24,25 @@ POINTS = 10  # evaluations along each run
 # nanoGPT's README: "I only have a macbook"
 CHARACTERS: dict[str, Any] = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64}
 CHARACTERS_NANOGPT = {
-    "batch_size": 12, "max_iters": 2000, "learning_rate": 1e-3, "min_lr": 1e-4, "beta2": 0.99, "warmup_iters": 100,
-}  # fmt: skip
-CHARACTERS_BATCH = 8  # the modern run's: with Muon more steps are worth more than quieter gradients (docs/LOG.md)
+    "batch_size": 12,
+    "max_iters": 2000,
+    "learning_rate": 1e-3,
+    "min_lr": 1e-4,
+    "beta2": 0.99,
+    "warmup_iters": 100,
+}
+CHARACTERS_BATCH = (
+    8  # the modern run's: with Muon more steps are worth more than quieter gradients (docs/LOG.md)
+)
 
 # 7.1M parameters outside the embeddings
-PROSE: dict[str, Any] = {"n_layer": 4, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 50304}
+PROSE: dict[str, Any] = {
+    "n_layer": 4,
+    "n_head": 6,
+    "n_embd": 384,
+    "block_size": 256,
+    "vocab_size": 50304,
+}
 PROSE_RATES = (5e-4, 1e-3, 2e-3, 4e-3)
 PROSE_BATCH = 8
 PROSE_EVAL_WINDOWS = 128  # 32,768 tokens
@@ -58,7 +71,14 @@ def curve(program: Program, steps: int, tokens_per_step: int):
         yield points
 
 
-def race(first: Program, first_steps: int, first_tokens: int, second: Program, second_steps: int, second_tokens: int):
+def race(
+    first: Program,
+    first_steps: int,
+    first_tokens: int,
+    second: Program,
+    second_steps: int,
+    second_tokens: int,
+):
     """Both curves, a turn each in alternation."""
     one, two = curve(first, first_steps, first_tokens), curve(second, second_steps, second_tokens)
     for _ in range(POINTS):
@@ -81,36 +101,58 @@ def verdict(nanogpt: list[dict[str, float]], modern: list[dict[str, float]]) -> 
     }
 
 
-def modern_settings(shape: dict[str, Any], batch: int, steps: int, folder: str, seed: int) -> dict[str, Any]:
+def modern_settings(
+    shape: dict[str, Any], batch: int, steps: int, folder: str, seed: int
+) -> dict[str, Any]:
     return {
-        **shape, "recipe": "modern", "batch_size": batch, "gradient_accumulation_steps": 1, "max_iters": steps,
-        "dataset": folder, "seed": seed, "compile": False, "chunked_loss": shape["vocab_size"] > 10_000,
-    }  # fmt: skip
+        **shape,
+        "recipe": "modern",
+        "batch_size": batch,
+        "gradient_accumulation_steps": 1,
+        "max_iters": steps,
+        "dataset": folder,
+        "seed": seed,
+        "compile": False,
+        "chunked_loss": shape["vocab_size"] > 10_000,
+    }
 
 
-def on_characters(nanogpt: str, text: Path, share: float, seed: int, threads: int | None) -> dict[str, Any]:
+def on_characters(
+    nanogpt: str, text: Path, share: float, seed: int, threads: int | None
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         shape = {**CHARACTERS, "vocab_size": characters(text, Path(folder))}
         theirs = {**shape, **CHARACTERS_NANOGPT}
         tokens = theirs["batch_size"] * shape["block_size"]
-        steps = round(theirs["max_iters"] * tokens * share / (CHARACTERS_BATCH * shape["block_size"]))
+        steps = round(
+            theirs["max_iters"] * tokens * share / (CHARACTERS_BATCH * shape["block_size"])
+        )
         ours = modern_settings(shape, CHARACTERS_BATCH, steps, folder, seed)
         found = race(
-            Program("nanogpt", nanogpt=nanogpt, dataset=folder, seed=seed, threads=threads, **theirs),
-            theirs["max_iters"], tokens,
-            Program("onecard", threads=threads, **ours), steps, CHARACTERS_BATCH * shape["block_size"],
-        )  # fmt: skip
+            Program(
+                "nanogpt", nanogpt=nanogpt, dataset=folder, seed=seed, threads=threads, **theirs
+            ),
+            theirs["max_iters"],
+            tokens,
+            Program("onecard", threads=threads, **ours),
+            steps,
+            CHARACTERS_BATCH * shape["block_size"],
+        )
     return {**verdict(*found), "goal": {"tokens": 0.1, "time": 0.2}, "seed": seed}
 
 
-def whole_run(kind: str, steps: int, tokens_per_step: int, **settings: Any) -> list[dict[str, float]]:
+def whole_run(
+    kind: str, steps: int, tokens_per_step: int, **settings: Any
+) -> list[dict[str, float]]:
     program = Program(kind, **settings)
     *_, points = curve(program, steps, tokens_per_step)
     program.close()
     return points
 
 
-def on_prose(nanogpt: str, parquet: Path, steps: int, share: float, threads: int | None) -> dict[str, Any]:
+def on_prose(
+    nanogpt: str, parquet: Path, steps: int, share: float, threads: int | None
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         gpt2_tokens(parquet, Path(folder))
         tokens = PROSE_BATCH * PROSE["block_size"]
@@ -139,22 +181,33 @@ def on_prose(nanogpt: str, parquet: Path, steps: int, share: float, threads: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nanogpt", required=True, help="a checkout of nanoGPT")
     parser.add_argument("--text", type=Path)
     parser.add_argument("--parquet", type=Path)
-    parser.add_argument("--share", type=float, help="the modern run's tokens over nanoGPT's; 0.1, on the prose 0.25")
+    parser.add_argument(
+        "--share", type=float, help="the modern run's tokens over nanoGPT's; 0.1, on the prose 0.25"
+    )
     parser.add_argument("--steps", type=int, default=300, help="of nanoGPT on the prose")
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     results: dict[str, Any] = {}
     if args.text:
-        results["characters"] = on_characters(args.nanogpt, args.text, args.share or 0.1, args.seed, args.threads)
+        results["characters"] = on_characters(
+            args.nanogpt, args.text, args.share or 0.1, args.seed, args.threads
+        )
     if args.parquet:
-        results["prose"] = on_prose(args.nanogpt, args.parquet, args.steps, args.share or 0.25, args.threads)
+        results["prose"] = on_prose(
+            args.nanogpt, args.parquet, args.steps, args.share or 0.25, args.threads
+        )
     for name, result in results.items():
-        print(f"{name}: " + json.dumps({k: v for k, v in result.items() if k not in ("nanogpt", "modern")}))
+        print(
+            f"{name}: "
+            + json.dumps({k: v for k, v in result.items() if k not in ("nanogpt", "modern")})
+        )
         print(f"stored in {store(f'recipe-{name}', result)}")
 
 

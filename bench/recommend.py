@@ -12,8 +12,25 @@ import time
 PLAN = ["plan", "gpt2", "--gpu", "RTX 4070", "--lang", "en"]
 QUESTIONS = {
     "recommend": ["recommend", "--gpu", "RTX 4070", "--hours", "20", "--lang", "en"],
-    "recommend --until-loss": ["recommend", "--gpu", "RTX 4070", "--until-loss", "3.1", "--lang", "en"],
-    "recommend --rent": ["recommend", "--gpu", "RTX 4090", "--hours", "20", "--rent", "--lang", "en"],
+    "recommend --until-loss": [
+        "recommend",
+        "--gpu",
+        "RTX 4070",
+        "--until-loss",
+        "3.1",
+        "--lang",
+        "en",
+    ],
+    "recommend --rent": [
+        "recommend",
+        "--gpu",
+        "RTX 4090",
+        "--hours",
+        "20",
+        "--rent",
+        "--lang",
+        "en",
+    ],
     "can": ["can", "gpt2-xl", "--gpu", "RTX 4070 Ti", "--lang", "en"],
 }
 LIMIT = 3.0  # recommend over plan
@@ -26,7 +43,9 @@ def seconds(words: list[str]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     seconds(PLAN)  # the first start fills the disk cache

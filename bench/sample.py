@@ -15,32 +15,47 @@ import torch
 
 from side_by_side import machine, store
 
-SHAPE = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "vocab_size": 50257, "bias": True}
+SHAPE = {
+    "n_layer": 12,
+    "n_head": 12,
+    "n_embd": 768,
+    "block_size": 1024,
+    "vocab_size": 50257,
+    "bias": True,
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nanogpt", required=True, help="a checkout of nanoGPT")
     parser.add_argument("--tokens", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=1, help="of each, alternating; the medians count")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="of each, alternating; the medians count"
+    )
     args = parser.parse_args()
 
     sys.path.insert(0, args.nanogpt)
     import model as nanogpt
 
     from onecard.config import RunConfig
-    from onecard.train.model import GPT
-    from onecard.train.sample import generate
+    from onecard.model.generate import generate
+    from onecard.model.gpt2 import GPT
 
     torch.manual_seed(1337)
     ours = GPT(RunConfig(**SHAPE)).eval()
-    with torch.no_grad():  # far from the initial state, or every token would be as likely as the next
+    with (
+        torch.no_grad()
+    ):  # far from the initial state, or every token would be as likely as the next
         for parameter in ours.parameters():
             if parameter.dim() == 2:
                 parameter.mul_(3)
     theirs = nanogpt.GPT(nanogpt.GPTConfig(**SHAPE, dropout=0.0)).eval()
     theirs.load_state_dict(ours.state_dict(), strict=False)
-    for block in theirs.transformer.h:  # GPT-2's own GELU in both; the erf form differs by up to 5e-4
+    for (
+        block
+    ) in theirs.transformer.h:  # GPT-2's own GELU in both; the erf form differs by up to 5e-4
         block.mlp.gelu = torch.nn.GELU(approximate="tanh")
 
     prompt = torch.tensor([[464]])
@@ -48,7 +63,10 @@ def main() -> None:
     same = True
     for _ in range(args.rounds):
         began = time.perf_counter()
-        mine = [464, *(row[0] for row in generate(ours, prompt.tolist(), args.tokens, temperature=0.0))]
+        mine = [
+            464,
+            *(row[0] for row in generate(ours, prompt.tolist(), args.tokens, temperature=0.0)),
+        ]
         seconds["onecard"].append(time.perf_counter() - began)
         began = time.perf_counter()
         with torch.no_grad():

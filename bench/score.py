@@ -53,7 +53,13 @@ def score(answers: Iterable[Answer], relative: bool = True) -> dict[str, Any]:
     the measurement, or in its own unit."""
     kept = [a for a in answers if a.scored]
     if not kept:
-        return {"n": 0, "median_abs_error": None, "p90_abs_error": None, "bias": None, "coverage": None}
+        return {
+            "n": 0,
+            "median_abs_error": None,
+            "p90_abs_error": None,
+            "bias": None,
+            "coverage": None,
+        }
     errors = [(a.predicted - a.measured) / (a.measured if relative else 1) for a in kept]  # type: ignore[operator]
     sizes = sorted(map(abs, errors))
     held = sum(a.low <= a.measured <= a.high for a in kept)  # type: ignore[operator]
@@ -67,7 +73,10 @@ def score(answers: Iterable[Answer], relative: bool = True) -> dict[str, Any]:
 
 
 def by_family(answers: list[Answer], relative: bool = True) -> dict[str, dict[str, Any]]:
-    return {f: score([a for a in answers if a.family == f], relative) for f in sorted({a.family for a in answers})}
+    return {
+        f: score([a for a in answers if a.family == f], relative)
+        for f in sorted({a.family for a in answers})
+    }
 
 
 def family_mean(families: dict[str, dict[str, Any]], field: str) -> float | None:

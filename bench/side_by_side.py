@@ -25,8 +25,11 @@ class Program:
         source = os.pathsep.join([str(here.parent / "src"), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(here / "program.py"), kind, json.dumps(settings)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": source},
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": source},
+        )
         self._answer()
 
     def _answer(self) -> dict[str, Any]:
@@ -69,7 +72,9 @@ def tensors_of_a_step(step: Callable[[], object], held: int) -> int:
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         step()
-    events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     live = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         live += event.nbytes()
@@ -79,7 +84,12 @@ def tensors_of_a_step(step: Callable[[], object], held: int) -> int:
 
 def lasting_bytes(parameters: Iterable[Any], optimizer: Any) -> int:
     """What is there before and after every step: weights and the optimizer's memory."""
-    moments = [value for state in optimizer.state.values() for value in state.values() if hasattr(value, "nbytes")]
+    moments = [
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if hasattr(value, "nbytes")
+    ]
     return sum(tensor.nbytes for tensor in [*parameters, *moments])
 
 
@@ -91,7 +101,12 @@ def machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     if info.exists():
         name = next(
-            (x.split(":", 1)[1].strip() for x in info.read_text().splitlines() if x.startswith("model name")), name
+            (
+                x.split(":", 1)[1].strip()
+                for x in info.read_text().splitlines()
+                if x.startswith("model name")
+            ),
+            name,
         )
     return {
         "processor": name,
@@ -125,7 +140,9 @@ def store(name: str, result: dict[str, Any]) -> Path:
     day = datetime.date.today().isoformat()
     path = RESULTS / f"{name}-{day}.json"
     aside = path.with_suffix(".aside")
-    aside.write_text(json.dumps({"bench": name, "date": day, "machine": machine(), **result}, indent=1) + "\n")
+    aside.write_text(
+        json.dumps({"bench": name, "date": day, "machine": machine(), **result}, indent=1) + "\n"
+    )
     os.replace(aside, path)
     return path
 
@@ -135,11 +152,17 @@ def random_tokens(folder: Path, vocabulary: int) -> Path:
     if not folder.exists():
         folder.mkdir(parents=True)
         for split, count in (("train", 400_000), ("val", 20_000)):
-            random = np.random.default_rng(0).integers(0, min(vocabulary, 50257), count, dtype=np.uint16)
+            random = np.random.default_rng(0).integers(
+                0, min(vocabulary, 50257), count, dtype=np.uint16
+            )
             random.tofile(folder / f"{split}.bin")
         if vocabulary < 50257:
             letters = {number: chr(0x100 + number) for number in range(vocabulary)}
-            meta = {"vocab_size": vocabulary, "itos": letters, "stoi": {c: i for i, c in letters.items()}}
+            meta = {
+                "vocab_size": vocabulary,
+                "itos": letters,
+                "stoi": {c: i for i, c in letters.items()},
+            }
             (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
     return folder
 

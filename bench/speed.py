@@ -19,8 +19,22 @@ import torch
 from side_by_side import Program, machine, matmul_flops, random_tokens, store
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "a": {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12, "vocab_size": 65},
-    "b": {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 8, "vocab_size": 50304},
+    "a": {
+        "n_layer": 4,
+        "n_head": 4,
+        "n_embd": 128,
+        "block_size": 64,
+        "batch_size": 12,
+        "vocab_size": 65,
+    },
+    "b": {
+        "n_layer": 6,
+        "n_head": 6,
+        "n_embd": 384,
+        "block_size": 256,
+        "batch_size": 8,
+        "vocab_size": 50304,
+    },
 }
 GOALS = {"a": {"speed": 1.3}, "b": {"speed": 1.2, "matmul_share": 0.88, "memory": 0.5}}
 STEPS = {"a": 20, "b": 2}  # in one turn
@@ -32,7 +46,11 @@ def matmul_flops_per_step(shape: dict[str, Any]) -> float:
     """6 · (matrices and head) · tokens, and attention's two products over the causal half, forward and back."""
     width, layers, block = shape["n_embd"], shape["n_layer"], shape["block_size"]
     tokens = block * shape["batch_size"]
-    return 6.0 * tokens * (12 * layers * width**2 + shape["vocab_size"] * width + layers * width * block)
+    return (
+        6.0
+        * tokens
+        * (12 * layers * width**2 + shape["vocab_size"] * width + layers * width * block)
+    )
 
 
 def matmuls_alone(shape: dict[str, Any], tries: int = 9) -> float:
@@ -40,7 +58,10 @@ def matmuls_alone(shape: dict[str, Any], tries: int = 9) -> float:
     width, tokens = shape["n_embd"], shape["block_size"] * shape["batch_size"]
     layer = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
     total = 0.0
-    for (into, out), count in [*((pair, shape["n_layer"]) for pair in layer), ((width, shape["vocab_size"]), 1)]:
+    for (into, out), count in [
+        *((pair, shape["n_layer"]) for pair in layer),
+        ((width, shape["vocab_size"]), 1),
+    ]:
         x, w, grad = torch.randn(tokens, into), torch.randn(out, into), torch.randn(tokens, out)
         seconds = []
         for _ in range(tries):
@@ -51,17 +72,27 @@ def matmuls_alone(shape: dict[str, Any], tries: int = 9) -> float:
     return total
 
 
-def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int | None) -> dict[str, Any]:
+def measure(
+    name: str, nanogpt: str, rounds: int, modes: list[str], threads: int | None
+) -> dict[str, Any]:
     shape = SHAPES[name]
     with tempfile.TemporaryDirectory() as folder:
         data = random_tokens(Path(folder, "data"), shape["vocab_size"])
-        common = {**shape, "dataset": str(data), "learning_rate": 1e-3, "max_iters": 100_000, "warmup_iters": 100}
+        common = {
+            **shape,
+            "dataset": str(data),
+            "learning_rate": 1e-3,
+            "max_iters": 100_000,
+            "warmup_iters": 100,
+        }
         common |= {"min_lr": 1e-4, "threads": threads}
         ours = {"gradient_accumulation_steps": 1, "eval_iters": 1, **LEAN[name]}
         programs = {}
         for mode in modes:
             compiled = mode == "compiled"
-            programs[f"nanogpt {mode}"] = Program("nanogpt", nanogpt=nanogpt, compile=compiled, **common)
+            programs[f"nanogpt {mode}"] = Program(
+                "nanogpt", nanogpt=nanogpt, compile=compiled, **common
+            )
             programs[f"onecard {mode}"] = Program("onecard", compile=compiled, **common, **ours)
         seconds: dict[str, list[float]] = {key: [] for key in programs}
         cpu_seconds: dict[str, list[float]] = {key: [] for key in programs}
@@ -94,7 +125,8 @@ def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int
         "nanogpt": theirs,
         "onecard": best,
         "speed": medians[theirs] / medians[best],
-        "speed_by_cpu": statistics.median(cpu_seconds[theirs]) / statistics.median(cpu_seconds[best]),
+        "speed_by_cpu": statistics.median(cpu_seconds[theirs])
+        / statistics.median(cpu_seconds[best]),
         "matmul_share": flops / medians[best] / rate,
         "memory": tensors[best] / tensors[theirs],
         "memory_resident": peaks[best] / peaks[theirs],
@@ -105,7 +137,9 @@ def measure(name: str, nanogpt: str, rounds: int, modes: list[str], threads: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nanogpt", required=True, help="a checkout of nanoGPT")
     parser.add_argument("--shape", choices=sorted(SHAPES), action="append")
     parser.add_argument("--rounds", type=int, default=9)
@@ -113,7 +147,9 @@ def main() -> None:
     parser.add_argument("--mode", choices=["eager", "compiled"], action="append")
     args = parser.parse_args()
     results = {
-        name: measure(name, args.nanogpt, args.rounds, args.mode or ["eager", "compiled"], args.threads)
+        name: measure(
+            name, args.nanogpt, args.rounds, args.mode or ["eager", "compiled"], args.threads
+        )
         for name in args.shape or sorted(SHAPES)
     }
     for name, result in results.items():

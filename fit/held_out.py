@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Fitted = TypeVar("Fitted")
-ROWS_OF_A_FAMILY = 8  # a family counts alike up to so many rows: one sweep does not stand for the world
+ROWS_OF_A_FAMILY = (
+    8  # a family counts alike up to so many rows: one sweep does not stand for the world
+)
 
 
 def leave_out(
@@ -26,10 +28,14 @@ def leave_out(
     return {name: fit([item for item in items if family(item) != name]) for name in names}
 
 
-def quantiles(values: Sequence[float], families: Sequence[str], shares: Iterable[float]) -> list[float]:
+def quantiles(
+    values: Sequence[float], families: Sequence[str], shares: Iterable[float]
+) -> list[float]:
     """Quantiles of the misses, each family counting alike up to ROWS_OF_A_FAMILY rows; linear between the middles of votes."""
     sizes = Counter(families)
-    ordered = sorted(zip(values, (1 / max(ROWS_OF_A_FAMILY, sizes[name]) for name in families), strict=True))
+    ordered = sorted(
+        zip(values, (1 / max(ROWS_OF_A_FAMILY, sizes[name]) for name in families), strict=True)
+    )
     places, reached = [], 0.0
     for _, vote in ordered:
         places.append(reached + vote / 2)
@@ -55,7 +61,12 @@ def rounded(value: Any) -> Any:
 
 
 def write(
-    target: Path, made: dict[str, Any], residuals: Path, head: list[str], rows: Iterable[list[Any]], check: bool
+    target: Path,
+    made: dict[str, Any],
+    residuals: Path,
+    head: list[str],
+    rows: Iterable[list[Any]],
+    check: bool,
 ) -> int:
     """The constants and what they miss by; or, to check, only whether the file is what was made. An exit code."""
     text = json.dumps(rounded(made), indent=1, sort_keys=True) + "\n"

@@ -24,23 +24,40 @@ if __name__ == "__main__":
 
 from fit.held_out import leave_out, quantiles, write  # noqa: E402
 from fit.losses import DATA, Point, covered, read_curves, read_losses  # noqa: E402
-from onecard.plan.loss import estimate, running  # noqa: E402
+from onecard.planner.loss import estimate, running  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "loss_fit.json"
 REUSE_EPOCHS = 15.4  # Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", table 2
 RECIPES = {  # log of the data multiplier: start and sigma; GPT-2 with AdamW is 1
-    "modern-adamw": (math.log(2.0), 0.5), "modern-muon": (math.log(3.3), 0.5), "speedrun": (math.log(4.5), 0.5),
-    "speedrun-long": (math.log(8.0), 0.5), "soap": (math.log(3.3), 0.5), "shampoo": (math.log(3.0), 0.5),
+    "modern-adamw": (math.log(2.0), 0.5),
+    "modern-muon": (math.log(3.3), 0.5),
+    "speedrun": (math.log(4.5), 0.5),
+    "speedrun-long": (math.log(8.0), 0.5),
+    "soap": (math.log(3.3), 0.5),
+    "shampoo": (math.log(3.0), 0.5),
     "other": (math.log(2.0), 0.5),
-}  # fmt: skip
+}
 SHAPE = {  # floor, log A, α, log B, β: the Chinchilla shape
-    "floor": (2.05, 0.15), "size_scale": (math.log(0.78), 0.2), "size_power": (0.32, 0.04),
-    "data_scale": (math.log(0.87), 0.2), "data_power": (0.265, 0.04), "untied": (math.log(1.1), 0.1),
-    "decay_power": (0.25, 0.1), "fineweb-edu": (-0.22, 0.03), "openwebtext": (-0.17, 0.05),
-}  # fmt: skip
-SWEEPS = {("gadre-openlm", "c4"): 0.02, ("gadre-openlm", "refinedweb"): 0.02, ("misfitting", "fineweb(dedup)"): 0.03}
+    "floor": (2.05, 0.15),
+    "size_scale": (math.log(0.78), 0.2),
+    "size_power": (0.32, 0.04),
+    "data_scale": (math.log(0.87), 0.2),
+    "data_power": (0.265, 0.04),
+    "untied": (math.log(1.1), 0.1),
+    "decay_power": (0.25, 0.1),
+    "fineweb-edu": (-0.22, 0.03),
+    "openwebtext": (-0.17, 0.05),
+}
+SWEEPS = {
+    ("gadre-openlm", "c4"): 0.02,
+    ("gadre-openlm", "refinedweb"): 0.02,
+    ("misfitting", "fineweb(dedup)"): 0.03,
+}
 ROW_SIGMA, FAMILY_SIGMA = 0.02, 0.03
-FEWEST, WIDEST = 10, 0.12  # a combination with fewer runs, or whose 80 % spread is wider (nats), is left out
+FEWEST, WIDEST = (
+    10,
+    0.12,
+)  # a combination with fewer runs, or whose 80 % spread is wider (nats), is left out
 WORTHS = [math.exp(i / 20) for i in range(-50, 51)]
 
 
@@ -74,8 +91,13 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
     rows = [point for point in points if usable(point)]
     extra = sweeps()
     names, families = ["/".join(name) for name in SWEEPS], sorted({row.family for row in rows})
-    priors = {**SHAPE, **RECIPES, **{f"level {n}": (0.0, 0.3) for n in names}, **{f"worth {n}": (0.7, 0.5) for n in names},
-              **{f"family {f}": (0.0, FAMILY_SIGMA) for f in families}}  # fmt: skip
+    priors = {
+        **SHAPE,
+        **RECIPES,
+        **{f"level {n}": (0.0, 0.3) for n in names},
+        **{f"worth {n}": (0.7, 0.5) for n in names},
+        **{f"family {f}": (0.0, FAMILY_SIGMA) for f in families},
+    }
     keys = list(priors)
     start, sigma = (np.array([priors[key][i] for key in keys]) for i in (0, 1))
     size = {family: sum(row.family == family for row in rows) for family in families}
@@ -90,8 +112,15 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
             )
             found.append(math.copysign(math.sqrt(2 * (math.sqrt(1 + miss**2) - 1)), miss))
         for name, n, d, loss in extra:
-            guess = fit["floor"] + value[f"level {name}"] + fit["size"]["scale"] * (n / 1e8) ** -fit["size"]["power"]
-            guess += fit["data"]["scale"] * (math.exp(value[f"worth {name}"]) * d / 1e9) ** -fit["data"]["power"]
+            guess = (
+                fit["floor"]
+                + value[f"level {name}"]
+                + fit["size"]["scale"] * (n / 1e8) ** -fit["size"]["power"]
+            )
+            guess += (
+                fit["data"]["scale"]
+                * (math.exp(value[f"worth {name}"]) * d / 1e9) ** -fit["data"]["power"]
+            )
             miss = (loss - guess) / 0.04 / 2
             found.append(math.copysign(math.sqrt(2 * (math.sqrt(1 + miss**2) - 1)), miss))
         return np.concatenate([found, (theta - start) / sigma])
@@ -111,7 +140,11 @@ def unpack(value: dict[str, float]) -> dict[str, Any]:
         "recipes": recipes,
         "untied": math.exp(value["untied"]),
         "decay_power": value["decay_power"],
-        "datasets": {"fineweb": 0.0, "fineweb-edu": value["fineweb-edu"], "openwebtext": value["openwebtext"]},
+        "datasets": {
+            "fineweb": 0.0,
+            "fineweb-edu": value["fineweb-edu"],
+            "openwebtext": value["openwebtext"],
+        },
         "reuse_epochs": REUSE_EPOCHS,
         "gap": 0.04,
         "early": {"scale": 1.2, "steps": 500.0},
@@ -130,7 +163,10 @@ def fit_pairs(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
             groups.setdefault(point.dataset, []).append(point)
     pairs: dict[str, Any] = {}
     for name, group in sorted(groups.items()):
-        plain: dict[str, Any] = {**fit, "pairs": {name: {"level": 0.0, "worth": 1.0, "spread": fit["spread"]}}}
+        plain: dict[str, Any] = {
+            **fit,
+            "pairs": {name: {"level": 0.0, "worth": 1.0, "spread": fit["spread"]}},
+        }
         rows = [point for point in group if covered(point, plain) is None]
         if len(rows) < FEWEST:
             continue
@@ -142,11 +178,21 @@ def fit_pairs(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
             left = sum(abs(miss - level) for miss in misses)
             if left < best:
                 best = left
-                low, high = (round(float(np.quantile(misses, share)) - level, 3) for share in (0.1, 0.9))
-                ranges = {key: [round(-math.hypot(low, ends[0]), 3), round(math.hypot(high, ends[1]), 3)]
-                          for key, ends in fit["spread"].items()}  # fmt: skip
-                found = {"level": level, "worth": worth, "runs": len(rows), "families": len({row.family for row in rows}),
-                         "misses": [low, high], "spread": ranges}  # fmt: skip
+                low, high = (
+                    round(float(np.quantile(misses, share)) - level, 3) for share in (0.1, 0.9)
+                )
+                ranges = {
+                    key: [round(-math.hypot(low, ends[0]), 3), round(math.hypot(high, ends[1]), 3)]
+                    for key, ends in fit["spread"].items()
+                }
+                found = {
+                    "level": level,
+                    "worth": worth,
+                    "runs": len(rows),
+                    "families": len({row.family for row in rows}),
+                    "misses": [low, high],
+                    "spread": ranges,
+                }
         if found["misses"][1] - found["misses"][0] <= WIDEST:
             pairs[name] = found
     return {**fit, "pairs": pairs}
@@ -154,7 +200,9 @@ def fit_pairs(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
 
 def _final(point: Point, fit: dict[str, Any]) -> float:
     assert point.config is not None
-    whole = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size)
+    whole = estimate(
+        point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size
+    )
     return whole.final.mid
 
 
@@ -173,7 +221,9 @@ def fit_curves(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
     pairs = []
     for curve in curves.values():
         last = max(curve, key=lambda p: p.at or 0)
-        pairs += [(p, last) for p in curve if p is not last and last.at and last.at > 0.98 * last.tokens]
+        pairs += [
+            (p, last) for p in curve if p is not last and last.at and last.at > 0.98 * last.tokens
+        ]
 
     def residuals(theta: np.ndarray) -> np.ndarray:
         here = {
@@ -183,7 +233,11 @@ def fit_curves(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
         }
         found = []
         for point, last in pairs:
-            miss = ((point.loss or 0) - (last.loss or 0) - (_running(point, here) - _running(last, here))) / 0.05
+            miss = (
+                (point.loss or 0)
+                - (last.loss or 0)
+                - (_running(point, here) - _running(last, here))
+            ) / 0.05
             found.append(math.copysign(math.sqrt(2 * (math.sqrt(1 + miss**2) - 1)), miss))
         return np.array(found)
 
@@ -194,14 +248,18 @@ def fit_curves(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
 
 def _running(point: Point, fit: dict[str, Any]) -> float:
     assert point.config is not None
-    whole = estimate(point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size)
+    whole = estimate(
+        point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size
+    )
     step = round((point.at or point.tokens) / point.tokens * point.config.max_iters)
     return running(whole, max(1, step), fit)
 
 
 def held_out_fits(points: list[Point]) -> dict[str, dict[str, Any]]:
     """For each family, the law fitted on all the others."""
-    return leave_out([point for point in points if usable(point)], lambda point: point.family, fit_loss)
+    return leave_out(
+        [point for point in points if usable(point)], lambda point: point.family, fit_loss
+    )
 
 
 def spread(points: list[Point], fits: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
@@ -223,7 +281,10 @@ def main() -> int:
     made = {
         **fit_pairs(runs, {**fit, "spread": spread(runs, fits)}),
         "source": "fit/loss.py from public_losses.csv and public_curves.csv; do not edit by hand",
-        "priors": {name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in {**SHAPE, **RECIPES}.items()},
+        "priors": {
+            name: {"middle": middle, "sigma": sigma}
+            for name, (middle, sigma) in {**SHAPE, **RECIPES}.items()
+        },
     }
     rows = []
     for p in runs:
@@ -231,7 +292,9 @@ def main() -> int:
             both = [_final(p, f) for f in (fit, fits[p.family])]
             rows.append([p.id, p.family, p.recipe, *(f"{value:.4f}" for value in (p.loss, *both))])
     head = ["id", "family", "recipe", "measured_nats", "fitted_nats", "held_out_nats"]
-    return write(TARGET, made, ROOT / "fit" / "loss_residuals.csv", head, rows, "--check" in sys.argv)
+    return write(
+        TARGET, made, ROOT / "fit" / "loss_residuals.csv", head, rows, "--check" in sys.argv
+    )
 
 
 if __name__ == "__main__":

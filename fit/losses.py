@@ -14,13 +14,29 @@ from fit.table import read_rows
 from fit.words import number_in, whole_in, word_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
-from onecard.plan.loss import GPT2_VOCABULARY, bare_name, known_dataset
+from onecard.planner.loss import GPT2_VOCABULARY, bare_name, known_dataset
 
 DATA = Path(__file__).parent / "data"
 LONG_CONTEXT = 4096  # beyond it the evaluation reads further back than 1024 tokens, and the loss is lower for it
-FOREIGN_SIZES = (3e7, 1e10)  # parameters; the sweeps on other data and tokens go higher than those on GPT-2's
-MOST_EPOCHS = 16  # the law of repetition knows about 15 (Muennighoff et al. 2023); beyond them runs overfit
-_SCALE = {"k": 1e3, "th": 1e3, "m": 1e6, "mi": 1e6, "b": 1e9, "bn": 1e9, "bi": 1e9, "g": 1e9, "t": 1e12, "tr": 1e12}
+FOREIGN_SIZES = (
+    3e7,
+    1e10,
+)  # parameters; the sweeps on other data and tokens go higher than those on GPT-2's
+MOST_EPOCHS = (
+    16  # the law of repetition knows about 15 (Muennighoff et al. 2023); beyond them runs overfit
+)
+_SCALE = {
+    "k": 1e3,
+    "th": 1e3,
+    "m": 1e6,
+    "mi": 1e6,
+    "b": 1e9,
+    "bn": 1e9,
+    "bi": 1e9,
+    "g": 1e9,
+    "t": 1e12,
+    "tr": 1e12,
+}
 # an evaluation that names no other text, and the words that may stand beside GPT-2's name
 _OWN = re.compile(
     r"((own|the|same|in|domain|train|training|loss|smooth|smoothed|eval|evaluation|set|split|last|shard)\b\W*)*"
@@ -67,7 +83,11 @@ def read_curves(path: Path, runs: list[Point]) -> list[Point]:
         name = row.get("run_id") or f"row {i}"
         run = known.get(name)
         here = Point(
-            f"{name}@{row.get('tokens_b', '')}B", run.family if run else "?", row, kind="curve", loss=_seen(row)
+            f"{name}@{row.get('tokens_b', '')}B",
+            run.family if run else "?",
+            row,
+            kind="curve",
+            loss=_seen(row),
         )
         try:
             tokens, loss = amount_in(row, "tokens_b", 1e9), number_in(row, "loss_nats")
@@ -89,7 +109,12 @@ def read_curves(path: Path, runs: list[Point]) -> list[Point]:
 def _read(index: int, row: dict[str, str] | str) -> Point:
     if isinstance(row, str):
         return Point(f"row {index}", "?", {}, trouble=row)
-    point = Point(row.get("id") or f"row {index}", row.get("source_family") or "?", row, quality=row.get("quality", ""))
+    point = Point(
+        row.get("id") or f"row {index}",
+        row.get("source_family") or "?",
+        row,
+        quality=row.get("quality", ""),
+    )
     try:
         return _point(point, row)
     except OnecardError as error:
@@ -133,8 +158,17 @@ def _point(point: Point, row: dict[str, str]) -> Point:
         size = _body(row, config.n_layer, config.n_embd) + config.shape.vocab_size * config.n_embd
     if not 1e4 < size < 1e13:
         raise UserError(f"{size:g} parameters are not possible")
-    return replace(point, config=config, size=size, tokens=tokens, unique=amount_in(row, "unique_tokens_b", 1e9) or None,
-                   recipe=recipe_of_row(row), dataset=dataset, foreign=foreign, loss=loss)  # fmt: skip
+    return replace(
+        point,
+        config=config,
+        size=size,
+        tokens=tokens,
+        unique=amount_in(row, "unique_tokens_b", 1e9) or None,
+        recipe=recipe_of_row(row),
+        dataset=dataset,
+        foreign=foreign,
+        loss=loss,
+    )
 
 
 def _level(row: dict[str, str]) -> tuple[str, str]:
@@ -150,10 +184,12 @@ def _level(row: dict[str, str]) -> tuple[str, str]:
     if dataset and tokenizer == "gpt2" and not elsewhere:
         return dataset, ""
     reason = (
-        f"no level is known for the data set {name!r} with {'GPT-2' if tokenizer == 'gpt2' else tokenizer}'s tokens" if not dataset
-        else f"trained on {name}, measured on {evaluated}" if elsewhere
+        f"no level is known for the data set {name!r} with {'GPT-2' if tokenizer == 'gpt2' else tokenizer}'s tokens"
+        if not dataset
+        else f"trained on {name}, measured on {evaluated}"
+        if elsewhere
         else f"its tokens are {tokenizer}'s, not GPT-2's"
-    )  # fmt: skip
+    )
     return f"{bare_name(name)}{f' on {bare_name(on)}' if elsewhere else ''}, {tokenizer}", reason
 
 
@@ -164,8 +200,15 @@ def covered(point: Point, fit: dict[str, Any]) -> str | None:
     if point.dataset not in fit["pairs"]:
         return point.foreign
     least, most = fit["support"]["tokens_per_param"]
-    known = FOREIGN_SIZES[0] <= point.size <= FOREIGN_SIZES[1] and least <= point.tokens / point.size <= most
-    if known and point.tokens >= 1e9 and point.tokens <= MOST_EPOCHS * (point.unique or point.tokens):
+    known = (
+        FOREIGN_SIZES[0] <= point.size <= FOREIGN_SIZES[1]
+        and least <= point.tokens / point.size <= most
+    )
+    if (
+        known
+        and point.tokens >= 1e9
+        and point.tokens <= MOST_EPOCHS * (point.unique or point.tokens)
+    ):
         return None
     return (
         f"{point.dataset}: known for {FOREIGN_SIZES[0] / 1e6:g} M to {FOREIGN_SIZES[1] / 1e9:g} B parameters, {least:g} to {most:g} "
@@ -227,13 +270,27 @@ def _config(row: dict[str, str], tokens: float) -> RunConfig:
     vocab = whole_in(row, "vocab_size", most=1e7) or 50304
     rate = 6e-4
     return RunConfig(
-        n_layer=layers, n_head=heads, n_embd=width, block_size=block, vocab_size=vocab, batch_size=1,
-        gradient_accumulation_steps=max(1, round(batch / block)), max_iters=steps, lr_decay_iters=steps,
-        warmup_iters=min(int(warm[1]) if warm else 0, steps), learning_rate=rate, decay_lr=not _constant(schedule),
+        n_layer=layers,
+        n_head=heads,
+        n_embd=width,
+        block_size=block,
+        vocab_size=vocab,
+        batch_size=1,
+        gradient_accumulation_steps=max(1, round(batch / block)),
+        max_iters=steps,
+        lr_decay_iters=steps,
+        warmup_iters=min(int(warm[1]) if warm else 0, steps),
+        learning_rate=rate,
+        decay_lr=not _constant(schedule),
         min_lr=rate * min(1.0, float(floor[1])) if floor else 0.0,
-        schedule="wsd" if "wsd" in schedule or "trapez" in schedule else "linear" if "linear" in schedule else "cosine",
-        decay_fraction=min(1.0, max(0.01, down)), tied=_tied(row, vocab, layers, width),
-    )  # fmt: skip
+        schedule="wsd"
+        if "wsd" in schedule or "trapez" in schedule
+        else "linear"
+        if "linear" in schedule
+        else "cosine",
+        decay_fraction=min(1.0, max(0.01, down)),
+        tied=_tied(row, vocab, layers, width),
+    )
 
 
 def _constant(schedule: str) -> bool:

@@ -2,7 +2,7 @@
 
     python fit/memory.py            # fits, prints the residuals with each family left out, writes the constants
 
-What is allocated is counted, not fitted (plan/memory). Fitted are the CUDA context (a constant and a part that grows with
+What is allocated is counted, not fitted (planner/memory). Fitted are the CUDA context (a constant and a part that grows with
 the card's units), the share of late tensors that hide in the logits' place, and the range. A guess pulls on each
 constant, so that a family left out is predicted from the others and the guess, never from itself.
 """
@@ -19,8 +19,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.held_out import leave_out  # noqa: E402
 from fit.runs import Run, all_runs  # noqa: E402
-from onecard.plan.memory import StepMemory, step_memory  # noqa: E402
-from onecard.plan.result import Range  # noqa: E402
+from onecard.planner.memory import StepMemory, step_memory  # noqa: E402
+from onecard.planner.result import Range  # noqa: E402
 from onecard.units import MIB  # noqa: E402
 
 OUT = ROOT / "src" / "onecard" / "facts" / "memory_fit.json"
@@ -29,7 +29,9 @@ GUESS = {"context_bytes": 450 * MIB, "context_bytes_per_unit": 0.0, "late_share"
 # How strongly each guess pulls, as the size of a change that weighs as much as a family that is one per cent off.
 PULL = {"context_bytes": 200 * MIB, "context_bytes_per_unit": 4 * MIB, "late_share": 0.2}
 STEP = {"context_bytes": 10 * MIB, "context_bytes_per_unit": 0.2 * MIB, "late_share": 0.02}
-FIXED = {"nccl_bytes": 500 * MIB}  # NCCL's buffers and a second context's share; one row (22,001 MiB on an H800) agrees
+FIXED = {
+    "nccl_bytes": 500 * MIB
+}  # NCCL's buffers and a second context's share; one row (22,001 MiB on an H800) agrees
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,11 @@ def readings() -> list[Reading]:
 
 def reading_of(memory: StepMemory, run: Run) -> Range:
     """What the row's author read: the allocator's own count, what it holds, or what the card shows."""
-    readings = {"allocated": memory.allocated, "reserved": memory.reserved, "process": memory.process}
+    readings = {
+        "allocated": memory.allocated,
+        "reserved": memory.reserved,
+        "process": memory.process,
+    }
     return readings[run.memory_reading]
 
 
@@ -128,7 +134,10 @@ def cross_validated(families: set[str]) -> dict[str, dict[str, Any]]:
     fits = {}
     for family in families:
         others = [reading for reading in known if reading.run.family != family]
-        fits[family] = {**_whole(held_out.get(family) or fit_memory(others)), "spread": spread(others, held_out)}
+        fits[family] = {
+            **_whole(held_out.get(family) or fit_memory(others)),
+            "spread": spread(others, held_out),
+        }
     return fits
 
 
@@ -142,14 +151,20 @@ def main() -> int:
     print(f"{'left out':24}{'rows':>5}{'median':>9}{'p90':>9}{'bias':>9}")
     for family, errors in families.items():
         size = sorted(map(abs, errors))
-        print(f"{family:24}{len(errors):>5}{statistics.median(size):>9.2%}{size[int(0.9 * (len(size) - 1) + 0.5)]:>9.2%}"
-              f"{statistics.mean(errors):>+9.2%}")  # fmt: skip
+        print(
+            f"{family:24}{len(errors):>5}{statistics.median(size):>9.2%}{size[int(0.9 * (len(size) - 1) + 0.5)]:>9.2%}"
+            f"{statistics.mean(errors):>+9.2%}"
+        )
     every = sorted(abs(off) for errors in families.values() for off in errors)
-    print(f"{'all':24}{len(every):>5}{statistics.median(every):>9.2%}{every[int(0.9 * (len(every) - 1) + 0.5)]:>9.2%}")
+    print(
+        f"{'all':24}{len(every):>5}{statistics.median(every):>9.2%}{every[int(0.9 * (len(every) - 1) + 0.5)]:>9.2%}"
+    )
     values = fit_memory(known)
     low, high = spread(known, held_out)
     inside = [-high <= off / (1 + off) <= low for errors in families.values() for off in errors]
-    print(f"the range of {-low:+.1%} to {high:+.1%} holds {statistics.mean(inside):.0%} of the rows, left out")
+    print(
+        f"the range of {-low:+.1%} to {high:+.1%} holds {statistics.mean(inside):.0%} of the rows, left out"
+    )
     answer = {
         "source": "fit/memory.py over fit/data/public_runs.csv and extra_runs.csv, PyTorch rows of quality A and B",
         **{key: round(value, 4) for key, value in values.items()},

@@ -24,10 +24,14 @@ def habits(framework: str, text: str, by_hand: bool, has_rope: bool = False) -> 
     """Whose modules the run used, and where its loss was computed; only memory asks."""
     if re.search(r"nano.?gpt", framework) and "modded" not in framework:
         return {"keeps_logits": True}  # `logits, loss = model(X, Y)`: handed back, and named
-    if re.search(rf"{HUGGING_FACE}|^hf\b", framework):  # its GPT-2 writes out GELU in small steps; its Llamas do not
+    if re.search(
+        rf"{HUGGING_FACE}|^hf\b", framework
+    ):  # its GPT-2 writes out GELU in small steps; its Llamas do not
         return {"modules": "own" if has_rope else "transformers", "spare_logits": False}
     if "from-scratch" in framework or "from scratch" in framework:
-        own = by_hand and "pytorch ln" not in text  # the book replaces its own LayerNorm and GELU along the way
+        own = (
+            by_hand and "pytorch ln" not in text
+        )  # the book replaces its own LayerNorm and GELU along the way
         return {"modules": "scratch" if own else "own", "loss_outside": True, "spare_logits": False}
     return {"spare_logits": False}
 
@@ -41,7 +45,9 @@ def nanochat(framework: str, text: str, layers: int, gpus: int, device: Device) 
     """
     if not re.search(r"nanochat|autoresearch|modded", framework):
         return {}
-    values = re.search(r"value.?emb|\bve\b|sssl|sliding|window|autoresearch|2026", f"{framework} {text}")
+    values = re.search(
+        r"value.?emb|\bve\b|sssl|sliding|window|autoresearch|2026", f"{framework} {text}"
+    )
     tables = 0
     if values:
         tables = (layers + 1) // 2 if "modded" not in framework else min(3, layers)
@@ -51,17 +57,24 @@ def nanochat(framework: str, text: str, layers: int, gpus: int, device: Device) 
         "returns_logits": False,
         "spare_logits": False,
         "keeps_logits": False,
-        "buckets": gpus > 1,  # gradients stacked for the exchange, still held when the next step begins
+        "buckets": gpus
+        > 1,  # gradients stacked for the exchange, still held when the next step begins
         "split_optimizer": gpus > 1,
-        "turned_copies": not values and "modded" not in framework and device.architecture == "Hopper",
+        "turned_copies": not values
+        and "modded" not in framework
+        and device.architecture == "Hopper",
     }
 
 
 def compiles(framework: str) -> bool:
-    return any(word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "torchtitan")) or not framework
+    return (
+        any(word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "torchtitan"))
+        or not framework
+    )
 
 
 def fuses(framework: str) -> bool:
     return any(
-        word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "lit-gpt", "torchtitan", "foundry")
+        word in framework
+        for word in ("nanogpt", "modded", "nanochat", "litgpt", "lit-gpt", "torchtitan", "foundry")
     )

@@ -30,7 +30,7 @@ from fit.words import (
 )
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
-from onecard.plan.workload import NO_COMPILER, Workload
+from onecard.planner.workload import NO_COMPILER, Workload
 
 DATA = Path(__file__).parent / "data"
 FOREIGN = re.compile(
@@ -40,12 +40,22 @@ FOREIGN = re.compile(
 OTHERWISE = re.compile(r"\b(q?lora|peft|adapters?|moe|mixture.of.experts|\d+ experts)\b")
 # A name that several boards carry, where the row does not say which: the one people rent most.
 USUAL = {
-    "A100": "A100 SXM 40GB", "A100 40GB": "A100 SXM 40GB", "A100 80GB": "A100 SXM 80GB", "H100": "H100 SXM",
-    "V100": "V100 SXM2 16GB", "V100 32GB": "V100 SXM2 32GB", "V100 16GB": "V100 SXM2 16GB",
-    "RTX PRO 6000 Blackwell": "RTX PRO 6000 Blackwell WS", "H200": "H200 SXM", "RTX 3080": "RTX 3080 10GB",
-    "RTX 3060": "RTX 3060 12GB", "P100": "P100 PCIe 16GB", "RTX 4060 Ti": "RTX 4060 Ti 16GB", "GH200": "GH200 96GB",
+    "A100": "A100 SXM 40GB",
+    "A100 40GB": "A100 SXM 40GB",
+    "A100 80GB": "A100 SXM 80GB",
+    "H100": "H100 SXM",
+    "V100": "V100 SXM2 16GB",
+    "V100 32GB": "V100 SXM2 32GB",
+    "V100 16GB": "V100 SXM2 16GB",
+    "RTX PRO 6000 Blackwell": "RTX PRO 6000 Blackwell WS",
+    "H200": "H200 SXM",
+    "RTX 3080": "RTX 3080 10GB",
+    "RTX 3060": "RTX 3060 12GB",
+    "P100": "P100 PCIe 16GB",
+    "RTX 4060 Ti": "RTX 4060 Ti 16GB",
+    "GH200": "GH200 96GB",
     "RTX 5060 Ti": "RTX 5060 Ti 16GB",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,9 @@ class Run:
     step_seconds: float | None  # measured
     memory_gb: float | None  # measured, in memory_unit
     trouble: str | None  # why it cannot be predicted
-    time_trouble: str | None = None  # why there is no time to compare with, where there is something odd
+    time_trouble: str | None = (
+        None  # why there is no time to compare with, where there is something odd
+    )
     memory_trouble: str | None = None
     assumed: tuple[str, ...] = ()  # what the row left open and was taken for granted
     foreign: bool = False  # not PyTorch: predicted as what PyTorch would do
@@ -77,7 +89,11 @@ class Run:
     def memory_unit(self) -> float:
         """Bytes of one unit of memory_gb. Scripts that print torch's reserved memory as "GB" divide by 1024³."""
         method = self.row.get("vram_method", "").lower()
-        return 2**30 if re.search(r"gib|1024", method) or ("torch" in method and "reserved" in method) else 1e9
+        return (
+            2**30
+            if re.search(r"gib|1024", method) or ("torch" in method and "reserved" in method)
+            else 1e9
+        )
 
 
 def all_runs() -> list[Run]:
@@ -89,7 +105,9 @@ def read_runs(path: Path) -> list[Run]:
     """Every row of the table, readable or not; a file that is no such table is a UserError."""
     rows = enumerate(read_rows(path, {"id", "gpu", "n_layer", "n_embd"}), 1)
     return [
-        Run(f"row {i}", "?", {}, None, None, None, None, row) if isinstance(row, str) else _read(i, row)
+        Run(f"row {i}", "?", {}, None, None, None, None, row)
+        if isinstance(row, str)
+        else _read(i, row)
         for i, row in rows
     ]
 
@@ -114,15 +132,26 @@ def _read(index: int, row: dict[str, str]) -> Run:
         workload = _workload(row, device, foreign, assumed)
         seconds, time_trouble = _seconds(row, workload)
         memory, memory_trouble = _memory(row, device)
-        return replace(run, workload=workload, device=device, step_seconds=seconds, memory_gb=memory, foreign=foreign,
-                       time_trouble=time_trouble, memory_trouble=memory_trouble, assumed=tuple(assumed))  # fmt: skip
+        return replace(
+            run,
+            workload=workload,
+            device=device,
+            step_seconds=seconds,
+            memory_gb=memory,
+            foreign=foreign,
+            time_trouble=time_trouble,
+            memory_trouble=memory_trouble,
+            assumed=tuple(assumed),
+        )
     except UserError as error:
         return replace(run, trouble=error.message)
 
 
 def _counted(name: str) -> tuple[str, str]:
     """How many cards, where the name says so, and which: "8x H100 (rented)" is 8 and H100."""
-    found = re.fullmatch(r"(?:(\d{1,4}) ?[x×*] ?)?(.*?)(?: ?\((?!\d+ ?gb)[^)]*\))?", name.strip(), re.IGNORECASE)
+    found = re.fullmatch(
+        r"(?:(\d{1,4}) ?[x×*] ?)?(.*?)(?: ?\((?!\d+ ?gb)[^)]*\))?", name.strip(), re.IGNORECASE
+    )
     return (found[1] or "", found[2]) if found else ("", name)
 
 
@@ -174,19 +203,25 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     d_ff = number_in(row, "d_ff")
     other = OTHERWISE.search(f"{text} {optimizer} {row.get('parallelism', '').lower()}")
     if other and not re.search(rf"(no|not|without) {re.escape(other[0])}", text):
-        raise UserError(f"{other[0]} is not the training that is planned here: every weight of a dense model")
+        raise UserError(
+            f"{other[0]} is not the training that is planned here: every weight of a dense model"
+        )
     if d_ff is not None and not 1 <= d_ff <= 1e7:
         raise UserError(f"d_ff = {d_ff:g} is not possible")
     if (whole_in(row, "n_kv_head") or 1) > heads:
         raise UserError(f"n_kv_head = {row['n_kv_head']} is not possible with {heads} heads")
     has_rope = modern(text) and "llm.c" not in framework
-    gated = bool(d_ff) and bool(re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text))
+    gated = bool(d_ff) and bool(
+        re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text)
+    )
     dtype, pure = dtype_of(row.get("dtype", ""), framework, device, assumed)
     parallelism = word_in(row, "parallelism")
     if gpus > 1 and not parallelism:
         parallelism = "ddp"
         assumed.append("DDP")
-    elif gpus > 1 and re.search(r"\b(tp|pp)\d*\b|tensor.?par|pipeline|dataparallel|\bdp\b", parallelism):
+    elif gpus > 1 and re.search(
+        r"\b(tp|pp)\d*\b|tensor.?par|pipeline|dataparallel|\bdp\b", parallelism
+    ):
         assumed.append("each card a micro-batch of its own")
     compiled = word_in(row, "compile")
     if not compiled:
@@ -198,8 +233,15 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     dropout = dropout_of(text)
     by_hand = said_no(word_in(row, "flash_sdpa"))
     early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
-    if not row.get("flash_sdpa") and "nanogpt" in framework and "build" not in framework and (dropout or early):
-        by_hand = True  # its first months had none, and until mid-2023 it was used without dropout only
+    if (
+        not row.get("flash_sdpa")
+        and "nanogpt" in framework
+        and "build" not in framework
+        and (dropout or early)
+    ):
+        by_hand = (
+            True  # its first months had none, and until mid-2023 it was used without dropout only
+        )
         assumed.append("math attention, as nanoGPT then had")
     return Workload(
         n_layer=layers,
@@ -222,22 +264,32 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         flash=not by_hand,
         window=window_of(row, text),
         # logits that could not have been held were not held
-        chunked_loss=foreign or "chunked" in text or "liger" in text or batch * block * vocab * 4 > device.memory_bytes,
+        chunked_loss=foreign
+        or "chunked" in text
+        or "liger" in text
+        or batch * block * vocab * 4 > device.memory_bytes,
         recompute=recompute_of(row.get("act_ckpt", "")),
         optimizer=optimizer_of(optimizer),
-        fused_optimizer=foreign or "fused" in optimizer.replace("not fused", "") or ("foreach" not in optimizer and
-        fuses(framework)),
+        fused_optimizer=foreign
+        or "fused" in optimizer.replace("not fused", "")
+        or ("foreach" not in optimizer and fuses(framework)),
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,
-        kept_half_bytes=bool(re.search(r"fp8|float8", row.get("dtype", "").lower())) and not foreign,
+        kept_half_bytes=bool(re.search(r"fp8|float8", row.get("dtype", "").lower()))
+        and not foreign,
         **{
             "buckets": "ddp" in parallelism and "zero" not in parallelism,
             "split_optimizer": "zero" in parallelism,
-            **habits(framework, f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower(), by_hand, has_rope),
+            **habits(
+                framework,
+                f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower(),
+                by_hand,
+                has_rope,
+            ),
             **nanochat(framework, text + row.get("flags", "").lower(), layers, gpus, device),
         },
-    )  # fmt: skip
+    )
 
 
 def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None]:
@@ -258,10 +310,17 @@ def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None
     if milliseconds is not None and rate is not None:
         times = milliseconds / 1e3 * rate / per_step
         if not 0.5 / (w.accumulation * w.gpus) < times < 2 * w.gpus:
-            return None, f"ms_per_iter = {milliseconds:g} and tokens_per_s = {rate:g} contradict each other"
+            return (
+                None,
+                f"ms_per_iter = {milliseconds:g} and tokens_per_s = {rate:g} contradict each other",
+            )
     if milliseconds is not None:
-        if tokens and not 0.97 < tokens / per_step < 1.03:  # the rate is the safer of the two readings then
-            return (per_step / rate, None) if rate else (milliseconds / 1e3 * per_step / tokens, None)
+        if (
+            tokens and not 0.97 < tokens / per_step < 1.03
+        ):  # the rate is the safer of the two readings then
+            return (
+                (per_step / rate, None) if rate else (milliseconds / 1e3 * per_step / tokens, None)
+            )
         return milliseconds / 1e3, None
     assert rate is not None
     return per_step / rate, None

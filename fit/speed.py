@@ -27,15 +27,26 @@ from fit.held_out import leave_out, quantiles, write  # noqa: E402
 from fit.runs import DATA, Run, all_runs, find_card  # noqa: E402
 from onecard.errors import UserError  # noqa: E402
 from onecard.facts.gpus import all_gpus  # noqa: E402
-from onecard.plan.speed import Fit, step_parts  # noqa: E402
+from onecard.planner.speed import Fit, step_parts  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "speed_fit.json"
-COLUMNS = {"bfloat16": "bf16_tflops", "float16": "fp16_tflops", "tf32": "tf32_tflops", "float32": "fp32_tflops"}
+COLUMNS = {
+    "bfloat16": "bf16_tflops",
+    "float16": "fp16_tflops",
+    "tf32": "tf32_tflops",
+    "float32": "fp32_tflops",
+}
 # (start, sigma of the logarithm): what physics and kernel benchmarks say before any run is seen
 PRIORS = {
-    "matmul": (0.96, 0.04),  # a model's matmuls against the best large one, apart from what tiles and waves cost
+    "matmul": (
+        0.96,
+        0.04,
+    ),  # a model's matmuls against the best large one, apart from what tiles and waves cost
     "tile_seconds": (1e-6, 0.5),  # fill and drain of a tile: a microsecond or so
-    "wave": (0.35, 0.3),  # of a wave of tiles: half on average, less what a good choice of tile saves
+    "wave": (
+        0.35,
+        0.3,
+    ),  # of a wave of tiles: half on average, less what a good choice of tile saves
     "attention_rate": (
         4.5e12,
         0.4,
@@ -52,8 +63,12 @@ PRIORS = {
     "overlap": (0.5, 0.3),
 }
 CLASS_SIGMA, CACHE_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.06, 0.15, 0.15, 0.06
-FOREIGN_EFFECT = math.log(0.93)  # hand-written CUDA is taken to be 7 % faster than PyTorch, and the data may differ
-CENTRE = 0.5  # halfway: the families too are a sample, and the cards people plan for are its fast half
+FOREIGN_EFFECT = math.log(
+    0.93
+)  # hand-written CUDA is taken to be 7 % faster than PyTorch, and the data may differ
+CENTRE = (
+    0.5  # halfway: the families too are a sample, and the cards people plan for are its fast half
+)
 FLAGGED = "board/cloud-limited"  # a rented card that was throttled: no property of its class
 
 
@@ -74,13 +89,19 @@ def ceilings() -> dict[str, Any]:
                 except ValueError:
                     continue
                 readings[dtype][device.name].append(share)
-    with (ROOT / "src" / "onecard" / "facts" / "gpus.csv").open(encoding="utf-8", newline="") as table:
-        for row in csv.DictReader(table):  # the card table's own readings: "252-269", "88.9 (fp16); 9.85 (bf16)"
+    with (ROOT / "src" / "onecard" / "facts" / "gpus.csv").open(
+        encoding="utf-8", newline=""
+    ) as table:
+        for row in csv.DictReader(
+            table
+        ):  # the card table's own readings: "252-269", "88.9 (fp16); 9.85 (bf16)"
             text = row.get("measured_bf16_tflops", "")
             if text and row["rate_class"] not in ("cpu", "measured") and "fp16)" not in text:
                 device = find_card(row["name"], None, [])
                 values = [float(part) for part in text.split(" ")[0].split("-")]
-                readings["bfloat16"][device.name].append(float(np.mean(values)) * 1e12 / device.peak_flops("bfloat16"))
+                readings["bfloat16"][device.name].append(
+                    float(np.mean(values)) * 1e12 / device.peak_flops("bfloat16")
+                )
                 readings["float16"][device.name].append(readings["bfloat16"][device.name][-1])
     kinds = {device.name: device.rate_class for device in all_gpus()}
     answer: dict[str, Any] = {}
@@ -92,13 +113,22 @@ def ceilings() -> dict[str, Any]:
         overall = float(np.median(list(middle.values())))
         # geometric mean of a class, with one vote for the middle of all cards
         classes = {
-            kind: math.exp((sum(map(math.log, shares)) + 0.5 * math.log(overall)) / (len(shares) + 0.5))
+            kind: math.exp(
+                (sum(map(math.log, shares)) + 0.5 * math.log(overall)) / (len(shares) + 0.5)
+            )
             for kind, shares in by_class.items()
         }
         shrunk = {}
-        for name, share in middle.items():  # a card's own reading counts as often as it was taken; its class as once
+        for (
+            name,
+            share,
+        ) in (
+            middle.items()
+        ):  # a card's own reading counts as often as it was taken; its class as once
             votes = len(cards[name])
-            shrunk[name] = math.exp((votes * math.log(share) + 0.5 * math.log(classes[kinds[name]])) / (votes + 0.5))
+            shrunk[name] = math.exp(
+                (votes * math.log(share) + 0.5 * math.log(classes[kinds[name]])) / (votes + 0.5)
+            )
         answer[dtype] = {
             "default": round(overall, 3),
             "classes": {kind: round(share, 3) for kind, share in sorted(classes.items())},
@@ -125,23 +155,38 @@ def _soft(residual: np.ndarray) -> np.ndarray:
     return np.asarray(np.sign(residual) * np.sqrt(2 * (np.sqrt(1 + residual**2) - 1)))
 
 
-def fit_speed(runs: Iterable[Run], ceiling: dict[str, Any] | None = None) -> tuple[Fit, dict[str, float]]:
+def fit_speed(
+    runs: Iterable[Run], ceiling: dict[str, Any] | None = None
+) -> tuple[Fit, dict[str, float]]:
     """The constants that fit these runs best, and each family's own factor (measured over predicted)."""
     rows = [run for run in runs if usable(run)]
     groups = [f"{run.family}{' (foreign)' if run.foreign else ''}" for run in rows]
-    families, kinds = sorted(set(groups)), sorted({run.device.rate_class for run in rows if run.device})
+    families, kinds = (
+        sorted(set(groups)),
+        sorted({run.device.rate_class for run in rows if run.device}),
+    )
     makes = sorted({run.device.architecture for run in rows if run.device})
-    starts, sigmas = [math.log(start) for start, _ in PRIORS.values()], [sigma for _, sigma in PRIORS.values()]
+    starts, sigmas = (
+        [math.log(start) for start, _ in PRIORS.values()],
+        [sigma for _, sigma in PRIORS.values()],
+    )
     n = len(starts)
     c, m = n + len(kinds), n + len(kinds) + len(makes)
     stacks = [FOREIGN_EFFECT if "(foreign)" in family else 0.0 for family in families]
     start = np.array(starts + [0.0] * (len(kinds) + len(makes)) + stacks)
-    sigma = np.array(sigmas + [CLASS_SIGMA] * len(kinds) + [CACHE_SIGMA] * len(makes) + [FAMILY_SIGMA] * len(families))
+    sigma = np.array(
+        sigmas
+        + [CLASS_SIGMA] * len(kinds)
+        + [CACHE_SIGMA] * len(makes)
+        + [FAMILY_SIGMA] * len(families)
+    )
     share = ceiling or ceilings()
     measured = np.log([run.step_seconds for run in rows])
     member = np.array([families.index(group) for group in groups])
     size = np.bincount(member)[member]
-    weight = 1 / (ROW_SIGMA * np.sqrt(np.maximum(1.0, size / 4)))  # a sweep of one script is no 40 opinions
+    weight = 1 / (
+        ROW_SIGMA * np.sqrt(np.maximum(1.0, size / 4))
+    )  # a sweep of one script is no 40 opinions
 
     def unpack(theta: np.ndarray) -> Fit:
         values = np.exp(theta[:n])
@@ -155,7 +200,9 @@ def fit_speed(runs: Iterable[Run], ceiling: dict[str, Any] | None = None) -> tup
     def residuals(theta: np.ndarray) -> np.ndarray:
         fit = unpack(theta)
         effects = theta[m:]
-        predicted = np.log([sum(step_parts(run.workload, run.device, fit).values()) for run in rows])  # type: ignore[arg-type]
+        predicted = np.log(
+            [sum(step_parts(run.workload, run.device, fit).values()) for run in rows]
+        )  # type: ignore[arg-type]
         data = (measured - predicted - effects[member]) * weight
         prior = (theta - start) / sigma
         # an odd row, and a family of odd rows, pulls, but not with its square
@@ -166,7 +213,8 @@ def fit_speed(runs: Iterable[Run], ceiling: dict[str, Any] | None = None) -> tup
     effects = {family: float(np.exp(v)) for family, v in zip(families, best.x[m:], strict=True)}
     # the middle of PyTorch's families is what the next PyTorch run is predicted as
     centre = math.exp(
-        float(np.median([math.log(v) for name, v in effects.items() if "(foreign)" not in name])) * CENTRE
+        float(np.median([math.log(v) for name, v in effects.items() if "(foreign)" not in name]))
+        * CENTRE
     )
     fit["matmul"], fit["bandwidth"] = fit["matmul"] / centre, fit["bandwidth"] / centre
     return fit, {family: effect / centre for family, effect in effects.items()}
@@ -190,7 +238,10 @@ def spread(runs: list[Run], fits: dict[str, Fit]) -> dict[str, list[float]]:
     for kind in ("plain", "other"):
         kept = [r for r in runs if tested(r) and not r.foreign and (kind == "other" or plain(r))]
         misses = [
-            math.log(run.step_seconds / sum(step_parts(run.workload, run.device, fits[run.family]).values()))  # type: ignore[arg-type, operator]
+            math.log(
+                run.step_seconds
+                / sum(step_parts(run.workload, run.device, fits[run.family]).values())
+            )  # type: ignore[arg-type, operator]
             for run in kept
         ]
         low, high = quantiles(misses, [run.family for run in kept], (0.09, 0.91))
@@ -211,17 +262,30 @@ def main() -> int:
     fits = held_out_fits(runs, share)
     made = {
         "source": "fit/speed.py from public_runs.csv, extra_runs.csv and measured_matmul.csv; do not edit by hand",
-        "priors": {name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in PRIORS.items()},
+        "priors": {
+            name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in PRIORS.items()
+        },
         "families": families,
         "spread": spread(runs, fits),
         **fit,
     }
     rows = []
     for run in filter(tested, runs):
-        both = [sum(step_parts(run.workload, run.device, f).values()) for f in (fit, fits[run.family])]  # type: ignore[arg-type]
-        rows.append([run.id, run.family, run.device.name, *(f"{value:.4g}" for value in (run.step_seconds, *both))])  # type: ignore[union-attr]
+        both = [
+            sum(step_parts(run.workload, run.device, f).values()) for f in (fit, fits[run.family])
+        ]  # type: ignore[arg-type]
+        rows.append(
+            [
+                run.id,
+                run.family,
+                run.device.name,
+                *(f"{value:.4g}" for value in (run.step_seconds, *both)),
+            ]
+        )  # type: ignore[union-attr]
     head = ["id", "family", "card", "measured_seconds", "fitted_seconds", "held_out_seconds"]
-    return write(TARGET, made, ROOT / "fit" / "speed_residuals.csv", head, rows, "--check" in sys.argv)
+    return write(
+        TARGET, made, ROOT / "fit" / "speed_residuals.csv", head, rows, "--check" in sys.argv
+    )
 
 
 if __name__ == "__main__":

@@ -32,10 +32,16 @@ def read_rows(path: Path, wanted: set[str]) -> Iterator[dict[str, str] | str]:
                     row = next(reader)
                 except StopIteration:
                     return
-                except csv.Error as error:  # this row's alone: a field beyond csv's limit, a stray NUL
+                except (
+                    csv.Error
+                ) as error:  # this row's alone: a field beyond csv's limit, a stray NUL
                     yield str(error)
                     continue
-                yield {k: (v or "").strip() for k, v in row.items() if isinstance(k, str) and not isinstance(v, list)}
+                yield {
+                    k: (v or "").strip()
+                    for k, v in row.items()
+                    if isinstance(k, str) and not isinstance(v, list)
+                }
     except (OSError, UnicodeError, csv.Error) as error:
         raise UserError(f"cannot read {path}: {error}", hint="give a CSV table") from None
 

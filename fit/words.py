@@ -16,11 +16,30 @@ import re
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 
-_NOTHING = frozenset(["", "-", "–", "—", "?", "n/a", "na", "none", "null", "unknown", "unstated", "not stated", "tbd"])
-_NUMBER = re.compile(  # a number, thousands or more, and words without another number in them
-    r"[~≈<>]*\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:\s*(k|m|b|g)(?![a-z]))?(?![\d.])\s*(\D*)", re.IGNORECASE
+_NOTHING = frozenset(
+    [
+        "",
+        "-",
+        "–",
+        "—",
+        "?",
+        "n/a",
+        "na",
+        "none",
+        "null",
+        "unknown",
+        "unstated",
+        "not stated",
+        "tbd",
+    ]
 )
-_OTHER_UNIT = re.compile(r"[ (]*(it|iters?|steps?|tok\w*|µs|us|ns|min\w*|h|hrs?|hours?|d|days?|[kt]i?b|%)(\b|/|$)")
+_NUMBER = re.compile(  # a number, thousands or more, and words without another number in them
+    r"[~≈<>]*\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:\s*(k|m|b|g)(?![a-z]))?(?![\d.])\s*(\D*)",
+    re.IGNORECASE,
+)
+_OTHER_UNIT = re.compile(
+    r"[ (]*(it|iters?|steps?|tok\w*|µs|us|ns|min\w*|h|hrs?|hours?|d|days?|[kt]i?b|%)(\b|/|$)"
+)
 HUGGING_FACE = r"transformers|hugging.?face|\bhf trainer|\baccelerate\b"
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 _UNITS = {  # what may follow a number, by how the column's name ends; times this it is in the column's own unit
@@ -41,7 +60,9 @@ def number_in(row: dict[str, str], key: str) -> float | None:
         raise UserError(f"{key} = {text[:40]!r} is not a number")
     scale, rest = (found[2] or "").lower(), found[3].lower()
     units = next((units for end, units in _UNITS.items() if key.endswith(end)), {})
-    unit = units.get(re.sub(r"[^a-z].*", "", scale + rest.lstrip(" (")))  # "s/iter" and "mib (peak)" begin with theirs
+    unit = units.get(
+        re.sub(r"[^a-z].*", "", scale + rest.lstrip(" ("))
+    )  # "s/iter" and "mib (peak)" begin with theirs
     if units and unit is None and _OTHER_UNIT.match(scale + rest):
         raise UserError(f"{key} = {text[:40]!r} is in no unit that is known here")
     number = float(found[1]) * (unit if unit is not None else _SCALE[scale])
@@ -87,7 +108,11 @@ def optimizer_of(text: str) -> str:
     for name in ("adafactor", "lion"):
         if name in text:
             return name
-    return ("momentum" if "moment" in text or "nesterov" in text else "sgd") if "sgd" in text else "adamw"
+    return (
+        ("momentum" if "moment" in text or "nesterov" in text else "sgd")
+        if "sgd" in text
+        else "adamw"
+    )
 
 
 def recompute_of(text: str) -> str:
@@ -96,7 +121,11 @@ def recompute_of(text: str) -> str:
         return "none"
     if "selective" in text or ("recompute" in text and not re.search(r"att|qkv|block|full", text)):
         return "cheap"
-    return "block" if re.search(r"yes|full|true|block|checkpoint|every|all|layer|recompute|^1$|^on$", text) else "none"
+    return (
+        "block"
+        if re.search(r"yes|full|true|block|checkpoint|every|all|layer|recompute|^1$|^on$", text)
+        else "none"
+    )
 
 
 def dtype_of(text: str, framework: str, device: Device, assumed: list[str]) -> tuple[str, bool]:
@@ -104,7 +133,9 @@ def dtype_of(text: str, framework: str, device: Device, assumed: list[str]) -> t
     text = text.lower()
     if re.search(r"(no|without) tf32|tf32[ =:]*(off|disabled|false|no\b|0)", text):
         return "float32", False
-    pure = bool(re.search(r"pure|bf16 param|no master|16-true|\bhalf\b|params? (in|all) (bf|fp)16", text))
+    pure = bool(
+        re.search(r"pure|bf16 param|no master|16-true|\bhalf\b|params? (in|all) (bf|fp)16", text)
+    )
     if re.search(r"bf16|bfloat16|bfloat|bf-16", text):
         return "bfloat16", pure
     if re.search(r"fp8|float8|e4m3|mxfp", text):
@@ -121,14 +152,18 @@ def dtype_of(text: str, framework: str, device: Device, assumed: list[str]) -> t
         return "float32", False
     dtype = device.training_dtype
     assumed.append(
-        f"{dtype}, since the row names no dtype" if not text else f"{dtype}, since {text[:20]!r} is no dtype"
+        f"{dtype}, since the row names no dtype"
+        if not text
+        else f"{dtype}, since {text[:20]!r} is no dtype"
     )
     return ("tf32" if dtype == "float32" else dtype), False
 
 
 def modern(text: str) -> bool:
     """Rotary positions and RMSNorm, by the model's or the project's name."""
-    return bool(re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text))
+    return bool(
+        re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text)
+    )
 
 
 def dropout_of(text: str) -> float:
@@ -141,7 +176,12 @@ def dropout_of(text: str) -> float:
     # and so do Hugging Face's GPT-2 configs, in training mode
     if "shakespeare_char" in text:
         return 0.2
-    return 0.1 if re.search(rf"llms?-from-scratch|gpjt|gpt2lmhead|{HUGGING_FACE}", text) and not modern(text) else 0.0
+    return (
+        0.1
+        if re.search(rf"llms?-from-scratch|gpjt|gpt2lmhead|{HUGGING_FACE}", text)
+        and not modern(text)
+        else 0.0
+    )
 
 
 def window_of(row: dict[str, str], text: str) -> float:
@@ -155,14 +195,20 @@ def window_of(row: dict[str, str], text: str) -> float:
 
 # GPT-2 as released, where a row names it and leaves its shape out: layers, heads, width
 _RELEASED = {
-    r"gpt-?2(-small|.{0,3}124m)|^gpt-?2$": (12, 12, 768), r"gpt-?2.{0,3}(medium|35[05]m)": (24, 16, 1024),
-    r"gpt-?2.{0,3}(large|77[04]m)": (36, 20, 1280), r"gpt-?2.{0,3}(xl|1\.5)": (48, 25, 1600),
-}  # fmt: skip
+    r"gpt-?2(-small|.{0,3}124m)|^gpt-?2$": (12, 12, 768),
+    r"gpt-?2.{0,3}(medium|35[05]m)": (24, 16, 1024),
+    r"gpt-?2.{0,3}(large|77[04]m)": (36, 20, 1280),
+    r"gpt-?2.{0,3}(xl|1\.5)": (48, 25, 1600),
+}
 
 
 def shape_of(row: dict[str, str], assumed: list[str]) -> tuple[int, int, int]:
     """Layers, heads, width."""
-    layers, heads, width = whole_in(row, "n_layer"), whole_in(row, "n_head"), whole_in(row, "n_embd")
+    layers, heads, width = (
+        whole_in(row, "n_layer"),
+        whole_in(row, "n_head"),
+        whole_in(row, "n_embd"),
+    )
     if layers is None or width is None:
         model = row.get("model", "").lower()
         for name, shape in _RELEASED.items():
@@ -191,7 +237,9 @@ def batch_of(row: dict[str, str], gpus: int, assumed: list[str]) -> tuple[int, i
     if block is None and tokens and batch and accumulation:
         block = max(1, round(tokens / (batch * accumulation * gpus)))
         assumed.append(f"a context of {block}, from the tokens of a step")
-    if block is None and re.search(r"gpt", f"{row.get('model', '')} {row.get('framework', '')}".lower()):
+    if block is None and re.search(
+        r"gpt", f"{row.get('model', '')} {row.get('framework', '')}".lower()
+    ):
         block = 1024
         assumed.append("GPT-2's context, 1024")
     if block is None:
@@ -217,7 +265,11 @@ def _accumulation(row: dict[str, str], at_once: int, assumed: list[str]) -> floa
     if milliseconds and rate and milliseconds > 0 and rate > 0:
         assumed.append("accumulation from the time and the rate")
         return max(1.0, round(milliseconds / 1e3 * rate / at_once))
-    if rate is None and milliseconds and not re.search(r"nano.?gpt|nanochat|modded|llm\.c", word_in(row, "framework")):
+    if (
+        rate is None
+        and milliseconds
+        and not re.search(r"nano.?gpt|nanochat|modded|llm\.c", word_in(row, "framework"))
+    ):
         assumed.append("no accumulation")
         return 1.0
     assumed.append("accumulation to half a million tokens a step")

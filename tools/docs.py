@@ -1,37 +1,14 @@
-"""Write the parts of the documentation that follow from the code: README's file map and docs/cli.md.
+"""Write the parts of the documentation that follow from the code: docs/cli.md.
 
 python tools/docs.py            write them
 python tools/docs.py --check    say whether they are true (the tests do the same)
 """
 
 import argparse
-import ast
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- file map: python tools/docs.py -->", "<!-- end of file map -->"
-
-
-def file_map() -> str:
-    """One line a file: its path and the first line of its docstring."""
-    lines = ["```"]
-    for folder in ("src/onecard", "tests", "bench", "fit", "tools"):
-        files = sorted(p for p in (ROOT / folder).rglob("*.py") if "preset_files" not in p.parts)
-        for path in files:
-            first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
-            if path.name == "__init__.py" and not first:
-                continue
-            lines.append(f"{path.relative_to(ROOT).as_posix():44} {first.removesuffix('.')}")
-    return "\n".join([*lines, "```"])
-
-
-def readme() -> str:
-    """The README with its file map made anew."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n{file_map()}\n{END}{after}"
 
 
 def cli_page() -> str:
@@ -39,7 +16,12 @@ def cli_page() -> str:
     from onecard.cli import VERBS, parser_of
     from onecard.config.run import RunConfig, choices
 
-    pages = ["# The command line", "", "Made by `python tools/docs.py` from the commands themselves.", ""]
+    pages = [
+        "# The command line",
+        "",
+        "Made by `python tools/docs.py` from the commands themselves.",
+        "",
+    ]
     for verb, what in VERBS.items():
         pages += [
             f"## onecard {verb}",
@@ -60,15 +42,19 @@ def cli_page() -> str:
         "|---|---|---|",
     ]
     for key, value in vars(RunConfig()).items():
-        pages.append(f"| `{key}` | `{value!r}` | {', '.join(f'`{choice}`' for choice in choices(key))} |")
+        pages.append(
+            f"| `{key}` | `{value!r}` | {', '.join(f'`{choice}`' for choice in choices(key))} |"
+        )
     return "\n".join(pages) + "\n"
 
 
-PAGES = {"README.md": readme, "docs/cli.md": cli_page}
+PAGES = {"docs/cli.md": cli_page}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     stale = []
     for name, make in PAGES.items():

@@ -14,15 +14,27 @@ import numpy as np
 
 from onecard.config import RunConfig
 from onecard.runs.log import read_log
-from onecard.train.loop import train
+from onecard.train.run.loop import train
 
 FILE = Path(__file__).parent.parent / "tests" / "golden" / "losses.json"
 # No dropout: torch draws its masks differently from one kind of CPU to another. Everything else takes part.
 CONFIG = RunConfig(
-    n_layer=2, n_head=2, n_embd=32, block_size=32, batch_size=4, gradient_accumulation_steps=3, max_iters=20,
-    lr_decay_iters=20, warmup_iters=5, learning_rate=3e-3, min_lr=3e-4, eval_interval=10, eval_iters=2, compile=False,
+    n_layer=2,
+    n_head=2,
+    n_embd=32,
+    block_size=32,
+    batch_size=4,
+    gradient_accumulation_steps=3,
+    max_iters=20,
+    lr_decay_iters=20,
+    warmup_iters=5,
+    learning_rate=3e-3,
+    min_lr=3e-4,
+    eval_interval=10,
+    eval_iters=2,
+    compile=False,
     device="cpu",
-)  # fmt: skip
+)
 
 
 def golden_run(place: Path) -> dict[str, list[float]]:
@@ -33,8 +45,14 @@ def golden_run(place: Path) -> dict[str, list[float]]:
         ids = (np.arange(count, dtype=np.int64) ** 2 // 7) % 251
         ids.astype("<u2").tofile(data / f"{name}.bin")
     letters = [chr(0x4E00 + number) for number in range(251)]
-    meta = {"vocab_size": 251, "itos": dict(enumerate(letters)), "stoi": {c: i for i, c in enumerate(letters)}}
-    (data / "meta.pkl").write_bytes(pickle.dumps(meta))  # nanoGPT's way of saying that this is not GPT-2's vocabulary
+    meta = {
+        "vocab_size": 251,
+        "itos": dict(enumerate(letters)),
+        "stoi": {c: i for i, c in enumerate(letters)},
+    }
+    (data / "meta.pkl").write_bytes(
+        pickle.dumps(meta)
+    )  # nanoGPT's way of saying that this is not GPT-2's vocabulary
     config = CONFIG.replace(dataset=str(data), out_dir=str(place / "run"))
     train(config)
     lines = list(read_log(place / "run" / "log.jsonl"))

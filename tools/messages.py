@@ -43,7 +43,11 @@ def computed() -> list[str]:
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in TEMPLATE_AT:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in TEMPLATE_AT
+            ):
                 for place in TEMPLATE_AT[node.func.id]:
                     given = node.args[place] if place < len(node.args) else None
                     if not (isinstance(given, ast.Constant) and isinstance(given.value, str)):
@@ -88,7 +92,9 @@ msgstr ""
 
 def compiled(language: str) -> bytes:
     catalog = read(language)
-    catalog.creation_date = catalog.revision_date = datetime(2026, 1, 1, tzinfo=UTC)  # the same bytes every day
+    catalog.creation_date = catalog.revision_date = datetime(
+        2026, 1, 1, tzinfo=UTC
+    )  # the same bytes every day
     buffer = io.BytesIO()
     write_mo(buffer, catalog)
     return buffer.getvalue()
@@ -107,7 +113,11 @@ def compile_all() -> None:
 
 
 def placeholders(text: str) -> set[tuple[str, str]]:
-    return {(name, spec or "") for _, name, spec, _ in string.Formatter().parse(text) if name is not None}
+    return {
+        (name, spec or "")
+        for _, name, spec, _ in string.Formatter().parse(text)
+        if name is not None
+    }
 
 
 def check(language: str) -> list[str]:
@@ -149,7 +159,9 @@ def main(words: list[str]) -> int:
         print("\n".join(_key(message) for message in extract() if message.id))
     elif words == ["check"]:
         problems = [f"computed template: {place}" for place in computed()]
-        problems += [f"{language}: {problem}" for language in LANGUAGES for problem in check(language)]
+        problems += [
+            f"{language}: {problem}" for language in LANGUAGES for problem in check(language)
+        ]
         print("\n".join(problems) or "catalogues are complete")
         return bool(problems)
     else:

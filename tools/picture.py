@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from onecard.config import load
-from onecard.plan import plan
+from onecard.planner import plan
 from onecard.report import show
 from onecard.report.plan_view import plan_document
 
@@ -28,7 +28,9 @@ WIDTH = 140
 
 def terminal(text: str) -> str:
     """The view as rich draws terminals, with fonts every machine has instead of one from the network."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
     console.print(Text.from_ansi(f"\x1b[1m$\x1b[0m {COMMAND}\n\n{text.rstrip()}"))
     picture = console.export_svg(title="onecard plan")
     while "@font-face" in picture:
@@ -46,16 +48,32 @@ def page(html: str, target: Path) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "report.html"
         source.write_text(html, encoding="utf-8")
-        subprocess.run([browser, "--headless", "--disable-gpu", "--hide-scrollbars", *root, "--window-size=1280,1500",
-                        f"--screenshot={target}", source.as_uri()], check=True, capture_output=True)  # fmt: skip
+        subprocess.run(
+            [
+                browser,
+                "--headless",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                *root,
+                "--window-size=1280,1500",
+                f"--screenshot={target}",
+                source.as_uri(),
+            ],
+            check=True,
+            capture_output=True,
+        )
     return True
 
 
 def main() -> int:
-    made = plan(load("fineweb-41M-12gb"), "RTX 4070", data="3.68B", now=datetime(2026, 3, 13, 9, 30))
+    made = plan(
+        load("fineweb-41M-12gb"), "RTX 4070", data="3.68B", now=datetime(2026, 3, 13, 9, 30)
+    )
     document = plan_document(made)
     IMAGES.mkdir(parents=True, exist_ok=True)
-    (IMAGES / "plan.svg").write_text(terminal(show(document, "terminal", "en", WIDTH, True, "utf-8")), encoding="utf-8")
+    (IMAGES / "plan.svg").write_text(
+        terminal(show(document, "terminal", "en", WIDTH, True, "utf-8")), encoding="utf-8"
+    )
     if not page(show(document, "html", "en"), IMAGES / "report.png"):
         print("no Chromium here: docs/images/report.png was left as it is", file=sys.stderr)
     demo = Path("onecard-demo/report.html")  # what `make demo` writes

@@ -9,8 +9,8 @@ from onecard.config import RunConfig, load
 from onecard.errors import UserError
 from onecard.facts import Device, find_gpu
 
-# The function takes the name of its room: `from onecard import plan` is the call, `onecard.plan.memory` still imports.
-from onecard.plan import RunPlan, plan
+# The function takes the name of its room: `from onecard import plan` is the call, `onecard.planner.memory` still imports.
+from onecard.planner import RunPlan, plan
 from onecard.version import __version__
 
 __all__ = ["Device", "RunConfig", "RunPlan", "UserError", "__version__", "find_gpu", "load", "plan"]

@@ -15,7 +15,15 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from onecard.units import show_bytes, show_count, show_date, show_duration, show_money, show_power, show_when
+from onecard.units import (
+    show_bytes,
+    show_count,
+    show_date,
+    show_duration,
+    show_money,
+    show_power,
+    show_when,
+)
 
 SHOW: dict[str, Callable[[Any], str]] = {
     "count": show_count,

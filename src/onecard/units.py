@@ -19,13 +19,38 @@ YEAR = 365 * DAY
 
 _COUNT_SUFFIX = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "bt": 1e9, "g": 1e9, "t": 1e12}
 _BYTE_SUFFIX = {
-    "": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
-    "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024**4, "k": KIB, "m": MIB, "g": GIB, "t": 1024**4,
-}  # fmt: skip
+    "": 1,
+    "b": 1,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1024**4,
+    "k": KIB,
+    "m": MIB,
+    "g": GIB,
+    "t": 1024**4,
+}
 _TIME_SUFFIX = {
-    "s": 1, "sec": 1, "m": MINUTE, "min": MINUTE, "h": HOUR, "hr": HOUR, "hour": HOUR, "hours": HOUR,
-    "d": DAY, "day": DAY, "days": DAY, "w": 7 * DAY, "y": YEAR, "year": YEAR, "years": YEAR,
-}  # fmt: skip
+    "s": 1,
+    "sec": 1,
+    "m": MINUTE,
+    "min": MINUTE,
+    "h": HOUR,
+    "hr": HOUR,
+    "hour": HOUR,
+    "hours": HOUR,
+    "d": DAY,
+    "day": DAY,
+    "days": DAY,
+    "w": 7 * DAY,
+    "y": YEAR,
+    "year": YEAR,
+    "years": YEAR,
+}
 
 _NUMBER = r"(\d+(?:[_,]\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?|\.\d+)"
 
@@ -44,8 +69,12 @@ def parse_count(text: str) -> int:
     500000
     """
     # "10BT" is how FineWeb's samples are named: ten billion tokens
-    value = _scaled(re.sub(r"\s*(tokens|token|tok|params|parameters)$", "", text.strip().lower()), _COUNT_SUFFIX,
-                    "a count", "3.7B, 350M or 20000")  # fmt: skip
+    value = _scaled(
+        re.sub(r"\s*(tokens|token|tok|params|parameters)$", "", text.strip().lower()),
+        _COUNT_SUFFIX,
+        "a count",
+        "3.7B, 350M or 20000",
+    )
     if not math.isfinite(value) or value > 1e18:
         raise UserError(f"{text!r} is too large a count", hint="write it like 3.7B")
     return round(value)
@@ -68,7 +97,9 @@ def parse_duration(text: str) -> float:
     total = 0.0
     for number, unit in pieces:
         if unit not in _TIME_SUFFIX:
-            raise UserError(f"{unit!r} is not a unit of time", hint="use s, m, h, d, w or y, as in 3h12m")
+            raise UserError(
+                f"{unit!r} is not a unit of time", hint="use s, m, h, d, w or y, as in 3h12m"
+            )
         total += float(re.sub("[_,]", "", number)) * _TIME_SUFFIX[unit]
     if not math.isfinite(total) or total > 1e4 * YEAR:
         raise UserError(f"{text!r} is too long a time", hint="write it like 20h or 1y")

@@ -16,7 +16,11 @@ from onecard.report import show
 from onecard.report.plan_view import plan_document
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if (found := shutil.which(name))),
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome", "chrome")
+        if (found := shutil.which(name))
+    ),
     None,
 )
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -37,8 +41,13 @@ PROBE = """<script>addEventListener("load", () => {
 def chromium(*words: str) -> str:
     assert CHROMIUM is not None
     sandbox = ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []
-    run = subprocess.run([CHROMIUM, "--headless", "--disable-gpu", "--hide-scrollbars", *sandbox, *words],
-                         capture_output=True, text=True, encoding="utf-8", timeout=120)  # fmt: skip
+    run = subprocess.run(
+        [CHROMIUM, "--headless", "--disable-gpu", "--hide-scrollbars", *sandbox, *words],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+    )
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout
 
@@ -68,7 +77,9 @@ def test_dark_is_dark(tmp_path: Path) -> None:
     path = page(tmp_path, "en")
     grounds = set()
     for scheme in ("0", "1"):
-        shown = chromium("--dump-dom", f"--blink-settings=preferredColorScheme={scheme}", path.as_uri())
+        shown = chromium(
+            "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}", path.as_uri()
+        )
         grounds |= set(re.findall(r'"ink":"(rgb[^"]*)"', shown))
     assert grounds == {"rgb(15, 19, 23)", "rgb(246, 247, 249)"}
 

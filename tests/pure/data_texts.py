@@ -10,8 +10,28 @@ import numpy as np
 import pytest
 
 CORPORA = Path(__file__).parents[3] / "shared" / "corpora"
-WORDS = ["the", "of", "and", "card", "token", "naïve", "東京", "run", "train", "loss", "écrit", "3.14", "\t—", "end,",
-         "shuffle;", "'quote'", "🙂", "line\nbreak", "", "two"]  # fmt: skip
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "card",
+    "token",
+    "naïve",
+    "東京",
+    "run",
+    "train",
+    "loss",
+    "écrit",
+    "3.14",
+    "\t—",
+    "end,",
+    "shuffle;",
+    "'quote'",
+    "🙂",
+    "line\nbreak",
+    "",
+    "two",
+]
 
 
 def corpus(name: str) -> Path:
@@ -25,14 +45,19 @@ def corpus(name: str) -> Path:
 def documents(count: int, seed: int = 0, words: int = 60) -> list[str]:
     """Different texts of a few hundred bytes, some of them empty-ish, some long."""
     rng = random.Random(seed)
-    out = [" ".join(rng.choices(WORDS, k=rng.randint(1, words))) + f" #{index}" for index in range(count)]
+    out = [
+        " ".join(rng.choices(WORDS, k=rng.randint(1, words))) + f" #{index}"
+        for index in range(count)
+    ]
     out[0] = "a literal <|endoftext|> stays text #0"
     return out
 
 
 def write_jsonl(path: Path, texts: list[str], **columns: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": text, **columns}) + "\n" for text in texts), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps({"text": text, **columns}) + "\n" for text in texts), encoding="utf-8"
+    )
     return path
 
 
@@ -41,7 +66,11 @@ def write_parquet(path: Path, texts: list[str], row_group: int = 100, **columns:
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"id": list(range(len(texts))), "text": texts, **columns}), path, row_group_size=row_group)
+    pq.write_table(
+        pa.table({"id": list(range(len(texts))), "text": texts, **columns}),
+        path,
+        row_group_size=row_group,
+    )
     return path
 
 
@@ -51,7 +80,9 @@ def digests(folder: Path) -> dict[str, str]:
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         content = path.read_bytes()
         if path.name == "manifest.json":
-            content = json.dumps({k: v for k, v in json.loads(content).items() if k != "created"}).encode()
+            content = json.dumps(
+                {k: v for k, v in json.loads(content).items() if k != "created"}
+            ).encode()
         found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
     return found
 

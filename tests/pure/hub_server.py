@@ -27,11 +27,15 @@ class Hub:
         self.blobs: dict[str, bytes] = {}
         self.asked: list[str] = []  # method and path of every request
         self.sent = 0  # bytes of content
-        self.fault: Callable[[str, str], Any] = lambda method, path: None  # what goes wrong with a request
+        self.fault: Callable[[str, str], Any] = lambda method, path: (
+            None
+        )  # what goes wrong with a request
 
     def commit(self, repo: str, files: dict[str, bytes], card: dict[str, Any] | None = None) -> str:
         sha = hashlib.sha1(
-            json.dumps([repo, sorted((p, hashlib.sha256(c).hexdigest()) for p, c in files.items())]).encode()
+            json.dumps(
+                [repo, sorted((p, hashlib.sha256(c).hexdigest()) for p, c in files.items())]
+            ).encode()
         ).hexdigest()
         self.commits[repo, sha] = files
         self.main[repo] = sha
@@ -57,7 +61,9 @@ class Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.store = self.url.replace("127.0.0.1", "localhost")  # another host, as the hub's content store is
+        self.store = self.url.replace(
+            "127.0.0.1", "localhost"
+        )  # another host, as the hub's content store is
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return self
 
@@ -67,7 +73,11 @@ class Hub:
 
     def downloads(self) -> list[str]:
         """The files whose content was asked for."""
-        names = {hashlib.sha256(c).hexdigest(): p for files in self.commits.values() for p, c in files.items()}
+        names = {
+            hashlib.sha256(c).hexdigest(): p
+            for files in self.commits.values()
+            for p, c in files.items()
+        }
         return [names[path.split("/")[-1]] for path in self.asked if path.startswith("GET /store/")]
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
@@ -93,7 +103,9 @@ class Hub:
         self, request: BaseHTTPRequestHandler, repo: str, revision: str | None
     ) -> tuple[str, dict[str, bytes]] | None:
         if repo not in self.main:
-            reply(request, 401, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+            reply(
+                request, 401, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"}
+            )
             return None
         sha = self.main[repo] if revision in (None, "main") else str(revision)
         if (repo, sha) not in self.commits:
@@ -103,8 +115,18 @@ class Hub:
 
     def _info(self, request: BaseHTTPRequestHandler, repo: str, revision: str | None) -> None:
         if at := self._at(request, repo, revision):
-            body = {"id": repo, "sha": at[0], "cardData": self.cards[repo], "siblings": [{"rfilename": p} for p in at[1]],
-                    "private": False, "gated": False, "disabled": False, "downloads": 0, "likes": 0, "tags": []}  # fmt: skip
+            body = {
+                "id": repo,
+                "sha": at[0],
+                "cardData": self.cards[repo],
+                "siblings": [{"rfilename": p} for p in at[1]],
+                "private": False,
+                "gated": False,
+                "disabled": False,
+                "downloads": 0,
+                "likes": 0,
+                "tags": [],
+            }
             reply(request, 200, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
     def _tree(self, request: BaseHTTPRequestHandler, repo: str, revision: str, root: str) -> None:
@@ -114,8 +136,15 @@ class Hub:
         for path, content in sorted(at[1].items()):
             if not root or path.startswith(root + "/"):
                 digest = hashlib.sha256(content).hexdigest()
-                entries.append({"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest(),
-                                "lfs": {"oid": digest, "size": len(content), "pointerSize": 134}})  # fmt: skip
+                entries.append(
+                    {
+                        "type": "file",
+                        "path": path,
+                        "size": len(content),
+                        "oid": hashlib.sha1(content).hexdigest(),
+                        "lfs": {"oid": digest, "size": len(content), "pointerSize": 134},
+                    }
+                )
         if not entries:
             reply(request, 404, b'{"error": "not found"}', {"X-Error-Code": "EntryNotFound"})
             return
@@ -128,15 +157,26 @@ class Hub:
             )
         reply(request, 200, json.dumps(entries[start : start + PAGE]).encode(), headers)
 
-    def _resolve(self, request: BaseHTTPRequestHandler, repo: str, revision: str, path: str) -> None:
+    def _resolve(
+        self, request: BaseHTTPRequestHandler, repo: str, revision: str, path: str
+    ) -> None:
         if not (at := self._at(request, repo, revision)):
             return
         if path not in at[1]:
             reply(request, 404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": at[0]})
             return
         digest = hashlib.sha256(at[1][path]).hexdigest()
-        reply(request, 302, b"", {"Location": f"{self.store}/store/{digest}", "X-Repo-Commit": at[0],
-                                  "X-Linked-Size": str(len(at[1][path])), "X-Linked-ETag": f'"{digest}"'})  # fmt: skip
+        reply(
+            request,
+            302,
+            b"",
+            {
+                "Location": f"{self.store}/store/{digest}",
+                "X-Repo-Commit": at[0],
+                "X-Linked-Size": str(len(at[1][path])),
+                "X-Linked-ETag": f'"{digest}"',
+            },
+        )
 
     def _content(self, request: BaseHTTPRequestHandler, digest: str, fault: Any) -> None:
         content = self.blobs[digest]
@@ -146,7 +186,11 @@ class Hub:
         body = content[start:]
         if fault == "short":  # a proxy that ends early and says so in the length
             body = body[: len(body) // 2]
-        headers = {"ETag": f'"{digest}"', "Content-Length": str(len(body)), "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{digest}"',
+            "Content-Length": str(len(body)),
+            "Accept-Ranges": "bytes",
+        }
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         request.send_response(206 if start else 200)
@@ -165,7 +209,9 @@ class Hub:
             self.sent += len(body)
 
 
-def reply(request: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+def reply(
+    request: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str] | None = None
+) -> None:
     request.send_response(status)
     for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
         request.send_header(name, value)

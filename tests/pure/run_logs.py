@@ -42,12 +42,31 @@ def between(points, step):
     known = sorted(points.items())
     for (a, first), (b, last) in pairwise(known):
         if a <= step <= b:
-            return first + (last - first) * (math.log1p(step) - math.log1p(a)) / (math.log1p(b) - math.log1p(a))
+            return first + (last - first) * (math.log1p(step) - math.log1p(a)) / (
+                math.log1p(b) - math.log1p(a)
+            )
     return known[-1][1]
 
 
-def nanogpt_log(width, lr, seconds, batch, accumulation, losses, steps, *, seed=1, log_interval=10, evals=500,
-                jitter=0.002, noise=0.03, header=True, compile_seconds=40.0, eval_seconds=25.0, end="\n"):  # fmt: skip
+def nanogpt_log(
+    width,
+    lr,
+    seconds,
+    batch,
+    accumulation,
+    losses,
+    steps,
+    *,
+    seed=1,
+    log_interval=10,
+    evals=500,
+    jitter=0.002,
+    noise=0.03,
+    header=True,
+    compile_seconds=40.0,
+    eval_seconds=25.0,
+    end="\n",
+):
     """A nanoGPT log whose median step and losses at the given points are known."""
     source = random.Random(seed)
     matrices = 12 * 12 * width**2 + 50304 * width
@@ -56,8 +75,17 @@ def nanogpt_log(width, lr, seconds, batch, accumulation, losses, steps, *, seed=
     count = matrices + norms
     lines = []
     if header:
-        lines += HEADER.format(log_interval=log_interval, accumulation=accumulation, batch=batch, width=width, lr=lr,
-                               tokens=tokens, params=count / 1e6, decayed=matrices + 1024 * width, kept=norms).splitlines()  # fmt: skip
+        lines += HEADER.format(
+            log_interval=log_interval,
+            accumulation=accumulation,
+            batch=batch,
+            width=width,
+            lr=lr,
+            tokens=tokens,
+            params=count / 1e6,
+            decayed=matrices + 1024 * width,
+            kept=norms,
+        ).splitlines()
     mfu = (6 * count + 12 * 12 * width * 1024) * tokens / seconds / 312e12
     running = -1.0
     for step in range(steps + 1):
@@ -74,7 +102,9 @@ def nanogpt_log(width, lr, seconds, batch, accumulation, losses, steps, *, seed=
                 now = mfu * seconds / time
                 running = now if running < 0 else 0.9 * running + 0.1 * now
             loss = between(losses, step) + source.gauss(0, noise)
-            lines.append(f"iter {step}: loss {loss:.4f}, time {time * 1000:.2f}ms, mfu {running * 100:.2f}%")
+            lines.append(
+                f"iter {step}: loss {loss:.4f}, time {time * 1000:.2f}ms, mfu {running * 100:.2f}%"
+            )
     return end.join(lines) + end
 
 

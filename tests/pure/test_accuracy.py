@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUNS, LOSSES, CURVES = (ROOT / "fit" / "data" / f"public_{name}.csv" for name in ("runs", "losses", "curves"))
+RUNS, LOSSES, CURVES = (
+    ROOT / "fit" / "data" / f"public_{name}.csv" for name in ("runs", "losses", "curves")
+)
 
 
 def bench(script: str, *words: object, code: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, ROOT / "bench" / script, *map(str, words)], capture_output=True, text=True, timeout=250
+        [sys.executable, ROOT / "bench" / script, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
@@ -31,7 +36,11 @@ def test_every_row_of_the_table_is_answered():
         assert set(row) >= {"id", "kind", "predicted", "low", "high", "measured", "skipped"}
         assert row["skipped"] or row["low"] <= row["predicted"] <= row["high"]
     assert set(found["families"]["runpod-gpt2-sweep"]) == {"memory", "time"}
-    assert found["time"]["median_abs_error"] < 0.10 < found["peers"]["single_mfu"]["time"]["median_abs_error"]
+    assert (
+        found["time"]["median_abs_error"]
+        < 0.10
+        < found["peers"]["single_mfu"]["time"]["median_abs_error"]
+    )
 
 
 def test_times_of_families_never_seen():
@@ -49,30 +58,71 @@ def test_losses_of_families_never_seen():
     assert found["trusted"]["mean_of_family_medians_nats"] <= 0.03
     assert 0.75 <= found["trusted"]["coverage"] <= 0.92
     for baseline in found["baselines"].values():
-        assert found["loss"]["mean_of_family_medians_nats"] < baseline["mean_of_family_medians_nats"]
+        assert (
+            found["loss"]["mean_of_family_medians_nats"] < baseline["mean_of_family_medians_nats"]
+        )
     assert found["curves"]["median_abs_error_nats"] < 0.06
 
 
 ROW = {
-    "id": "a", "source_family": "f", "gpu": "RTX 4070", "n_gpus": "1", "framework": "nanoGPT", "n_layer": "12", "n_head": "12",
-    "n_embd": "768", "vocab_size": "50304", "block_size": "1024", "micro_batch": "8", "grad_accum": "64",
-    "dtype": "bf16", "compile": "yes", "ms_per_iter": "9340", "peak_vram_gb": "8.1",
-}  # fmt: skip
+    "id": "a",
+    "source_family": "f",
+    "gpu": "RTX 4070",
+    "n_gpus": "1",
+    "framework": "nanoGPT",
+    "n_layer": "12",
+    "n_head": "12",
+    "n_embd": "768",
+    "vocab_size": "50304",
+    "block_size": "1024",
+    "micro_batch": "8",
+    "grad_accum": "64",
+    "dtype": "bf16",
+    "compile": "yes",
+    "ms_per_iter": "9340",
+    "peak_vram_gb": "8.1",
+}
 BAD = {
-    "unknown GPU": {"gpu": "RTX 9999"}, "no card": {"gpu": ""}, "ms_per_iter = 0": {"ms_per_iter": "0"},
-    "peak_vram_gb = -3": {"peak_vram_gb": "-3"}, "more than": {"peak_vram_gb": "500"}, "not a number": {"n_layer": "twelve"},
-    "not possible": {"n_embd": "-768"}, "not finite": {"micro_batch": "inf"}, "no n_layer": {"n_layer": ""},
-    "n_gpus": {"n_gpus": "-2"}, "n_head = 5000": {"n_head": "5000"}, "field larger": {"notes": "x" * 200_000},
-    "ms_per_iter = 1e+30": {"ms_per_iter": "1e30"}, "d_ff = -5": {"d_ff": "-5"}, "n_kv_head = 99": {"n_kv_head": "99"},
-    "grad_accum = 1e+09": {"grad_accum": "1e9"}, "no unit": {"ms_per_iter": "2.1 it/s"}, "lora": {"notes": "LoRA r=16"},
-    "8 experts": {"notes": "8 experts"}, "contradict": {"tokens_per_s": "9,999,999"},
-}  # fmt: skip
+    "unknown GPU": {"gpu": "RTX 9999"},
+    "no card": {"gpu": ""},
+    "ms_per_iter = 0": {"ms_per_iter": "0"},
+    "peak_vram_gb = -3": {"peak_vram_gb": "-3"},
+    "more than": {"peak_vram_gb": "500"},
+    "not a number": {"n_layer": "twelve"},
+    "not possible": {"n_embd": "-768"},
+    "not finite": {"micro_batch": "inf"},
+    "no n_layer": {"n_layer": ""},
+    "n_gpus": {"n_gpus": "-2"},
+    "n_head = 5000": {"n_head": "5000"},
+    "field larger": {"notes": "x" * 200_000},
+    "ms_per_iter = 1e+30": {"ms_per_iter": "1e30"},
+    "d_ff = -5": {"d_ff": "-5"},
+    "n_kv_head = 99": {"n_kv_head": "99"},
+    "grad_accum = 1e+09": {"grad_accum": "1e9"},
+    "no unit": {"ms_per_iter": "2.1 it/s"},
+    "lora": {"notes": "LoRA r=16"},
+    "8 experts": {"notes": "8 experts"},
+    "contradict": {"tokens_per_s": "9,999,999"},
+}
 
 
 def write(path: Path, rows: list[dict[str, str]], encoding: str = "utf-8") -> None:
     with path.open("w", newline="", encoding=encoding) as out:
-        table = csv.DictWriter(out, [*ROW, "notes", "optimizer", "flash_sdpa", "act_ckpt", "model", "parallelism", "d_ff",
-                                     "n_kv_head", "tokens_per_s"])  # fmt: skip
+        table = csv.DictWriter(
+            out,
+            [
+                *ROW,
+                "notes",
+                "optimizer",
+                "flash_sdpa",
+                "act_ckpt",
+                "model",
+                "parallelism",
+                "d_ff",
+                "n_kv_head",
+                "tokens_per_s",
+            ],
+        )
         table.writeheader()
         table.writerows(rows)
 
@@ -80,23 +130,60 @@ def write(path: Path, rows: list[dict[str, str]], encoding: str = "utf-8") -> No
 def test_words_that_strangers_write(tmp_path: Path):
     """None of these rows may be skipped, and each lands near the plain one where it says the same."""
     same = [
-        {"dtype": "bfloat16-mixed"}, {"dtype": "torch.bfloat16"}, {"dtype": "BF16"}, {"dtype": ""}, {"compile": "True"},
-        {"compile": "1"}, {"compile": "max-autotune"}, {"flash_sdpa": "FA2"}, {"flash_sdpa": "True"}, {"act_ckpt": "False"},
-        {"gpu": "NVIDIA GeForce RTX 4070"}, {"gpu": "1x RTX 4070 (desktop)"}, {"micro_batch": "8.0"}, {"vocab_size": "50,304"},
-        {"vocab_size": ""}, {"n_head": ""}, {"optimizer": "torch AdamW (fused)"}, {"n_gpus": ""}, {"grad_accum": "64 steps"},
-        {"compile": "?"}, {"flash_sdpa": "n/a"}, {"gpu": "my old RTX 4070"}, {"framework": "nanoGPT fork with output logging"},
-        {"framework": "nanoGPT, CUDA 12.1"}, {"peak_vram_gb": "8.1 by nvidia-smi"},
-        {"ms_per_iter": "9.34 s/iter"}, {"peak_vram_gb": "7725 MiB (peak)"}, {"grad_accum": "", "tokens_per_s": "56134"},
-        {"notes": "no dropout"}, {"notes": "without LoRA"},
-    ]  # fmt: skip
+        {"dtype": "bfloat16-mixed"},
+        {"dtype": "torch.bfloat16"},
+        {"dtype": "BF16"},
+        {"dtype": ""},
+        {"compile": "True"},
+        {"compile": "1"},
+        {"compile": "max-autotune"},
+        {"flash_sdpa": "FA2"},
+        {"flash_sdpa": "True"},
+        {"act_ckpt": "False"},
+        {"gpu": "NVIDIA GeForce RTX 4070"},
+        {"gpu": "1x RTX 4070 (desktop)"},
+        {"micro_batch": "8.0"},
+        {"vocab_size": "50,304"},
+        {"vocab_size": ""},
+        {"n_head": ""},
+        {"optimizer": "torch AdamW (fused)"},
+        {"n_gpus": ""},
+        {"grad_accum": "64 steps"},
+        {"compile": "?"},
+        {"flash_sdpa": "n/a"},
+        {"gpu": "my old RTX 4070"},
+        {"framework": "nanoGPT fork with output logging"},
+        {"framework": "nanoGPT, CUDA 12.1"},
+        {"peak_vram_gb": "8.1 by nvidia-smi"},
+        {"ms_per_iter": "9.34 s/iter"},
+        {"peak_vram_gb": "7725 MiB (peak)"},
+        {"grad_accum": "", "tokens_per_s": "56134"},
+        {"notes": "no dropout"},
+        {"notes": "without LoRA"},
+    ]
     other = [
-        {"dtype": "16-mixed"}, {"dtype": "fp32"}, {"dtype": "bf16-true"}, {"dtype": "FP8 (E4M3)"}, {"compile": "no"},
-        {"flash_sdpa": "eager"}, {"act_ckpt": "gradient checkpointing"}, {"optimizer": "paged_adamw_8bit"},
-        {"optimizer": "Adafactor"}, {"optimizer": "SGD"}, {"framework": "HF Trainer", "compile": ""}, {"framework": "minGPT"},
-        {"framework": "litgpt"}, {"framework": "modded-nanogpt"}, {"framework": "nanochat"}, {"framework": "llm.c"},
-        {"n_layer": "", "n_embd": "", "n_head": "", "model": "gpt2-medium", "micro_batch": "2"}, {"gpu": "T4", "dtype": "fp16"},
-        {"gpu": "8xH100", "n_gpus": "", "parallelism": "FSDP"}, {"gpu": "GTX 1080 Ti", "dtype": "fp32"}, {"peak_vram_gb": "~8.1 GB"},
-    ]  # fmt: skip
+        {"dtype": "16-mixed"},
+        {"dtype": "fp32"},
+        {"dtype": "bf16-true"},
+        {"dtype": "FP8 (E4M3)"},
+        {"compile": "no"},
+        {"flash_sdpa": "eager"},
+        {"act_ckpt": "gradient checkpointing"},
+        {"optimizer": "paged_adamw_8bit"},
+        {"optimizer": "Adafactor"},
+        {"optimizer": "SGD"},
+        {"framework": "HF Trainer", "compile": ""},
+        {"framework": "minGPT"},
+        {"framework": "litgpt"},
+        {"framework": "modded-nanogpt"},
+        {"framework": "nanochat"},
+        {"framework": "llm.c"},
+        {"n_layer": "", "n_embd": "", "n_head": "", "model": "gpt2-medium", "micro_batch": "2"},
+        {"gpu": "T4", "dtype": "fp16"},
+        {"gpu": "8xH100", "n_gpus": "", "parallelism": "FSDP"},
+        {"gpu": "GTX 1080 Ti", "dtype": "fp32"},
+        {"peak_vram_gb": "~8.1 GB"},
+    ]
     path = tmp_path / "runs.csv"
     rows = [ROW, *({**ROW, **change, "id": str(i)} for i, change in enumerate([*same, *other]))]
     for encoding in ("utf-8", "utf-16"):
@@ -111,15 +198,28 @@ def test_words_that_strangers_write(tmp_path: Path):
 
 def test_what_differs_in_words_only_is_predicted_alike(tmp_path: Path):
     pairs = [
-        ({"compile": "none"}, {"compile": "no"}), ({"compile": "not used"}, {"compile": "no"}),
-        ({"dtype": "fp32"}, {"dtype": "tf32"}), ({"framework": "PyTorch (llm.c train_gpt2.py)"}, {"framework": "PyTorch"}),
+        ({"compile": "none"}, {"compile": "no"}),
+        ({"compile": "not used"}, {"compile": "no"}),
+        ({"dtype": "fp32"}, {"dtype": "tf32"}),
+        ({"framework": "PyTorch (llm.c train_gpt2.py)"}, {"framework": "PyTorch"}),
         ({"framework": "HF Trainer + accelerate"}, {"framework": "HF transformers Trainer"}),
-        ({"n_gpus": "2"}, {"n_gpus": "2", "parallelism": "DDP"}), ({"gpu": "Colab T4"}, {"gpu": "T4"}),
+        ({"n_gpus": "2"}, {"n_gpus": "2", "parallelism": "DDP"}),
+        ({"gpu": "Colab T4"}, {"gpu": "T4"}),
         ({"gpu": "Mac Studio M2 Ultra"}, {"gpu": "M2 Ultra"}),
-        ({"framework": "PyTorch", "dtype": "fp32 (TF32 disabled)"}, {"framework": "PyTorch", "dtype": "fp32"}),
-    ]  # fmt: skip
+        (
+            {"framework": "PyTorch", "dtype": "fp32 (TF32 disabled)"},
+            {"framework": "PyTorch", "dtype": "fp32"},
+        ),
+    ]
     path = tmp_path / "runs.csv"
-    write(path, [{**ROW, **each, "id": f"{i}{j}"} for i, pair in enumerate(pairs) for j, each in enumerate(pair)])
+    write(
+        path,
+        [
+            {**ROW, **each, "id": f"{i}{j}"}
+            for i, pair in enumerate(pairs)
+            for j, each in enumerate(pair)
+        ],
+    )
     path.write_text(path.read_text().replace("id,source_family,gpu", "id, Source_Family, GPU", 1))
     found = json.loads(bench("accuracy.py", path, "--json"))["rows"]
     for first, second in zip(found[::4] + found[1::4], found[2::4] + found[3::4], strict=True):
@@ -131,7 +231,9 @@ def test_bad_rows_are_reported_and_the_good_ones_still_scored(reason: str, tmp_p
     path = tmp_path / "runs.csv"
     write(path, [ROW, {**ROW, **BAD[reason], "id": "bad"}, {**ROW, "id": "c"}])
     found = json.loads(bench("accuracy.py", path, "--json"))
-    assert any(row["id"] in ("bad", "row 2") and reason in (row["skipped"] or "") for row in found["rows"])
+    assert any(
+        row["id"] in ("bad", "row 2") and reason in (row["skipped"] or "") for row in found["rows"]
+    )
     assert all(row["predicted"] for row in found["rows"] if row["id"] == "c")
     assert all(row["predicted"] for row in found["rows"] if row["id"] == "a")
 
@@ -147,9 +249,14 @@ def test_a_file_that_is_no_table(tmp_path: Path):
 def test_bad_losses_are_reported(tmp_path: Path):
     path = tmp_path / "losses.csv"
     good = "a,f,fineweb,gpt2,12,12,768,gpt2-adamw,10,3.3"
-    lines = ["id,source_family,dataset,tokenizer,n_layer,n_head,n_embd,recipe,tokens_seen_b,loss_nats", good,
-             good.replace("3.3", "-1").replace("a,", "b,", 1), good.replace(",10,", ",0,").replace("a,", "c,", 1),
-             good.replace("fineweb", "secret").replace("a,", "d,", 1), good.replace("12,12", ",12").replace("a,", "e,", 1)]  # fmt: skip
+    lines = [
+        "id,source_family,dataset,tokenizer,n_layer,n_head,n_embd,recipe,tokens_seen_b,loss_nats",
+        good,
+        good.replace("3.3", "-1").replace("a,", "b,", 1),
+        good.replace(",10,", ",0,").replace("a,", "c,", 1),
+        good.replace("fineweb", "secret").replace("a,", "d,", 1),
+        good.replace("12,12", ",12").replace("a,", "e,", 1),
+    ]
     path.write_text("\n".join(lines))
     rows = {row["id"]: row for row in json.loads(bench("loss_accuracy.py", path, "--json"))["rows"]}
     assert rows["a"]["skipped"] is None

@@ -14,8 +14,8 @@ from onecard.cli import main
 from onecard.config import RunConfig
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
-from onecard.plan import calibration_file, plan
-from onecard.plan.calibration import (
+from onecard.planner import calibration_file, plan
+from onecard.planner.calibration import (
     PART_OF,
     RATES,
     Calibration,
@@ -28,7 +28,7 @@ from onecard.plan.calibration import (
     spread_of,
     work,
 )
-from onecard.plan.calibration_file import (
+from onecard.planner.calibration_file import (
     calibrations_folder,
     from_json,
     load_calibration,
@@ -36,25 +36,70 @@ from onecard.plan.calibration_file import (
     to_json,
     write_calibration,
 )
-from onecard.plan.speed import step_time, workload_time
-from onecard.plan.workload import Workload
+from onecard.planner.speed import step_time, workload_time
+from onecard.planner.workload import Workload
 
-SMALL = RunConfig(n_layer=2, n_head=4, n_embd=128, block_size=128, batch_size=4, gradient_accumulation_steps=1,
-                  vocab_size=512, compile=False)  # fmt: skip
-HINTS = {"blocks": 1e-11, "head": 1e-11, "attention": 3e-11, "layers": 2e-10, "logits": 2e-10, "fresh": 2e-10,
-         "weights": 2e-10, "kernels": 5e-6, "update": 2e-10, "step": 1e-4}  # fmt: skip
+SMALL = RunConfig(
+    n_layer=2,
+    n_head=4,
+    n_embd=128,
+    block_size=128,
+    batch_size=4,
+    gradient_accumulation_steps=1,
+    vocab_size=512,
+    compile=False,
+)
+HINTS = {
+    "blocks": 1e-11,
+    "head": 1e-11,
+    "attention": 3e-11,
+    "layers": 2e-10,
+    "logits": 2e-10,
+    "fresh": 2e-10,
+    "weights": 2e-10,
+    "kernels": 5e-6,
+    "update": 2e-10,
+    "step": 1e-4,
+}
 # What a made-up machine takes; the fit must find it from steps alone.
-TRUE = {"blocks": 7e-12, "head": 1.3e-11, "attention": 2e-11, "layers": 3e-10, "logits": 1e-10, "fresh": 4e-10,
-        "weights": 1e-10, "kernels": 4e-6, "update": 3e-10, "step": 3e-4}  # fmt: skip
+TRUE = {
+    "blocks": 7e-12,
+    "head": 1.3e-11,
+    "attention": 2e-11,
+    "layers": 3e-10,
+    "logits": 1e-10,
+    "fresh": 4e-10,
+    "weights": 1e-10,
+    "kernels": 4e-6,
+    "update": 3e-10,
+    "step": 3e-4,
+}
 
 
 def workloads():
-    shapes = [(2, 64, 64, 4, 1, 256), (6, 128, 128, 4, 1, 256), (2, 128, 128, 16, 1, 2048), (2, 256, 512, 2, 1, 256),
-              (4, 256, 128, 8, 1, 512), (3, 192, 64, 8, 2, 8192), (2, 384, 128, 8, 1, 2048), (6, 384, 64, 4, 1, 256),
-              (3, 512, 64, 4, 3, 512), (2, 128, 128, 4, 1, 50304), (4, 256, 64, 4, 1, 50304), (2, 384, 128, 4, 1, 50304)]  # fmt: skip
+    shapes = [
+        (2, 64, 64, 4, 1, 256),
+        (6, 128, 128, 4, 1, 256),
+        (2, 128, 128, 16, 1, 2048),
+        (2, 256, 512, 2, 1, 256),
+        (4, 256, 128, 8, 1, 512),
+        (3, 192, 64, 8, 2, 8192),
+        (2, 384, 128, 8, 1, 2048),
+        (6, 384, 64, 4, 1, 256),
+        (3, 512, 64, 4, 3, 512),
+        (2, 128, 128, 4, 1, 50304),
+        (4, 256, 64, 4, 1, 50304),
+        (2, 384, 128, 4, 1, 50304),
+    ]
     for layers, width, context, batch, accumulation, vocabulary in shapes:
-        config = SMALL.replace(n_layer=layers, n_embd=width, block_size=context, batch_size=batch,
-                               gradient_accumulation_steps=accumulation, vocab_size=vocabulary)  # fmt: skip
+        config = SMALL.replace(
+            n_layer=layers,
+            n_embd=width,
+            block_size=context,
+            batch_size=batch,
+            gradient_accumulation_steps=accumulation,
+            vocab_size=vocabulary,
+        )
         yield Workload.of(config, "float32")
 
 
@@ -70,17 +115,28 @@ def home(tmp_path, monkeypatch):
 def calibration(device=None, **changes) -> Calibration:
     device = device or cpu()
     made = Calibration(
-        device=device.name, memory_bytes=device.usable_bytes, torch="2.13.0", power_limit_watts=device.power_limit_watts,
-        date="2026-03-01T12:00:00+00:00", dtype="tf32", rates=dict.fromkeys(RATES, 1e10), host_seconds=0.0,
-        costs={"eager": fit_costs(OBSERVED, HINTS)}, spread={"eager": 0.05}, observations=tuple(OBSERVED),
-    )  # fmt: skip
+        device=device.name,
+        memory_bytes=device.usable_bytes,
+        torch="2.13.0",
+        power_limit_watts=device.power_limit_watts,
+        date="2026-03-01T12:00:00+00:00",
+        dtype="tf32",
+        rates=dict.fromkeys(RATES, 1e10),
+        host_seconds=0.0,
+        costs={"eager": fit_costs(OBSERVED, HINTS)},
+        spread={"eager": 0.05},
+        observations=tuple(OBSERVED),
+    )
     return dataclasses.replace(made, **changes)
 
 
 def test_the_fit_finds_the_machine_from_its_steps():
     costs = fit_costs(OBSERVED, HINTS)
-    unseen = [SMALL.replace(n_layer=3, n_embd=160, batch_size=6), SMALL.replace(n_embd=320, vocab_size=50304, batch_size=6),
-              SMALL.replace(n_layer=5, n_embd=320, block_size=256, vocab_size=4096)]  # fmt: skip
+    unseen = [
+        SMALL.replace(n_layer=3, n_embd=160, batch_size=6),
+        SMALL.replace(n_embd=320, vocab_size=50304, batch_size=6),
+        SMALL.replace(n_layer=5, n_embd=320, block_size=256, vocab_size=4096),
+    ]
     for config in unseen:
         w = Workload.of(config, "float32")
         assert predicted(w, costs) == pytest.approx(predicted(w, TRUE), rel=0.03)
@@ -89,14 +145,19 @@ def test_the_fit_finds_the_machine_from_its_steps():
 
 
 def test_one_disturbed_step_moves_little():
-    disturbed = [*OBSERVED[:4], dataclasses.replace(OBSERVED[4], seconds=1.3 * OBSERVED[4].seconds), *OBSERVED[5:]]
+    disturbed = [
+        *OBSERVED[:4],
+        dataclasses.replace(OBSERVED[4], seconds=1.3 * OBSERVED[4].seconds),
+        *OBSERVED[5:],
+    ]
     w = Workload.of(SMALL.replace(n_layer=3, n_embd=320), "float32")
     assert predicted(w, fit_costs(disturbed, HINTS)) == pytest.approx(predicted(w, TRUE), rel=0.12)
 
 
 def disturbed_by(factors):
     return [
-        dataclasses.replace(o, seconds=f * o.seconds) for o, f in zip(OBSERVED[: len(factors)], factors, strict=True)
+        dataclasses.replace(o, seconds=f * o.seconds)
+        for o, f in zip(OBSERVED[: len(factors)], factors, strict=True)
     ]
 
 
@@ -114,13 +175,19 @@ def test_a_disturbed_probe_is_admitted(capsys):
     (note,) = [note for note in planned.warnings if note.code == "calibration-disturbed"]
     assert "busy or throttled" in str(note)
     assert planned.time.step_seconds.high / planned.time.step_seconds.mid >= 0.999999 * (1 + spread)
-    assert not [note for note in plan(SMALL, "RTX 4070").warnings if note.code == "calibration-disturbed"]
+    assert not [
+        note for note in plan(SMALL, "RTX 4070").warnings if note.code == "calibration-disturbed"
+    ]
     assert main(["probe", "--show", "--device", "cpu"]) == 0
     assert "busy or throttled" in capsys.readouterr().err
 
 
 def test_a_quiet_probe_is_not_called_disturbed():
-    for factors in ([1.0] * 12, [1.05, 0.95] * 6, [1.0, 1.0, 1.9, 1.0, 1.0, 1.0]):  # one odd step is no news
+    for factors in (
+        [1.0] * 12,
+        [1.05, 0.95] * 6,
+        [1.0, 1.0, 1.9, 1.0, 1.0, 1.0],
+    ):  # one odd step is no news
         noise = disturbed_by(factors)
         known = calibration(costs={"eager": fit_costs(noise, HINTS)}, observations=tuple(noise))
         assert known.disturbed is None
@@ -135,14 +202,22 @@ def test_no_work_is_free_however_a_probe_came_out(seconds):
     assert min(fit_costs(noise, HINTS)[kind] / hint for kind, hint in HINTS.items()) > 0.049
 
 
-@given(st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=4, max_size=8), st.data())
+@given(
+    st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=4, max_size=8), st.data()
+)
 def test_non_negative_least_squares_is_the_least(rows, data):
-    rows = [*rows, [0.1, 0, 0], [0, 0.1, 0], [0, 0, 0.1]]  # as the fit's hints do: never without a unique answer
+    rows = [
+        *rows,
+        [0.1, 0, 0],
+        [0, 0.1, 0],
+        [0, 0, 0.1],
+    ]  # as the fit's hints do: never without a unique answer
     wanted = data.draw(st.lists(st.floats(-5, 5), min_size=len(rows), max_size=len(rows)))
 
     def miss(x):
         return sum(
-            (sum(a * b for a, b in zip(row, x, strict=True)) - y) ** 2 for row, y in zip(rows, wanted, strict=True)
+            (sum(a * b for a, b in zip(row, x, strict=True)) - y) ** 2
+            for row, y in zip(rows, wanted, strict=True)
         )
 
     found = non_negative_least_squares(rows, wanted)
@@ -190,18 +265,26 @@ def test_other_devices_and_circumstances_are_left_alone(monkeypatch):
     write_calibration(calibration())
     assert load_calibration(mine) is not None
     assert load_calibration(table) is None  # somebody's RTX 4070, not this one
-    for other in ({"power_limit_watts": 160.0}, {"usable_bytes": 16 * 2**30}, {"name": "RTX 4070 Ti"}):
+    for other in (
+        {"power_limit_watts": 160.0},
+        {"usable_bytes": 16 * 2**30},
+        {"name": "RTX 4070 Ti"},
+    ):
         assert load_calibration(dataclasses.replace(mine, **other)) is None
     assert plan(SMALL, "RTX 4070").time.basis == "fitted"
-    assert step_time(SMALL, mine, "float16", 1, load_calibration(mine)).basis == "fitted"  # a dtype never measured
+    assert (
+        step_time(SMALL, mine, "float16", 1, load_calibration(mine)).basis == "fitted"
+    )  # a dtype never measured
     monkeypatch.setattr(calibration_file, "torch_version", lambda: "2.14.0")
     assert load_calibration(mine) is None
 
 
 FOREIGN = {
-    "device": ("CPU, 96 cores", "CPU, 96 cores"), "torch": ("2.12.0", "torch 2.12.0"),
-    "power_limit_watts": (65.0, "65 W"), "memory_bytes": (2**50, "1024.00 TiB"),
-}  # fmt: skip
+    "device": ("CPU, 96 cores", "CPU, 96 cores"),
+    "torch": ("2.12.0", "torch 2.12.0"),
+    "power_limit_watts": (65.0, "65 W"),
+    "memory_bytes": (2**50, "1024.00 TiB"),
+}
 
 
 @pytest.mark.parametrize("key", FOREIGN)
@@ -213,7 +296,9 @@ def test_a_foreign_one_is_ignored_with_a_warning(key):
     (note,) = [note for note in planned.warnings if note.code == "calibration-ignored"]
     assert path.name in str(note)
     assert words in str(note)
-    assert not [note for note in plan(SMALL, "RTX 4070").warnings if note.code == "calibration-ignored"]
+    assert not [
+        note for note in plan(SMALL, "RTX 4070").warnings if note.code == "calibration-ignored"
+    ]
     write_calibration(calibration())  # beside a good one it is no news
     assert not [note for note in plan(SMALL, "cpu").warnings if note.code == "calibration-ignored"]
 
@@ -222,7 +307,11 @@ def damaged():
     good = to_json(calibration())
 
     def observed(**changes):
-        return {"observations": [{"workload": {**good["observations"][0]["workload"], **changes}, "seconds": 1.0}]}
+        return {
+            "observations": [
+                {"workload": {**good["observations"][0]["workload"], **changes}, "seconds": 1.0}
+            ]
+        }
 
     yield "not JSON", b"\x00\xff{"
     yield "empty", b""
@@ -267,7 +356,9 @@ def test_what_is_no_calibration_is_ignored_with_a_warning(name, content):
     assert planned.time.basis == "class"
     (note,) = [note for note in planned.warnings if note.code == "calibration-ignored"]
     assert "bad.json" in str(note)
-    assert not [note for note in plan(SMALL, "RTX 4070").warnings if note.code == "calibration-ignored"]
+    assert not [
+        note for note in plan(SMALL, "RTX 4070").warnings if note.code == "calibration-ignored"
+    ]
     write_calibration(calibration())  # a good one beside it is used all the same
     assert plan(SMALL, "cpu").time.basis == "measured"
     assert len(read_calibrations()) == 1
@@ -283,10 +374,31 @@ def places(content, path=()):
 
 GOOD = to_json(calibration(observations=tuple(OBSERVED[:2]), runs=(("eager", 1.1),)))
 HOSTILE = st.one_of(
-    st.sampled_from([0, -1, 1, 0.0, 1e-320, 1e-300, 1e-18, 1e18, 1e300, 10**400, float("nan"), float("inf"), True, None]),
-    st.sampled_from(["", "zzz", "\ud800", "\x1b[31m", "[/]", "none", "float16", [], [{}], {}, {"eager": 1}]),
-    st.floats(), st.integers(), st.text(max_size=5),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            0,
+            -1,
+            1,
+            0.0,
+            1e-320,
+            1e-300,
+            1e-18,
+            1e18,
+            1e300,
+            10**400,
+            float("nan"),
+            float("inf"),
+            True,
+            None,
+        ]
+    ),
+    st.sampled_from(
+        ["", "zzz", "\ud800", "\x1b[31m", "[/]", "none", "float16", [], [{}], {}, {"eager": 1}]
+    ),
+    st.floats(),
+    st.integers(),
+    st.text(max_size=5),
+)
 # what an observation may say beside its shape, for those that differ from their defaults alone are kept
 SETTINGS = [field.name for field in dataclasses.fields(Workload)]
 
@@ -308,23 +420,52 @@ def test_no_file_brings_a_plan_down(data):
             around[path[-1]] = data.draw(HOSTILE)
     calibrations_folder().mkdir(parents=True, exist_ok=True)
     (calibrations_folder() / "hostile.json").write_text(json.dumps(content), encoding="utf-8")
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
         assert main(["plan", "--gpu", "cpu", "--compile=False"]) == 0, err.getvalue()
         assert main(["probe", "--show", "--device", "cpu"]) in (0, 2), err.getvalue()
         planned = plan(SMALL, "cpu")
     assert "nan" not in out.getvalue().lower().split()
     ignored = any(note.code == "calibration-ignored" for note in planned.warnings)
-    assert ignored == (planned.time.basis != "measured") or content["dtype"] != "tf32"  # of a dtype not planned for
+    assert (
+        ignored == (planned.time.basis != "measured") or content["dtype"] != "tf32"
+    )  # of a dtype not planned for
 
 
-@given(st.sampled_from(["n_layer", "n_embd", "batch_size", "vocab_size", "block_size", "gradient_accumulation_steps"]),
-       st.integers(1, 12), st.integers(1, 8), st.integers(1, 16), st.integers(2, 60_000), st.booleans())  # fmt: skip
+@given(
+    st.sampled_from(
+        [
+            "n_layer",
+            "n_embd",
+            "batch_size",
+            "vocab_size",
+            "block_size",
+            "gradient_accumulation_steps",
+        ]
+    ),
+    st.integers(1, 12),
+    st.integers(1, 8),
+    st.integers(1, 16),
+    st.integers(2, 60_000),
+    st.booleans(),
+)
 def test_everything_still_grows(key, layers, heads, batch, vocabulary, compiled):
-    config = SMALL.replace(n_layer=layers, n_head=heads, n_embd=32 * heads, batch_size=batch, vocab_size=vocabulary * 8,
-                           compile=compiled)  # fmt: skip
+    config = SMALL.replace(
+        n_layer=layers,
+        n_head=heads,
+        n_embd=32 * heads,
+        batch_size=batch,
+        vocab_size=vocabulary * 8,
+        compile=compiled,
+    )
     more = config.replace(**{key: getattr(config, key) * 2})
     known, device = calibration(), cpu()
-    small, large = (workload_time(Workload.of(each, "float32"), device, known).seconds for each in (config, more))
+    small, large = (
+        workload_time(Workload.of(each, "float32"), device, known).seconds
+        for each in (config, more)
+    )
     assert small.mid < large.mid
     assert small.low < small.mid < small.high
 
@@ -346,7 +487,10 @@ def test_a_finished_run_moves_the_prediction_toward_it():
     for odd in (100 * before, before / 100, 0.0, float("nan")):
         assert refine(known, SMALL, odd) == known
     assert refine(known, SMALL.replace(dtype="bfloat16"), before) == known
-    assert [mode for mode, _ in refine(known, SMALL.replace(compile=True), before).runs] in (["compiled"], [])
+    assert [mode for mode, _ in refine(known, SMALL.replace(compile=True), before).runs] in (
+        ["compiled"],
+        [],
+    )
 
 
 def test_every_kind_of_work_is_a_part_of_the_step():

@@ -16,7 +16,9 @@ def year(model, **options):
 
 def ratio(answer, kind, delivery, name=""):
     return next(
-        n.ratios[delivery] for n in answer.compute.readings if n.reading.kind == kind and name in n.reading.name
+        n.ratios[delivery]
+        for n in answer.compute.readings
+        if n.reading.kind == kind and name in n.reading.name
     )
 
 
@@ -33,7 +35,9 @@ def test_gpt2_xl_on_ten_billion_tokens():
     assert answer.compute.needed_flops == pytest.approx(9.35e19, rel=0.001)
     # the note's 12.7 takes N = 1.5 B, 9e19; with the true parameters it is 12.2
     assert ratio(answer, "asked", "float32_peak") == pytest.approx(12.2, abs=0.05)
-    assert ratio(answer, "asked", "float32_peak") * answer.params / 1.5e9 == pytest.approx(12.7, rel=0.01)
+    assert ratio(answer, "asked", "float32_peak") * answer.params / 1.5e9 == pytest.approx(
+        12.7, rel=0.01
+    )
     assert answer.compute.ratio == ratio(answer, "asked", "tensor_peak")
     assert answer.memory.plain_bytes / GIB == pytest.approx(29.5, abs=0.1)
     assert answer.memory.card_bytes < 12 * GIB
@@ -64,7 +68,9 @@ def test_unpublished_tokens_are_a_range():
     assert any(note.code == "unpublished" for note in year("gpt2-xl").notes)
 
 
-@pytest.mark.parametrize(("text", "layers", "width"), [("gpt2", 12, 768), ("350M", 24, 1024), ("1.5B", 48, 1600)])
+@pytest.mark.parametrize(
+    ("text", "layers", "width"), [("gpt2", 12, 768), ("350M", 24, 1024), ("1.5B", 48, 1600)]
+)
 def test_models_by_name_and_by_size(text, layers, width):
     model = named_model(text)
     assert (model.config.n_layer, model.config.n_embd) == (layers, width)
@@ -163,7 +169,9 @@ def test_mistakes_are_one_sentence_and_a_hint(capsys, words, said):
     assert not out
 
 
-@pytest.mark.parametrize("words", [["gpt2"], ["gpt2-xl", "--utilization", "0.9"], ["70B", "--gpus", "4"]])
+@pytest.mark.parametrize(
+    "words", [["gpt2"], ["gpt2-xl", "--utilization", "0.9"], ["70B", "--gpus", "4"]]
+)
 def test_every_view_is_shown(capsys, words):
     for form in ([], ["--markdown"], ["--html"], ["--json"]):
         assert main(["can", *words, "--gpu", "RTX 4070", "--lang", "en", *form]) == 0

@@ -12,7 +12,11 @@ from onecard.cli import VERBS, main, parser_of
 
 def onecard(*words, **kwargs):
     return subprocess.run(
-        [sys.executable, "-m", "onecard", *words], capture_output=True, text=True, check=False, **kwargs
+        [sys.executable, "-m", "onecard", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        **kwargs,
     )
 
 
@@ -87,7 +91,13 @@ def test_clean_in_a_pipe_and_with_a_reader_that_goes_away():
 
 
 def test_an_ascii_terminal_still_shows_everything():
-    shown = onecard("plan", "gpt2", "--gpu", "RTX 4070", env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"})
+    shown = onecard(
+        "plan",
+        "gpt2",
+        "--gpu",
+        "RTX 4070",
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},
+    )
     assert shown.returncode == 0
     assert "GiB" in shown.stdout
 
@@ -127,12 +137,18 @@ def test_parsers_take_no_abbreviations():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell's >&- is of Unix")
-@pytest.mark.parametrize("words", ["plan gpt2 --gpu 4070", "plan gpt2 --gpu 4070 --json", "gpus 4070"])
+@pytest.mark.parametrize(
+    "words", ["plan gpt2 --gpu 4070", "plan gpt2 --gpu 4070 --json", "gpus 4070"]
+)
 def test_closed_and_full_outputs(words):
     command = f"{sys.executable} -m onecard {words}"
-    closed = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True, check=False)
+    closed = subprocess.run(
+        f"{command} >&-", shell=True, capture_output=True, text=True, check=False
+    )
     assert (closed.returncode, closed.stderr) == (0, "")
     if Path("/dev/full").exists():
-        full = subprocess.run(f"{command} >/dev/full", shell=True, capture_output=True, text=True, check=False)
+        full = subprocess.run(
+            f"{command} >/dev/full", shell=True, capture_output=True, text=True, check=False
+        )
         assert full.returncode == 1
         assert full.stderr.startswith("onecard: No space left")

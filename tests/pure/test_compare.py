@@ -36,10 +36,15 @@ def test_the_worked_example_gives_the_right_figures(worked):
     assert (small["params_nanogpt"], wide["params_nanogpt"]) == (40_560_000, 123_587_328)
     assert (small["tokens_per_step"], wide["tokens_per_step"]) == (524_288, 524_288)
     assert (small["step_seconds"], wide["step_seconds"]) == (3.9, 9.34)
-    assert (round(small["tokens_per_second"]), round(wide["tokens_per_second"])) == (134_433, 56_134)
+    assert (round(small["tokens_per_second"]), round(wide["tokens_per_second"])) == (
+        134_433,
+        56_134,
+    )
     assert (round(small["tflops"], 1), round(wide["tflops"], 1)) == (40.3, 48.0)
     assert (round(small["mfu_card"], 2), round(wide["mfu_card"], 2)) == (0.69, 0.82)
-    assert small["mfu_printed"] == pytest.approx(0.129, abs=0.004)  # its running mean sags after evaluations
+    assert small["mfu_printed"] == pytest.approx(
+        0.129, abs=0.004
+    )  # its running mean sags after evaluations
     assert wide["mfu_printed"] == pytest.approx(0.154, abs=0.004)
     assert (small["final_loss"], wide["final_loss"]) == (4.4593, 5.5194)
     assert small["seconds"] == pytest.approx(3900, rel=0.001)
@@ -50,10 +55,20 @@ def test_the_worked_example_is_explained_rightly(worked):
     (row,) = said["at_equal"]["steps"]
     assert (row["at"], row["losses"], row["winner"]) == (500, [5.5328, 5.5194], None)
     assert said["winners"] | {"projected_loss": None} == {
-        "tokens_per_second": "small", "mfu_card": "wide", "equal_steps": None, "equal_tokens": None,
-        "equal_hours": "small", "equal_flops": "small", "projected_loss": None, "loss": "small"}  # fmt: skip
+        "tokens_per_second": "small",
+        "mfu_card": "wide",
+        "equal_steps": None,
+        "equal_tokens": None,
+        "equal_hours": "small",
+        "equal_flops": "small",
+        "projected_loss": None,
+        "loss": "small",
+    }
     text = {finding["rule"]: finding["text"] for finding in said["findings"]}
-    assert "2.4 times fewer tokens a second: each token is 2.85 times the FLOPs" in text["mfu-is-not-speed"]
+    assert (
+        "2.4 times fewer tokens a second: each token is 2.85 times the FLOPs"
+        in text["mfu-is-not-speed"]
+    )
     assert "82.3% against 69.2%" in text["mfu-is-not-speed"]
     assert "2.4 times as long for 2.85 times the FLOPs" in text["larger-is-slower"]
     assert "did not raise its MFU: its larger model did" in text["micro-batch-and-mfu"]
@@ -63,15 +78,21 @@ def test_the_worked_example_is_explained_rightly(worked):
     assert "small is ahead" in text["hours-decide"]
     assert "312 TFLOPS" in text["mfu-against-a100"]
     changed = {difference["key"]: difference["values"] for difference in said["differences"]}
-    assert changed == {"batch_size": [16, 8], "gradient_accumulation_steps": [32, 64], "n_embd": [384, 768],
-                       "learning_rate": [1e-3, 3e-4]}  # fmt: skip
+    assert changed == {
+        "batch_size": [16, 8],
+        "gradient_accumulation_steps": [32, 64],
+        "n_embd": [384, 768],
+        "learning_rate": [1e-3, 3e-4],
+    }
 
 
 def test_equal_hours_take_the_faster_runs_extra_steps_into_account(worked):
     row = worked.to_json()["at_equal"]["hours"][-1]
     assert row["at"] == pytest.approx(3900 / 3600, rel=0.01)
     assert row["losses"][0] == pytest.approx(4.46, abs=0.04)  # step 1000
-    assert row["losses"][1] == pytest.approx(10.9 - 5.3806 * math.log1p(417.6) / math.log1p(500), abs=0.05)
+    assert row["losses"][1] == pytest.approx(
+        10.9 - 5.3806 * math.log1p(417.6) / math.log1p(500), abs=0.05
+    )
 
 
 @pytest.mark.parametrize("lang", ["en", "es", "hi"])
@@ -82,7 +103,11 @@ def test_the_worked_example_in_every_language_and_form(tmp_path, capsys, lang, h
     logs = [str(tmp_path / "small.log"), str(tmp_path / "wide.log")]
     assert main(["compare", *logs, "--gpu", "4070", "--lang", lang, *how]) == 0
     shown = capsys.readouterr().out
-    figure = {"en": ("40.3", "5.5328", "2.85"), "es": ("40,3", "5,5328", "2,85"), "hi": ("40.3", "5.5328", "2.85")}
+    figure = {
+        "en": ("40.3", "5.5328", "2.85"),
+        "es": ("40,3", "5,5328", "2,85"),
+        "hi": ("40.3", "5.5328", "2.85"),
+    }
     for part in figure[lang]:
         assert part in shown
     words = {"en": "uses the card better", "es": "aprovecha mejor la tarjeta", "hi": "कार्ड का बेहतर"}
@@ -95,8 +120,17 @@ def test_json_has_what_is_promised(tmp_path, capsys):
     (tmp_path / "a.log").write_text(small_run() + wide_run())  # two runs in one file, named alone
     assert main(["compare", str(tmp_path / "a.log"), "--gpu", "4070", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    for key in ("name", "params_nanogpt", "tokens_per_step", "step_seconds", "tokens_per_second", "tflops", "mfu_card",
-                "mfu_printed", "final_loss"):  # fmt: skip
+    for key in (
+        "name",
+        "params_nanogpt",
+        "tokens_per_step",
+        "step_seconds",
+        "tokens_per_second",
+        "tflops",
+        "mfu_card",
+        "mfu_printed",
+        "final_loss",
+    ):
         assert all(key in run for run in said["runs"])
     assert set(said["at_equal"]) == {"steps", "tokens", "hours", "flops"}
     assert all({"rule", "text", "evidence"} <= set(finding) for finding in said["findings"])
@@ -107,7 +141,9 @@ def test_json_has_what_is_promised(tmp_path, capsys):
 def test_explain_shows_how_the_figures_are_worked_out(tmp_path, capsys):
     (tmp_path / "a.log").write_text(small_run() + wide_run())
     for verb in ("compare", "explain"):
-        assert main([verb, str(tmp_path / "a.log"), "--gpu", "4070", "--explain", "--markdown"]) == 0
+        assert (
+            main([verb, str(tmp_path / "a.log"), "--gpu", "4070", "--explain", "--markdown"]) == 0
+        )
         assert "PaLM, appendix B" in capsys.readouterr().out
 
 
@@ -136,19 +172,30 @@ def test_noise_is_no_victory_and_a_real_lead_is_one():
 
 
 def test_who_leads_can_depend_on_where_one_looks():
-    fast = of(nanogpt_log(384, 1e-3, 3.9, 16, 32, {1: 10.0, 500: 5.0, 1000: 4.9}, 1000, evals=0), "fast")
-    late = of(nanogpt_log(384, 3e-4, 3.9, 16, 32, {1: 10.0, 500: 5.6, 1000: 4.4}, 1000, evals=0), "late")
+    fast = of(
+        nanogpt_log(384, 1e-3, 3.9, 16, 32, {1: 10.0, 500: 5.0, 1000: 4.9}, 1000, evals=0), "fast"
+    )
+    late = of(
+        nanogpt_log(384, 3e-4, 3.9, 16, 32, {1: 10.0, 500: 5.6, 1000: 4.4}, 1000, evals=0), "late"
+    )
     assert compare([fast, late]).winners["equal_steps"] == "it depends"
 
 
 def char_level(text):
-    return text.replace("defaulting to vocab_size of GPT-2 to 50304 (50257 rounded up for efficiency)",
-                        "found vocab_size = 65 (inside data/shakespeare_char/meta.pkl)")  # fmt: skip
+    return text.replace(
+        "defaulting to vocab_size of GPT-2 to 50304 (50257 rounded up for efficiency)",
+        "found vocab_size = 65 (inside data/shakespeare_char/meta.pkl)",
+    )
 
 
 def test_different_tokenizers_do_not_compare():
     chars = nanogpt_log(384, 1e-3, 3.9, 16, 32, {0: 4.2, 500: 1.5, 1000: 1.4}, 1000)
-    chars = char_level(chars).replace("40.56M", "21.31M").replace("num decayed", "x").replace("num non-decayed", "x")
+    chars = (
+        char_level(chars)
+        .replace("40.56M", "21.31M")
+        .replace("num decayed", "x")
+        .replace("num non-decayed", "x")
+    )
     c = compare([of(small_run(), "gpt2"), of(chars, "chars")])
     assert c.comparable.code == "tokenizers-differ"
     assert c.at_equal == {"steps": [], "tokens": [], "hours": [], "flops": []}
@@ -161,7 +208,10 @@ def test_different_tokenizers_compare_in_bits_per_byte_where_both_have_them():
     runs = []
     for name, vocab, bits in (("one", 65, 1.5), ("two", 50304, 1.2)):
         f = of(small_run(evals=0), name)
-        f.run.evals = [type(e)(e.step, bits_per_byte=bits + 100 / (e.step + 100)) for e in of(small_run()).run.evals]
+        f.run.evals = [
+            type(e)(e.step, bits_per_byte=bits + 100 / (e.step + 100))
+            for e in of(small_run()).run.evals
+        ]
         f.final_bits_per_byte = f.run.evals[-1].bits_per_byte
         f.config = f.config.replace(vocab_size=vocab)
         runs.append(f)
@@ -202,13 +252,18 @@ def test_a_config_that_contradicts_its_log_is_shown_not_believed():
     ):
         f = of(damaged)
         assert problem in [note.code for note in f.problems]
-        assert f.tokens_per_step in (None, 524_288)  # the printed MFU tells which of the two is right
+        assert f.tokens_per_step in (
+            None,
+            524_288,
+        )  # the printed MFU tells which of the two is right
         assert f.mfu_card is None or f.mfu_card == pytest.approx(0.69, abs=0.02)
 
 
 def test_several_cards_are_inferred_from_the_printed_mfu():
     text = small_run()
-    lines = [line if not line.startswith("iter") else _mfu_over(line, 4) for line in text.splitlines()]
+    lines = [
+        line if not line.startswith("iter") else _mfu_over(line, 4) for line in text.splitlines()
+    ]
     f = of("\n".join(lines))
     assert (f.gpus, "gpus" in f.inferred) == (4, True)
     assert f.mfu_card == pytest.approx(0.69 / 4, abs=0.01)
@@ -223,7 +278,9 @@ def test_unknown_card_and_wrong_options(tmp_path, capsys):
     (tmp_path / "a.log").write_text(small_run())
     log = str(tmp_path / "a.log")
     assert main(["compare", log, log, "--gpu", "RTX 4071"]) == 2
-    assert main(["compare", log, log, "--config", "x.py", "--config", "y.py", "--config", "z.py"]) == 2
+    assert (
+        main(["compare", log, log, "--config", "x.py", "--config", "y.py", "--config", "z.py"]) == 2
+    )
     assert main(["compare", "-", "-"]) == 2
     assert main(["compare", log, log, "--n_layr=3"]) == 2
     assert "Traceback" not in capsys.readouterr().err

@@ -34,8 +34,17 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
 def test_defaults_are_nanogpts():
     config = RunConfig()
     assert (config.n_layer, config.n_head, config.n_embd, config.block_size) == (12, 12, 768, 1024)
-    assert (config.batch_size, config.gradient_accumulation_steps, config.max_iters) == (12, 40, 600_000)
-    assert (config.learning_rate, config.min_lr, config.warmup_iters, config.beta2) == (6e-4, 6e-5, 2000, 0.95)
+    assert (config.batch_size, config.gradient_accumulation_steps, config.max_iters) == (
+        12,
+        40,
+        600_000,
+    )
+    assert (config.learning_rate, config.min_lr, config.warmup_iters, config.beta2) == (
+        6e-4,
+        6e-5,
+        2000,
+        0.95,
+    )
     assert config.dropout == 0.0
     assert config.bias is False
 
@@ -93,10 +102,17 @@ def test_nothing_is_executed(tmp_path):
 @pytest.mark.parametrize(("write", "suffix"), [(to_toml, ".toml"), (to_nanogpt, ".py")])
 def test_presets_survive_both_formats(tmp_path, preset, write, suffix):
     config = load(preset)
-    assert load(written(tmp_path, "c" + suffix, write(config, head="a\nb", comments={"n_layer": "why"}))) == config
+    assert (
+        load(
+            written(tmp_path, "c" + suffix, write(config, head="a\nb", comments={"n_layer": "why"}))
+        )
+        == config
+    )
 
 
-TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1, max_size=30)
+TEXT = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1, max_size=30
+)
 
 
 @given(
@@ -119,8 +135,16 @@ def test_any_config_survives_both_formats(tmp_path_factory, **values):
 
 
 def test_overrides_in_both_spellings():
-    config = load("gpt2", ["--n_layer=6", "batch_size=4", "--compile=False", "--learning_rate=1", "out_dir=here"])
-    assert (config.n_layer, config.batch_size, config.compile, config.out_dir) == (6, 4, False, "here")
+    config = load(
+        "gpt2",
+        ["--n_layer=6", "batch_size=4", "--compile=False", "--learning_rate=1", "out_dir=here"],
+    )
+    assert (config.n_layer, config.batch_size, config.compile, config.out_dir) == (
+        6,
+        4,
+        False,
+        "here",
+    )
     assert config.learning_rate == 1.0
     assert isinstance(config.learning_rate, float)
 
@@ -137,7 +161,12 @@ def test_a_shorter_run_takes_its_schedule_along():
 
 def test_init_from_brings_the_released_shape():
     config = load("finetune_shakespeare")
-    assert (config.n_layer, config.n_embd, config.bias, config.vocab_size) == (48, 1600, True, 50257)
+    assert (config.n_layer, config.n_embd, config.bias, config.vocab_size) == (
+        48,
+        1600,
+        True,
+        50257,
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,9 +240,17 @@ def test_any_text_is_read_or_refused(source):
 
 def test_a_recipe_brings_its_optimizer_and_a_file_may_overrule_it(tmp_path):
     modern = load("train_shakespeare_char", ["recipe=modern"])
-    assert (modern.optimizer, modern.learning_rate, modern.tied, modern.warmup_iters) == ("muon", 0.02, False, 0)
+    assert (modern.optimizer, modern.learning_rate, modern.tied, modern.warmup_iters) == (
+        "muon",
+        0.02,
+        False,
+        0,
+    )
     assert modern.batch_size == 64  # the file's own, where the recipe says nothing
-    assert load("train_shakespeare_char", ["recipe=modern", "learning_rate=0.01"]).learning_rate == 0.01
+    assert (
+        load("train_shakespeare_char", ["recipe=modern", "learning_rate=0.01"]).learning_rate
+        == 0.01
+    )
     assert load("train_shakespeare_char", ["recipe=gpt2"]) == load("train_shakespeare_char")
     file = tmp_path / "mine.toml"
     file.write_text('recipe = "modern"\ntied = true\n')
@@ -242,7 +279,8 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("GPT2", "gpt2"), ("./gpt2-xxl", "gpt2-xl"), ("", "preset"), ("  ", "preset")]
+    ("name", "hint"),
+    [("GPT2", "gpt2"), ("./gpt2-xxl", "gpt2-xl"), ("", "preset"), ("  ", "preset")],
 )
 def test_names_that_are_nearly_presets(name, hint):
     with pytest.raises(UserError) as caught:
@@ -257,7 +295,8 @@ def test_a_stray_word_is_not_taken_for_a_key():
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"), [("fp16", "float16"), ("half", "float16"), ("bf16", "bfloat16"), ("FP32", "float32")]
+    ("asked", "meant"),
+    [("fp16", "float16"), ("half", "float16"), ("bf16", "bfloat16"), ("FP32", "float32")],
 )
 def test_short_names_of_dtypes_are_understood_in_the_hint(asked, meant):
     with pytest.raises(UserError) as error:

@@ -91,12 +91,21 @@ def test_empty_files(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"")
     refused(tmp_path / "x.parquet", tmp_path / "out-p", "not a whole parquet")
     write_parquet(tmp_path / "none.parquet", [])
-    refused(tmp_path / "none.parquet", tmp_path / "out-n", r"column 'text' is null, not text|no document to take")
+    refused(
+        tmp_path / "none.parquet",
+        tmp_path / "out-n",
+        r"column 'text' is null, not text|no document to take",
+    )
 
 
 def test_missing_and_odd_columns(tmp_path: Path) -> None:
     source = write_parquet(tmp_path / "x.parquet", documents(10))
-    assert "id" in refused(source, tmp_path / "a", "no column 'body'; it has id, text", column="body").message
+    assert (
+        "id"
+        in refused(
+            source, tmp_path / "a", "no column 'body'; it has id, text", column="body"
+        ).message
+    )
     refused(source, tmp_path / "b", "column 'id' is int64, not text", column="id")
     refused(source, tmp_path / "c", "no column 'language'", language="en")
     lines = write_jsonl(tmp_path / "x.jsonl", documents(10), number=3)
@@ -128,10 +137,13 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
         prepare(["hf:nonsense"], tmp_path / "out")
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="needs root to become a user without rights")
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0,
+    reason="needs root to become a user without rights",
+)
 def test_folders_without_rights() -> None:
     """As nobody: root may read everything."""
-    import onecard.data.pipeline  # noqa: F401 — loaded before the rights are dropped
+    import onecard.data.preparation.pipeline  # noqa: F401 — loaded before the rights are dropped
 
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
@@ -161,16 +173,23 @@ def test_folders_without_rights() -> None:
 def test_options_that_cannot_be(tmp_path: Path) -> None:
     source = str(write_jsonl(tmp_path / "x.jsonl", documents(5)))
     for options, said in (
-        ({"tokenizer": "gpt5"}, "unknown tokeniser"), ({"tokenizer": "bpe"}, "unknown tokeniser"), ({"tokenizer": "bpe:70000"}, "cannot be made"),
-        ({"tokenizer": "bpe:x"}, "cannot be made"), ({"val_fraction": 1.0}, "cannot be"), ({"val_fraction": -0.1}, "cannot be"),
-        ({"tokens": 0}, "at least 1"), ({"shard_tokens": 0}, "cannot be"),
-    ):  # fmt: skip
+        ({"tokenizer": "gpt5"}, "unknown tokeniser"),
+        ({"tokenizer": "bpe"}, "unknown tokeniser"),
+        ({"tokenizer": "bpe:70000"}, "cannot be made"),
+        ({"tokenizer": "bpe:x"}, "cannot be made"),
+        ({"val_fraction": 1.0}, "cannot be"),
+        ({"val_fraction": -0.1}, "cannot be"),
+        ({"tokens": 0}, "at least 1"),
+        ({"shard_tokens": 0}, "cannot be"),
+    ):
         with pytest.raises(UserError, match=said):
             prepare([source], tmp_path / "out", **options)
 
 
-def test_input_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onecard.data import pipeline
+def test_input_that_changes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onecard.data.preparation import pipeline
 
     source = write_jsonl(tmp_path / "x.jsonl", documents(50))
     lay_out = pipeline.lay_out
@@ -183,7 +202,9 @@ def test_input_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest
     refused(source, tmp_path / "out", "has changed while it was read")
 
 
-def test_too_little_disk_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_is_refused_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_jsonl(tmp_path / "x.jsonl", documents(50))
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
@@ -195,15 +216,26 @@ def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
     """A file system of a few megabytes."""
     where = tmp_path / "disk"
     where.mkdir()
-    if sys.platform != "linux" or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", where], capture_output=True, check=False).returncode:  # fmt: skip
+    if (
+        sys.platform != "linux"
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", where],
+            capture_output=True,
+            check=False,
+        ).returncode
+    ):
         pytest.skip("a small file system cannot be mounted here")
     yield where
     subprocess.run(["umount", "-l", where], check=False)
 
 
-def test_a_disk_that_fills(small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_parquet(tmp_path / "x.parquet", documents(6000, 1, 300), row_group=500)
-    monkeypatch.setattr("onecard.data.pipeline.check_disk", lambda *_: None)  # as when someone else fills it meanwhile
+    monkeypatch.setattr(
+        "onecard.data.preparation.pipeline.check_disk", lambda *_: None
+    )  # as when someone else fills it meanwhile
     out = small_disk / "out"
     with pytest.raises(RunFailure, match="disk is full") as caught:
         prepare([str(source)], out, workers=2, tokenizer="bytes")
@@ -214,5 +246,7 @@ def test_a_disk_that_fills(small_disk: Path, tmp_path: Path, monkeypatch: pytest
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
     prepare([str(source)], out, workers=1, tokenizer="bytes")
     plain = prepare([str(source)], tmp_path / "plain", workers=1, tokenizer="bytes")
-    assert [s["sha256"] for s in plain.splits["train"]["shards"]] == [s["sha256"] for s in open_dataset(out).manifest["splits"]["train"]["shards"]]  # fmt: skip
+    assert [s["sha256"] for s in plain.splits["train"]["shards"]] == [
+        s["sha256"] for s in open_dataset(out).manifest["splits"]["train"]["shards"]
+    ]
     assert documents_in(out, "val") == documents_in(tmp_path / "plain", "val")

@@ -28,7 +28,9 @@ def test_prepare_show_verify(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr()
     assert "bytes of text per token" in said.out
     assert "--- val, token 1" in said.out
-    assert any(text[:30] in said.out.replace("\n  ", "\n") for text in documents(200))  # some document, decoded
+    assert any(
+        text[:30] in said.out.replace("\n  ", "\n") for text in documents(200)
+    )  # some document, decoded
     assert main(["data", "verify", "pages"]) == 0
     assert "every sha256, header and id is right" in capsys.readouterr().out
     shard = here / "data" / "pages" / "pages_train_000001.bin"
@@ -48,7 +50,22 @@ def test_json_and_dry_run(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["data", "pages.jsonl", "--dry-run"]) == 0
     assert "into data" in capsys.readouterr().out
     assert not (here / "data").exists()
-    assert main(["data", "pages.jsonl", "--tokenizer", "bytes", "--workers", "1", "--json", "--out", "x"]) == 0
+    assert (
+        main(
+            [
+                "data",
+                "pages.jsonl",
+                "--tokenizer",
+                "bytes",
+                "--workers",
+                "1",
+                "--json",
+                "--out",
+                "x",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["schema"] == "onecard.data/1"
     assert main(["data", "show", "./x", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -69,7 +86,9 @@ def test_json_and_dry_run(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["shakespeare"], "has no download here"),
     ],
 )
-def test_mistakes_are_a_sentence(here: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_mistakes_are_a_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
     assert main(["data", *words]) == 2
     found = capsys.readouterr().err
     assert said in found

@@ -8,10 +8,18 @@ from onecard.facts.datasets import all_datasets, family, find_dataset, known_dat
 
 def test_names_and_aliases() -> None:
     assert find_dataset("openwebtext").tokens == find_dataset("OWT").tokens == 9_035_582_198
-    assert find_dataset("fineweb-edu-10B").name == find_dataset("fineweb-edu").name == "fineweb-edu:sample-10BT"
+    assert (
+        find_dataset("fineweb-edu-10B").name
+        == find_dataset("fineweb-edu").name
+        == "fineweb-edu:sample-10BT"
+    )
     assert find_dataset("fineweb10B").repo == "kjj0/fineweb10B-gpt2"
     assert find_dataset("shakespeare_char").vocab_size == 65
-    assert [entry.name.split(":")[1] for entry in family("fineweb")] == ["sample-10BT", "sample-100BT", "sample-350BT"]
+    assert [entry.name.split(":")[1] for entry in family("fineweb")] == [
+        "sample-10BT",
+        "sample-100BT",
+        "sample-350BT",
+    ]
     assert known_dataset("no such set") is None
 
 

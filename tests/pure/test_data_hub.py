@@ -17,7 +17,7 @@ from data_texts import digests, documents
 from hub_server import Hub
 
 from onecard.data import open_dataset
-from onecard.data.manifest import header
+from onecard.data.read.manifest import header
 
 
 def parquet(texts: list[str]) -> bytes:
@@ -27,7 +27,10 @@ def parquet(texts: list[str]) -> bytes:
 
 
 def files(count: int = 5, each: int = 600) -> dict[str, bytes]:
-    return {f"sample/10BT/{index:03d}_00000.parquet": parquet(documents(each, index)) for index in range(count)}
+    return {
+        f"sample/10BT/{index:03d}_00000.parquet": parquet(documents(each, index))
+        for index in range(count)
+    }
 
 
 @pytest.fixture
@@ -36,11 +39,26 @@ def hub():  # type: ignore[no-untyped-def]
         yield made
 
 
-def run(hub: Hub, tmp_path: Path, *words: str, home: str = "hf") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / home), "HF_HUB_DISABLE_TELEMETRY": "1",
-                   "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}  # fmt: skip
-    return subprocess.run([sys.executable, "-m", "onecard", "data", *words, "--workers", "1", "--json"], cwd=tmp_path,
-                          env=environment, capture_output=True, text=True, check=False, timeout=120)  # fmt: skip
+def run(
+    hub: Hub, tmp_path: Path, *words: str, home: str = "hf"
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / home),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "onecard", "data", *words, "--workers", "1", "--json"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 def done(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -51,22 +69,42 @@ def done(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_only_the_files_that_the_tokens_need(hub: Hub, tmp_path: Path) -> None:
-    commit = hub.commit("HuggingFaceFW/fineweb-edu", {**files(), "README.md": b"x", "data/CC-MAIN/0.parquet": b"no"},
-                        {"license": "odc-by"})  # fmt: skip
+    commit = hub.commit(
+        "HuggingFaceFW/fineweb-edu",
+        {**files(), "README.md": b"x", "data/CC-MAIN/0.parquet": b"no"},
+        {"license": "odc-by"},
+    )
     found = done(run(hub, tmp_path, "fineweb-edu", "--tokens", "30000"))
-    assert found["sources"] == [{"uri": "hf:HuggingFaceFW/fineweb-edu:sample-10BT", "revision": commit, "licence": "odc-by",
-                                 "files": found["sources"][0]["files"]}]  # fmt: skip
+    assert found["sources"] == [
+        {
+            "uri": "hf:HuggingFaceFW/fineweb-edu:sample-10BT",
+            "revision": commit,
+            "licence": "odc-by",
+            "files": found["sources"][0]["files"],
+        }
+    ]
     assert hub.downloads() == ["sample/10BT/000_00000.parquet"]
     assert 30_000 <= sum(split["tokens"] for split in found["splits"].values()) < 31_000
     assert open_dataset(tmp_path / "data" / "fineweb-edu").splits["train"].tokens > 25_000
 
 
 def test_a_config_a_revision_and_all_files(hub: Hub, tmp_path: Path) -> None:
-    card = {"license": "mit", "configs": [
-        {"config_name": "default", "data_files": [{"split": "train", "path": "a/*"}, {"split": "test", "path": "t/*"}]},
-        {"config_name": "other", "data_files": "b/**"}]}  # fmt: skip
+    card = {
+        "license": "mit",
+        "configs": [
+            {
+                "config_name": "default",
+                "data_files": [{"split": "train", "path": "a/*"}, {"split": "test", "path": "t/*"}],
+            },
+            {"config_name": "other", "data_files": "b/**"},
+        ],
+    }
     lines = "".join(json.dumps({"text": text}) + "\n" for text in documents(40, 9)).encode()
-    content = {"a/0.parquet": parquet(documents(50, 1)), "t/0.parquet": parquet(documents(5, 2)), "b/x/0.jsonl": lines}
+    content = {
+        "a/0.parquet": parquet(documents(50, 1)),
+        "t/0.parquet": parquet(documents(5, 2)),
+        "b/x/0.jsonl": lines,
+    }
     first = hub.commit("me/set", content, card)
     hub.commit("me/set", {**content, "a/0.parquet": parquet(documents(60, 3))}, card)
     found = done(run(hub, tmp_path, f"hf:me/set@{first}", "--out", "one"))
@@ -82,14 +120,24 @@ def test_a_config_a_revision_and_all_files(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_connection_cut_in_the_middle_is_taken_up_again(hub: Hub, tmp_path: Path) -> None:
     out = io.BytesIO()
-    padding = np.random.default_rng(0).bytes(25_000_000)  # huggingface_hub keeps what came in steps of 10 MiB
+    padding = np.random.default_rng(0).bytes(
+        25_000_000
+    )  # huggingface_hub keeps what came in steps of 10 MiB
     pq.write_table(
-        pa.table({"text": documents(20, 1), "padding": [padding[: 1_250_000 * 20][i::20] for i in range(20)]}), out
+        pa.table(
+            {
+                "text": documents(20, 1),
+                "padding": [padding[: 1_250_000 * 20][i::20] for i in range(20)],
+            }
+        ),
+        out,
     )
     content = out.getvalue()
     hub.commit("me/set", {"data/0.parquet": content})
     cuts = iter(["cut", "cut"])
-    hub.fault = lambda method, path: next(cuts, None) if method == "GET" and path.startswith("/store/") else None
+    hub.fault = lambda method, path: (
+        next(cuts, None) if method == "GET" and path.startswith("/store/") else None
+    )
     found = done(run(hub, tmp_path, "hf:me/set"))
     assert sum(split["documents"] for split in found["splits"].values()) == 20
     assert len(hub.downloads()) == 3
@@ -113,7 +161,9 @@ def test_429_and_503_are_waited_out(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_wrong_length_is_an_error_and_the_same_command_goes_on(hub: Hub, tmp_path: Path) -> None:
     hub.commit("me/set", {"data/0.parquet": parquet(documents(50, 1))})
-    hub.fault = lambda method, path: "short" if method == "GET" and path.startswith("/store/") else None
+    hub.fault = lambda method, path: (
+        "short" if method == "GET" and path.startswith("/store/") else None
+    )
     result = run(hub, tmp_path, "hf:me/set")
     assert result.returncode == 1
     assert "the download failed" in result.stderr
@@ -131,9 +181,13 @@ def test_a_file_that_changes_upstream(hub: Hub, tmp_path: Path) -> None:
     kept = hub.blobs[second]
     hub.blobs[second] = kept[:-8] + b"tampered"  # the same length, other bytes
     result = run(hub, tmp_path, "hf:me/set", "--out", "changed", "--name", "x", home="hf2")
-    assert (result.returncode, "sha256 is not the listing's" in result.stderr) == (1, True), result.stderr
+    assert (result.returncode, "sha256 is not the listing's" in result.stderr) == (1, True), (
+        result.stderr
+    )
     hub.blobs[second] = kept
-    hub.commit("me/set", {"sample/10BT/000_00000.parquet": parquet(documents(10, 77))})  # main moves on
+    hub.commit(
+        "me/set", {"sample/10BT/000_00000.parquet": parquet(documents(10, 77))}
+    )  # main moves on
     again = done(run(hub, tmp_path, "hf:me/set", "--out", "changed", "--name", "x", home="hf2"))
     assert again["sources"] == plain["sources"]
     one, two = digests(tmp_path / "plain"), digests(tmp_path / "changed")
@@ -168,14 +222,22 @@ def test_ready_shards(hub: Hub, tmp_path: Path) -> None:
     for index in range(4):
         ids = rng.integers(0, 50257, 1000).astype("<u2")
         ids[::100] = 50256
-        content[f"fineweb_{'train' if index else 'val'}_{index:06d}.bin"] = header(1000) + ids.tobytes()
+        content[f"fineweb_{'train' if index else 'val'}_{index:06d}.bin"] = (
+            header(1000) + ids.tobytes()
+        )
     hub.commit("kjj0/fineweb10B-gpt2", content)
     found = done(run(hub, tmp_path, "kjj0/fineweb10B-gpt2", "--tokens", "1500"))
-    assert hub.downloads() == ["fineweb_val_000000.bin", "fineweb_train_000001.bin", "fineweb_train_000002.bin"]
+    assert hub.downloads() == [
+        "fineweb_val_000000.bin",
+        "fineweb_train_000001.bin",
+        "fineweb_train_000002.bin",
+    ]
     assert found["splits"]["train"]["tokens"] == 2000
     assert found["splits"]["val"]["documents"] >= 10
     data = open_dataset(tmp_path / "data" / "fineweb10B-gpt2")
-    assert (data.path / "fineweb_train_000001.bin").read_bytes() == content["fineweb_train_000001.bin"]
+    assert (data.path / "fineweb_train_000001.bin").read_bytes() == content[
+        "fineweb_train_000001.bin"
+    ]
     assert data.bytes_per_token
     assert not data.splits["train"].verify()
     content["fineweb_train_000001.bin"] = header(3) + np.array([1, 50257, 2], "<u2").tobytes()

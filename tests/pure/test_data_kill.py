@@ -18,8 +18,22 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 and /pr
 
 
 def command(source: Path, out: Path, workers: int) -> list[str]:
-    return [sys.executable, "-m", "onecard", "data", str(source), "--out", str(out), "--workers", str(workers),
-            "--shard-tokens", "60000", "--dedup", "--tokenizer", "bytes"]  # fmt: skip
+    return [
+        sys.executable,
+        "-m",
+        "onecard",
+        "data",
+        str(source),
+        "--out",
+        str(out),
+        "--workers",
+        str(workers),
+        "--shard-tokens",
+        "60000",
+        "--dedup",
+        "--tokenizer",
+        "bytes",
+    ]
 
 
 def workers_alive(mark: str) -> list[int]:
@@ -30,7 +44,7 @@ def workers_alive(mark: str) -> list[int]:
             try:
                 if (
                     mark.encode() in (entry / "environ").read_bytes()
-                    and b"onecard.data.worker" in (entry / "cmdline").read_bytes()
+                    and b"onecard.data.preparation.worker" in (entry / "cmdline").read_bytes()
                 ):
                     found.append(int(entry.name))
             except OSError:
@@ -52,8 +66,12 @@ def kill_many(tmp_path: Path, kills: int, seed: int) -> None:
     environment = {**os.environ, "ONECARD_KILL_TEST": str(tmp_path)}
     out, done = tmp_path / "killed", 0
     while done < kills:
-        run = subprocess.Popen(command(source, out, rng.choice([1, 2, 3])), env=environment, stderr=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL)  # fmt: skip
+        run = subprocess.Popen(
+            command(source, out, rng.choice([1, 2, 3])),
+            env=environment,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         time.sleep(rng.uniform(0.3, 0.9) * whole)
         victim = run.pid
         if rng.random() < 0.3 and (alive := workers_alive(mark)):
@@ -104,9 +122,12 @@ def test_interrupt_stops_cleanly_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["parts", "order", "shards", "finish"])
-def test_stopped_between_stages(tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_between_stages(
+    tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stop right after each stage, and torn files left by a power cut beside the whole ones."""
-    from onecard.data import pipeline, prepare
+    from onecard.data import prepare
+    from onecard.data.preparation import pipeline
 
     class PowerCutError(BaseException):
         pass
@@ -117,7 +138,9 @@ def test_stopped_between_stages(tmp_path: Path, stage: str, monkeypatch: pytest.
     source = str(write_jsonl(tmp_path / "x.jsonl", documents(300)))
     wanted_at = tmp_path / "plain"
     prepare([source], wanted_at, workers=1, shard_tokens=5000, tokenizer="bytes")
-    name = {"parts": "take", "order": "_shards", "shards": "unchanged", "finish": "write_manifest"}[stage]
+    name = {"parts": "take", "order": "_shards", "shards": "unchanged", "finish": "write_manifest"}[
+        stage
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, name, cut)
         with pytest.raises(PowerCutError):

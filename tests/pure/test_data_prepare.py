@@ -16,7 +16,7 @@ import zstandard
 from data_texts import corpus, digests, documents, documents_in, write_jsonl, write_parquet
 
 from onecard.data import open_dataset, prepare
-from onecard.data.tokenizer import gpt2
+from onecard.data.tokenizers.kinds import gpt2
 from onecard.errors import UserError
 
 
@@ -30,7 +30,9 @@ def encoded(texts: list[str]) -> Counter[tuple[int, ...]]:
 
 
 def prepared(folder: Path) -> Counter[tuple[int, ...]]:
-    return Counter(tuple(ids) for split in open_dataset(folder).splits for ids in documents_in(folder, split))
+    return Counter(
+        tuple(ids) for split in open_dataset(folder).splits for ids in documents_in(folder, split)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +64,14 @@ def test_every_document_once_and_shuffled(big: Path, plain: Path) -> None:
     order = [tuple(ids) for ids in documents_in(plain, "train")]
     place = {ids: index for index, ids in enumerate(each(texts))}
     places = np.array([place[ids] for ids in order])
-    assert abs(np.corrcoef(places, np.arange(len(places)))[0, 1]) < 0.08  # a uniform shuffle has 0 ± 0.016
+    assert (
+        abs(np.corrcoef(places, np.arange(len(places)))[0, 1]) < 0.08
+    )  # a uniform shuffle has 0 ± 0.016
     manifest = open_dataset(plain).manifest
     assert manifest["splits"]["train"]["documents"] == len(order)
-    assert sum(split["bytes"] for split in manifest["splits"].values()) == sum(len(text.encode()) for text in texts)
+    assert sum(split["bytes"] for split in manifest["splits"].values()) == sum(
+        len(text.encode()) for text in texts
+    )
 
 
 def test_any_number_of_workers_gives_the_same_bytes(big: Path, plain: Path, tmp_path: Path) -> None:
@@ -76,8 +82,8 @@ def test_any_number_of_workers_gives_the_same_bytes(big: Path, plain: Path, tmp_
 def test_unit_and_part_sizes_do_not_show(
     big: Path, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onecard.data.request._UNIT_BYTES", (100_000, 300_000))
-    monkeypatch.setattr("onecard.data.order.BUCKET_TOKENS", 50_000)
+    monkeypatch.setattr("onecard.data.preparation.request._UNIT_BYTES", (100_000, 300_000))
+    monkeypatch.setattr("onecard.data.preparation.order.BUCKET_TOKENS", 50_000)
     prepare([str(big)], tmp_path / "set", workers=2, name="set")
     assert digests(tmp_path / "set") == digests(plain)
 
@@ -95,7 +101,9 @@ def test_small_shards_hold_the_same_stream(big: Path, plain: Path, tmp_path: Pat
 def test_validation_is_by_text_alone(big: Path, plain: Path, tmp_path: Path) -> None:
     prepare([str(big)], tmp_path / "set", workers=1, seed=7)
     assert documents_in(tmp_path / "set", "train") != documents_in(plain, "train")
-    assert Counter(map(tuple, documents_in(tmp_path / "set", "val"))) == Counter(map(tuple, documents_in(plain, "val")))
+    assert Counter(map(tuple, documents_in(tmp_path / "set", "val"))) == Counter(
+        map(tuple, documents_in(plain, "val"))
+    )
     share = len(documents_in(plain, "val")) / 3_901
     assert 0.07 < share < 0.13
 
@@ -116,7 +124,9 @@ def test_duplicates(tmp_path: Path) -> None:
     kept = prepare([str(source)], tmp_path / "kept", workers=1, val_fraction=0.2)
     assert prepared(tmp_path / "kept") == encoded(texts[:300] + texts[:300] + texts)
     val = set(map(tuple, documents_in(tmp_path / "kept", "val")))
-    assert not val & set(map(tuple, documents_in(tmp_path / "kept", "train")))  # copies never sit on both sides
+    assert not val & set(
+        map(tuple, documents_in(tmp_path / "kept", "train"))
+    )  # copies never sit on both sides
     dropped = prepare([str(source)], tmp_path / "dropped", workers=2, dedup=True, val_fraction=0.2)
     assert prepared(tmp_path / "dropped") == encoded(texts)
     assert dropped.skipped == {"duplicate": 600}
@@ -139,12 +149,24 @@ def test_filters(tmp_path: Path) -> None:
     scores = [index / 300 for index in range(300)]
     source = write_parquet(tmp_path / "x.parquet", texts, language=languages, language_score=scores)
     wanted = [
-        t for t, lang, s in zip(texts, languages, scores, strict=True) if lang == "en" and s >= 0.5 and len(t) >= 40
+        t
+        for t, lang, s in zip(texts, languages, scores, strict=True)
+        if lang == "en" and s >= 0.5 and len(t) >= 40
     ]
-    rows = [{"text": t, "language": a, "language_score": s} for t, a, s in zip(texts, languages, scores, strict=True)]
+    rows = [
+        {"text": t, "language": a, "language_score": s}
+        for t, a, s in zip(texts, languages, scores, strict=True)
+    ]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name in ("x.parquet", "x.jsonl"):
-        out = prepare([str(tmp_path / name)], tmp_path / f"set-{name}", workers=1, language="en", min_language_score=0.5, min_chars=40)  # fmt: skip
+        out = prepare(
+            [str(tmp_path / name)],
+            tmp_path / f"set-{name}",
+            workers=1,
+            language="en",
+            min_language_score=0.5,
+            min_chars=40,
+        )
         assert prepared(tmp_path / f"set-{name}") == encoded(wanted)
         assert out.skipped == {"filtered": 300 - len(wanted)}
     assert source.exists()
@@ -156,7 +178,9 @@ def test_packed_and_plain_files_agree(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines))
     (tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(lines))
     pack = zstandard.ZstdCompressor().compress
-    (tmp_path / "a.jsonl.zst").write_bytes(pack(lines[:5000]) + pack(lines[5000:]))  # two frames, as pzstd writes
+    (tmp_path / "a.jsonl.zst").write_bytes(
+        pack(lines[:5000]) + pack(lines[5000:])
+    )  # two frames, as pzstd writes
     shards = set()
     for suffix in ("", ".gz", ".xz", ".zst"):
         out = prepare([str(tmp_path / f"a.jsonl{suffix}")], tmp_path / f"out{suffix}", workers=1)
@@ -185,7 +209,10 @@ def test_shakespeare_as_nanogpt_cuts_it(tmp_path: Path) -> None:
     data = open_dataset(tmp_path / "chars")
     assert data.tokenizer.decode(data.splits["val"].read(0, 111_540).tolist()) == text[1_003_854:]
     bpe = prepare([source], tmp_path / "gpt2", workers=1)
-    assert [bpe.splits[s]["tokens"] - 1 for s in ("train", "val")] == [301_966, 36_059]  # one separator each
+    assert [bpe.splits[s]["tokens"] - 1 for s in ("train", "val")] == [
+        301_966,
+        36_059,
+    ]  # one separator each
 
 
 def test_bytes_and_trained_bpe(tmp_path: Path) -> None:
@@ -195,7 +222,9 @@ def test_bytes_and_trained_bpe(tmp_path: Path) -> None:
         out = tmp_path / tokenizer.replace(":", "-")
         manifest = prepare([source], out, workers=1, tokenizer=tokenizer)
         data = open_dataset(out)
-        found = Counter(data.tokenizer.decode(ids) for split in data.splits for ids in documents_in(out, split))
+        found = Counter(
+            data.tokenizer.decode(ids) for split in data.splits for ids in documents_in(out, split)
+        )
         assert found == Counter(texts)
         assert manifest.tokenizer["vocab_size"] == data.tokenizer.vocab_size
     assert data.vocab_size == 500
@@ -240,10 +269,16 @@ def test_two_runs_into_one_folder(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "x.jsonl", documents(50))
     (tmp_path / "set" / ".work").mkdir(parents=True)
     holder = subprocess.Popen(
-        [sys.executable, "-c",
-         "import sys, pathlib; from onecard.data.lock import FolderLock\n"
-         f"with FolderLock(pathlib.Path({str(tmp_path / 'set' / '.work')!r})): print('held', flush=True); sys.stdin.read()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys, pathlib; from onecard.data.lock import FolderLock\n"
+            f"with FolderLock(pathlib.Path({str(tmp_path / 'set' / '.work')!r})): print('held', flush=True); sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert holder.stdout is not None
     assert holder.stdin is not None
     assert holder.stdout.readline() == "held\n"
@@ -282,7 +317,11 @@ def test_a_nanogpt_folder_is_used_as_it_is(tmp_path: Path) -> None:
     (folder / "train.bin").write_bytes(np.array(ids, "<u2").tobytes())
     (folder / "val.bin").write_bytes(np.array(ids[:3], "<u2").tobytes())
     out = prepare([str(folder)])
-    assert (out.format, out.splits["train"]["documents"], out.splits["val"]["bytes"]) == ("nanogpt", 2, 11)
+    assert (out.format, out.splits["train"]["documents"], out.splits["val"]["bytes"]) == (
+        "nanogpt",
+        2,
+        11,
+    )
     assert (folder / "train.bin").stat().st_size == 10
     data = open_dataset(folder)
     assert data.splits["train"].read(0, 5).tolist() == ids
@@ -300,8 +339,12 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """Workers are plain commands: a script that calls the library at its top level is not run again by them."""
     source = write_jsonl(tmp_path / "x.jsonl", documents(20))
     script = tmp_path / "script.py"
-    script.write_text(f"print('once')\nimport onecard.data\nprint(onecard.data.prepare([{str(source)!r}], {str(tmp_path / 'set')!r}, workers=2).tokens)")  # fmt: skip
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    script.write_text(
+        f"print('once')\nimport onecard.data\nprint(onecard.data.prepare([{str(source)!r}], {str(tmp_path / 'set')!r}, workers=2).tokens)"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert done.stdout.split()[0] == "once", done.stderr
     assert len(done.stdout.split()) == 2
     assert os.listdir(tmp_path / "set")

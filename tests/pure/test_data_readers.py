@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.data import open_dataset, summary
-from onecard.data.manifest import header
-from onecard.data.meta import read_meta
+from onecard.data.read.manifest import header
+from onecard.data.read.meta import read_meta
 from onecard.errors import UserError
 
 
@@ -159,7 +159,10 @@ def test_ids_out_of_range_name_file_and_offset(tmp_path: Path) -> None:
         (header(5)[:100], "too short for a header"),
         (header(5) + b"\0" * 8, "offset 8: the header says 5 tokens"),
         (struct.pack("<256i", 20240801, 7, 5, *[0] * 253) + b"\0" * 20, "32-bit ids"),
-        (struct.pack("<256i", 20240520, 2, 5, *[0] * 253) + b"\0" * 10, "offset 4: shard version 2"),
+        (
+            struct.pack("<256i", 20240520, 2, 5, *[0] * 253) + b"\0" * 10,
+            "offset 4: shard version 2",
+        ),
         (struct.pack("<256i", 7, 1, 5, *[0] * 253) + b"\0" * 10, "offset 0: not a shard header"),
         (struct.pack("<256i", 20240520, 1, -1, *[0] * 253), "offset 8"),
     ],
@@ -221,10 +224,20 @@ def test_a_manifest_cannot_reach_outside_its_folder(tmp_path: Path) -> None:
     inner = tmp_path / "set"
     inner.mkdir()
     manifest = {
-        "schema": "onecard.data/1", "name": "x", "sources": [], "bytes_per_token": 1, "seed": 1, "val_fraction": 0,
+        "schema": "onecard.data/1",
+        "name": "x",
+        "sources": [],
+        "bytes_per_token": 1,
+        "seed": 1,
+        "val_fraction": 0,
         "tokenizer": {"name": "gpt2", "vocab_size": 50257, "eot": 50256, "file": None},
-        "splits": {"train": {"tokens": 1, "shards": [{"file": "../secret.bin", "tokens": 1, "sha256": "0"}]}},
-    }  # fmt: skip
+        "splits": {
+            "train": {
+                "tokens": 1,
+                "shards": [{"file": "../secret.bin", "tokens": 1, "sha256": "0"}],
+            }
+        },
+    }
     (inner / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="outside its folder"):
         open_dataset(inner)

@@ -14,8 +14,8 @@ from data_texts import corpus, documents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onecard.data.texts import safe_cut
-from onecard.data.tokenizer import (
+from onecard.data.sources.texts import safe_cut
+from onecard.data.tokenizers.kinds import (
     BytesTokenizer,
     CharsTokenizer,
     _Slow,
@@ -32,7 +32,9 @@ PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?
 @cache
 def reference() -> tiktoken.Encoding:
     ranks = {piece: rank for rank, piece in enumerate(gpt2().pieces[:50256])}
-    return tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
+    return tiktoken.Encoding(
+        "gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256}
+    )
 
 
 def assert_same(texts: list[str]) -> None:
@@ -67,14 +69,19 @@ def test_every_document_of_the_corpora() -> None:
     assert_same(
         [
             json.loads(line)["text"]
-            for line in corpus("fineweb_edu_150.jsonl").read_text(encoding="utf-8").strip().split("\n")
+            for line in corpus("fineweb_edu_150.jsonl")
+            .read_text(encoding="utf-8")
+            .strip()
+            .split("\n")
         ]
     )
     assert_same([corpus("tinyshakespeare.txt").read_text(encoding="utf-8")])
     for name in ("hellaswag_val.jsonl.xz", "lambada_openai.jsonl.xz"):
         with lzma.open(corpus(name), "rt", encoding="utf-8") as lines:
             records = [json.loads(line) for line in lines]
-        assert_same([value for record in records for value in record.values() if isinstance(value, str)])
+        assert_same(
+            [value for record in records for value in record.values() if isinstance(value, str)]
+        )
 
 
 def test_every_code_point() -> None:
@@ -84,7 +91,24 @@ def test_every_code_point() -> None:
 
 def test_long_runs() -> None:
     assert_same(
-        [unit * 3000 for unit in (" ", "\n", "a", "é", "0", "'s", "=", " \n", "\t ", "ab ", "🙂", "\x00", "\u3000")]
+        [
+            unit * 3000
+            for unit in (
+                " ",
+                "\n",
+                "a",
+                "é",
+                "0",
+                "'s",
+                "=",
+                " \n",
+                "\t ",
+                "ab ",
+                "🙂",
+                "\x00",
+                "\u3000",
+            )
+        ]
     )
 
 

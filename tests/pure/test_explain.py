@@ -30,11 +30,33 @@ def found(f):
 
 
 def test_a_healthy_run_raises_no_alarm():
-    f = of(nanogpt_log(768, 6e-4, 9.34, 8, 64, {0: 10.9, 250: 5.6, 1000: 4.25, 2000: 3.85}, 2000, evals=500))
+    f = of(
+        nanogpt_log(
+            768, 6e-4, 9.34, 8, 64, {0: 10.9, 250: 5.6, 1000: 4.25, 2000: 3.85}, 2000, evals=500
+        )
+    )
     said = found(f)
-    alarms = {"unreadable", "stuck", "diverging", "spikes", "not-finite", "slows-down", "uneven-steps", "compile-off",
-              "data-repeats", "overfitting", "learning-rate-high", "learning-rate-low", "perplexity-for-loss",
-              "params-disagree", "tokens-disagree", "mfu-disagrees", "one-iteration", "clock-back", "memory-spill"}  # fmt: skip
+    alarms = {
+        "unreadable",
+        "stuck",
+        "diverging",
+        "spikes",
+        "not-finite",
+        "slows-down",
+        "uneven-steps",
+        "compile-off",
+        "data-repeats",
+        "overfitting",
+        "learning-rate-high",
+        "learning-rate-low",
+        "perplexity-for-loss",
+        "params-disagree",
+        "tokens-disagree",
+        "mfu-disagrees",
+        "one-iteration",
+        "clock-back",
+        "memory-spill",
+    }
     assert not alarms & set(said)
     assert {"mfu-against-a100", "compile-in-first-step", "evaluation-in-steps"} <= set(said)
     assert {"as-planned", "slower-unexplained", "faster-than-planned"} & set(said)
@@ -49,7 +71,9 @@ def test_compile_off_names_its_gain_and_fallback_is_seen():
 
 
 def test_slow_attention_is_seen():
-    slow = of("WARNING: using slow attention. Flash Attention requires PyTorch >= 2.0\n" + small_run())
+    slow = of(
+        "WARNING: using slow attention. Flash Attention requires PyTorch >= 2.0\n" + small_run()
+    )
     assert found(slow)["attention-slow"].gain > 0
     assert "attention-slow" not in found(of(small_run()))
 
@@ -59,24 +83,32 @@ def test_a_small_micro_batch_names_the_larger_one():
     finding = found(small)["micro-batch-small"]
     assert finding.evidence["try"] >= 2
     assert finding.gain == pytest.approx(finding.evidence["gain"])
-    assert "micro-batch-small" not in found(of(nanogpt_log(768, 6e-4, 9.34, 8, 63, CURVE, 500)))  # cannot be halved
+    assert "micro-batch-small" not in found(
+        of(nanogpt_log(768, 6e-4, 9.34, 8, 63, CURVE, 500))
+    )  # cannot be halved
 
 
 def test_a_narrow_model_is_logits_bound():
-    assert found(of(small_run()))["logits-bound"].evidence["head_share"] == pytest.approx(0.386, abs=0.01)
+    assert found(of(small_run()))["logits-bound"].evidence["head_share"] == pytest.approx(
+        0.386, abs=0.01
+    )
     assert "logits-bound" not in found(of(wide_run()))
 
 
 def test_evaluation_too_often():
     often = of(small_run(evals=50, losses={0: 10.9, 1000: 4.5}))
-    assert found(often)["evaluation-often"].evidence["share"] == pytest.approx(25 * 20 / (25 * 20 + 3900), abs=0.02)
+    assert found(often)["evaluation-often"].evidence["share"] == pytest.approx(
+        25 * 20 / (25 * 20 + 3900), abs=0.02
+    )
     assert "evaluation-often" not in found(of(small_run()))
 
 
 def test_when_every_logged_step_follows_an_evaluation_the_time_is_only_a_bound():
     f = of(small_run(log_interval=500))
     said = found(f)
-    assert said["every-time-leaks"].evidence["step_seconds_at_most"] == pytest.approx(28.9, rel=0.01)
+    assert said["every-time-leaks"].evidence["step_seconds_at_most"] == pytest.approx(
+        28.9, rel=0.01
+    )
     assert "slower-unexplained" not in said
 
 
@@ -92,7 +124,10 @@ def test_throttling_is_a_drift():
 
 def _slower(line):
     step = int(line.split()[1].rstrip(":"))
-    time, mfu = float(line.split("time ")[1].split("ms")[0]), float(line.split("mfu ")[1].rstrip("%"))
+    time, mfu = (
+        float(line.split("time ")[1].split("ms")[0]),
+        float(line.split("mfu ")[1].rstrip("%")),
+    )
     hot = 1.2 if step > 500 else 1.0
     line = line.replace(f"time {time:.2f}ms", f"time {time * hot:.2f}ms")
     return line.replace(f"mfu {mfu:.2f}%", f"mfu {mfu / hot:.2f}%")
@@ -107,7 +142,9 @@ def test_uneven_steps_are_not_explained_away():
 def test_far_slower_than_planned_without_a_reason_says_so():
     said = found(of(nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000)))
     assert "I can't tell why" in str(said["slower-unexplained"].note)
-    with_reason = found(of("WARNING: using slow attention\n" + nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000)))
+    with_reason = found(
+        of("WARNING: using slow attention\n" + nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000))
+    )
     assert "slower-than-planned" in with_reason
 
 
@@ -145,7 +182,9 @@ def test_stuck_diverging_spiking_and_lost():
 
 
 def test_normal_and_not():
-    good = of(nanogpt_log(768, 6e-4, 9.34, 8, 64, {0: 10.9, 250: 5.6, 1000: 4.25, 2000: 3.85}, 2000))
+    good = of(
+        nanogpt_log(768, 6e-4, 9.34, 8, 64, {0: 10.9, 250: 5.6, 1000: 4.25, 2000: 3.85}, 2000)
+    )
     assert found(good)["loss-normal"]
     high = of(nanogpt_log(768, 6e-4, 9.34, 8, 64, {0: 10.9, 2000: 6.5}, 2000))
     assert found(high)["loss-high"]
@@ -157,8 +196,12 @@ def test_normal_and_not():
 
 def test_learning_rates_far_from_the_usual():
     assert "learning-rate-low" in found(of(nanogpt_log(768, 3e-5, 9.34, 8, 64, CURVE, 1000)))
-    assert "learning-rate-high-calm" in found(of(nanogpt_log(768, 5e-3, 9.34, 8, 64, CURVE, 1000, evals=0)))
-    wild = nanogpt_log(768, 5e-3, 9.34, 8, 64, {0: 10.9, 500: 4.5, 520: 7.5, 1000: 7.4}, 1000, evals=0)
+    assert "learning-rate-high-calm" in found(
+        of(nanogpt_log(768, 5e-3, 9.34, 8, 64, CURVE, 1000, evals=0))
+    )
+    wild = nanogpt_log(
+        768, 5e-3, 9.34, 8, 64, {0: 10.9, 500: 4.5, 520: 7.5, 1000: 7.4}, 1000, evals=0
+    )
     assert "learning-rate-high" in found(of(wild))
     late = small_run().replace("lr_decay_iters = 20000", "lr_decay_iters = 600000")
     assert "never-decays" in found(of(late))
@@ -168,7 +211,10 @@ def test_repeated_data_and_overfitting():
     f = of(small_run())
     f.run.dataset_tokens = 10_000_000
     assert found(f)["data-repeats"].evidence["epochs"] == pytest.approx(52.4, abs=0.1)
-    lines = [f"step {i * 100}: train loss {3 - i / 10:.4f}, val loss {3 + (i - 3) ** 2 / 50:.4f}" for i in range(10)]
+    lines = [
+        f"step {i * 100}: train loss {3 - i / 10:.4f}, val loss {3 + (i - 3) ** 2 / 50:.4f}"
+        for i in range(10)
+    ]
     assert found(of("\n".join(lines)))["overfitting"].evidence["best_step"] == 300
     assert "overfitting" not in found(of(small_run(evals=100, losses={0: 10.9, 1000: 4.5})))
 
@@ -198,14 +244,18 @@ def test_gaps_are_named():
     assert one.tokens_per_second is None
     few = of("".join(f"iter {i}: loss 10.9000, time 4000.00ms, mfu -100.00%\n" for i in range(4)))
     assert "few-iterations" in found(few)
-    assert "no-times" in found(of("s:1 trl:10.9000 lr:0.0006 norm:1.0\ns:2 trl:10.8000 lr:0.0006 norm:1.0\n"))
+    assert "no-times" in found(
+        of("s:1 trl:10.9000 lr:0.0006 norm:1.0\ns:2 trl:10.8000 lr:0.0006 norm:1.0\n")
+    )
 
 
 def test_the_step_times_that_count():
     times = StepTimes()
     source = random.Random(0)
     for step in range(1000):
-        time = 40.0 if step == 0 else 4.0 + source.uniform(-0.1, 0.1) + (20 if step % 100 == 0 else 0)
+        time = (
+            40.0 if step == 0 else 4.0 + source.uniform(-0.1, 0.1) + (20 if step % 100 == 0 else 0)
+        )
         times.add(time, after_eval=step % 100 == 0)
     assert times.median() == pytest.approx(4.0, abs=0.02)
     assert (times.first, times.leaks, times.stalls) == (40.0, 9, 0)
@@ -225,7 +275,9 @@ def test_the_command(tmp_path, capsys):
 
 def test_a_log_from_a_pipe():
     command = [sys.executable, "-m", "onecard", "explain", "-", "--gpu", "4070", "--json"]
-    done = subprocess.run(command, input=small_run().replace("\n", "\r\n").encode(), capture_output=True, check=True)
+    done = subprocess.run(
+        command, input=small_run().replace("\n", "\r\n").encode(), capture_output=True, check=True
+    )
     said = json.loads(done.stdout)
     assert said["run"]["name"] == "stdin"
     assert round(said["run"]["tflops"], 1) == 40.3

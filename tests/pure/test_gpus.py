@@ -40,7 +40,8 @@ def test_every_row_has_source_date_and_confidence():
 
 
 @pytest.mark.parametrize(
-    "name", ["4070", "rtx4070", "RTX-4070", "NVIDIA GeForce RTX 4070", "geforce rtx 4070", "RTX 4070 12GB"]
+    "name",
+    ["4070", "rtx4070", "RTX-4070", "NVIDIA GeForce RTX 4070", "geforce rtx 4070", "RTX 4070 12GB"],
 )
 def test_names_people_write(name):
     assert find_gpu(name).name == "RTX 4070"
@@ -58,7 +59,9 @@ def test_a_size_that_is_not_sold_says_which_is():
     assert "12 GB" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize(("memory", "mib"), [("16GB", 10922.67), ("32GB", 21845.33), ("64GB", 49152), ("96GB", 73728)])
+@pytest.mark.parametrize(
+    ("memory", "mib"), [("16GB", 10922.67), ("32GB", 21845.33), ("64GB", 49152), ("96GB", 73728)]
+)
 def test_what_metal_gives_a_program(memory, mib):
     assert find_gpu(f"M2 Max {memory}").usable_bytes / 2**20 == pytest.approx(mib, abs=0.01)
 
@@ -71,7 +74,9 @@ def test_never_by_substring():
         find_gpu("407")
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("A100", ("40GB", "80GB")), ("RTX 3060", ("12GB", "8GB"))])
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("A100", ("40GB", "80GB")), ("RTX 3060", ("12GB", "8GB"))]
+)
 def test_two_memory_sizes_ask_which(name, sizes):
     with pytest.raises(UserError) as caught:
         find_gpu(name)
@@ -98,11 +103,14 @@ def test_every_name_and_alias_of_the_table_resolves_to_its_row():
         gib = device.memory_bytes / 2**30
         assert find_gpu(device.name).name == device.name
         for alias in device.aliases:
-            assert find_gpu(alias, memory_gib=gib).name == device.name or alias.startswith(("CPU", "cpu"))
+            assert find_gpu(alias, memory_gib=gib).name == device.name or alias.startswith(
+                ("CPU", "cpu")
+            )
 
 
 @pytest.mark.parametrize(
-    ("name", "column", "memory"), [("public_runs", "gpu", "gpu_vram_gb"), ("measured_matmul", "device", None)]
+    ("name", "column", "memory"),
+    [("public_runs", "gpu", "gpu_vram_gb"), ("measured_matmul", "device", None)],
 )
 def test_every_card_of_the_public_tables_resolves(name, column, memory):
     path = ROOT / "fit" / "data" / f"{name}.csv"
@@ -112,7 +120,9 @@ def test_every_card_of_the_public_tables_resolves(name, column, memory):
         try:
             find_gpu(row[column], float(row[memory]) if memory and row[memory] else None)
         except UserError as error:
-            assert "can mean" in error.message, row[column]  # a name of two sizes, without its memory
+            assert "can mean" in error.message, row[
+                column
+            ]  # a name of two sizes, without its memory
 
 
 def test_rented_cards_resolve():
@@ -155,17 +165,29 @@ def test_a_card_from_a_file_given_to_gpu(tmp_path):
         '[[gpu]]\nname = "Mine"\nmemory_gib = 10\nbandwidth_gbs = 400\nfp32_tflops = 10\nbf16_tflops = 40\nwatts = 100\n'
     )
     card = find_gpu(str(path))
-    assert (card.name, card.training_dtype, card.peak_flops("bfloat16")) == ("Mine", "bfloat16", 40e12)
+    assert (card.name, card.training_dtype, card.peak_flops("bfloat16")) == (
+        "Mine",
+        "bfloat16",
+        40e12,
+    )
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "", "x = 1", "[[gpu]]", '[[gpu]]\nname = "a"', '[[gpu]]\nname = "a"\nlike = "4071"', "[[gpu]", '[[gpu]]\nname = 3',
-        '[[gpu]]\nname = "a"\nwatts = ' + "9" * 6000, "a = " + "[" * 60_000,
-        '[[gpu]]\nname = "a"\nlike = "RTX 4070"\nwatts = -1', '[[gpu]]\nname = "a"\nlike = "RTX 4070"\nwats = 1',
+        "",
+        "x = 1",
+        "[[gpu]]",
+        '[[gpu]]\nname = "a"',
+        '[[gpu]]\nname = "a"\nlike = "4071"',
+        "[[gpu]",
+        "[[gpu]]\nname = 3",
+        '[[gpu]]\nname = "a"\nwatts = ' + "9" * 6000,
+        "a = " + "[" * 60_000,
+        '[[gpu]]\nname = "a"\nlike = "RTX 4070"\nwatts = -1',
+        '[[gpu]]\nname = "a"\nlike = "RTX 4070"\nwats = 1',
     ],
-)  # fmt: skip
+)
 def test_bad_card_files(tmp_path, content):
     path = tmp_path / "mine.toml"
     path.write_text(content)

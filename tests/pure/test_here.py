@@ -45,7 +45,10 @@ def test_same_name_two_sizes_told_apart_by_the_driver(tools):
 
 
 def test_two_cards(tools):
-    tools("nvidia-smi", "NVIDIA GeForce RTX 4090, 24564, 10, 450\nNVIDIA GeForce RTX 4070, 12282, 1, 200")
+    tools(
+        "nvidia-smi",
+        "NVIDIA GeForce RTX 4090, 24564, 10, 450\nNVIDIA GeForce RTX 4070, 12282, 1, 200",
+    )
     assert here(0).name == "RTX 4090"
     assert here(1).name == "RTX 4070"
 
@@ -80,7 +83,9 @@ def test_an_unknown_card_says_how_to_add_it():
 
 
 def test_a_data_centre_card_with_ecc():
-    assert known_device(Seen("NVIDIA A100-SXM4-80GB", round(79.15 * GIB), 0)).name == "A100 SXM 80GB"
+    assert (
+        known_device(Seen("NVIDIA A100-SXM4-80GB", round(79.15 * GIB), 0)).name == "A100 SXM 80GB"
+    )
     assert known_device(Seen("NVIDIA L4", round(22.03 * GIB), 0)).name == "L4"
 
 

@@ -7,16 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.config import RunConfig
-from onecard.plan.loss import effective_tokens, expected_loss, known_dataset, loss_fit
+from onecard.planner.loss import effective_tokens, expected_loss, known_dataset, loss_fit
 
 RUN = RunConfig(
-    batch_size=16, gradient_accumulation_steps=32, max_iters=20_000, lr_decay_iters=20_000, warmup_iters=700
+    batch_size=16,
+    gradient_accumulation_steps=32,
+    max_iters=20_000,
+    lr_decay_iters=20_000,
+    warmup_iters=700,
 )
 
 
 @pytest.mark.parametrize(
     ("dataset", "loss"),
-    [("fineweb", 3.2722), ("fineweb-edu", 3.0526)],  # llm.c's and build-nanogpt's 124M runs over 10 B tokens
+    [
+        ("fineweb", 3.2722),
+        ("fineweb-edu", 3.0526),
+    ],  # llm.c's and build-nanogpt's 124M runs over 10 B tokens
 )
 def test_known_runs_lie_in_the_range(dataset: str, loss: float):
     found = expected_loss(RUN, 10e9, dataset, None)
@@ -27,7 +34,12 @@ def test_known_runs_lie_in_the_range(dataset: str, loss: float):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(2, 40), st.integers(2, 24), st.floats(3e8, 3e11), st.sampled_from(["gpt2", "modern"]))
+@given(
+    st.integers(2, 40),
+    st.integers(2, 24),
+    st.floats(3e8, 3e11),
+    st.sampled_from(["gpt2", "modern"]),
+)
 def test_more_parameters_and_more_tokens_help(layers: int, heads: int, tokens: float, recipe: str):
     run = RUN.replace(n_layer=layers, n_head=heads, n_embd=64 * heads, recipe=recipe)
     found = expected_loss(run, tokens, "fineweb", None)
@@ -54,16 +66,22 @@ def test_recipes_are_in_their_order():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"decay_lr": False}, {"min_lr": 6e-4}, {"lr_decay_iters": 20_000_000},
+        {"decay_lr": False},
+        {"min_lr": 6e-4},
+        {"lr_decay_iters": 20_000_000},
         {"schedule": "wsd", "decay_fraction": 1.0, "lr_decay_iters": 20_000_000},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_learning_rate_that_never_comes_down_costs(changes: dict[str, object]):
-    decayed, still_up = (expected_loss(run, 10e9, "fineweb", None) for run in (RUN, RUN.replace(**changes)))
+    decayed, still_up = (
+        expected_loss(run, 10e9, "fineweb", None) for run in (RUN, RUN.replace(**changes))
+    )
     assert decayed is not None
     assert still_up is not None
-    assert still_up.final.mid - decayed.final.mid == pytest.approx(0.9 * loss_fit()["gap"], rel=0.01)
+    assert still_up.final.mid - decayed.final.mid == pytest.approx(
+        0.9 * loss_fit()["gap"], rel=0.01
+    )
     assert still_up.curve(40)[-1][1] == pytest.approx(still_up.final.mid)
     assert still_up.repetition == 0
     assert expected_loss(RUN.replace(min_lr=0.0), 10e9, "fineweb", None).final == decayed.final  # type: ignore[union-attr]

@@ -12,11 +12,26 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOSSES = ROOT / "fit" / "data" / "public_losses.csv"
 ROW = {
-    "id": "a", "source_family": "stranger", "dataset": "fineweb", "eval_set": "fineweb-val", "tokenizer": "gpt2", "vocab_size": "50257",
-    "n_layer": "12", "n_head": "12", "n_embd": "768", "n_params_total_m": "", "n_params_nonemb_m": "", "n_params_active_m": "123.65",
-    "recipe": "gpt2-adamw", "recipe_detail": "", "tokens_seen_b": "10", "unique_tokens_b": "", "schedule": "cosine->0",
-    "loss_nats": "3.3", "quality": "A",
-}  # fmt: skip
+    "id": "a",
+    "source_family": "stranger",
+    "dataset": "fineweb",
+    "eval_set": "fineweb-val",
+    "tokenizer": "gpt2",
+    "vocab_size": "50257",
+    "n_layer": "12",
+    "n_head": "12",
+    "n_embd": "768",
+    "n_params_total_m": "",
+    "n_params_nonemb_m": "",
+    "n_params_active_m": "123.65",
+    "recipe": "gpt2-adamw",
+    "recipe_detail": "",
+    "tokens_seen_b": "10",
+    "unique_tokens_b": "",
+    "schedule": "cosine->0",
+    "loss_nats": "3.3",
+    "quality": "A",
+}
 
 
 def write(path: Path, rows: list[dict[str, str]], encoding: str = "utf-8") -> Path:
@@ -30,8 +45,10 @@ def write(path: Path, rows: list[dict[str, str]], encoding: str = "utf-8") -> Pa
 def run(*words: object) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, ROOT / "bench" / "loss_accuracy.py", *map(str, words), "--json"],
-        capture_output=True, text=True, timeout=250,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -45,12 +62,23 @@ def answers(folder: Path, *changes: dict[str, str]) -> list[dict[str, Any]]:
 
 def test_the_same_thing_in_other_words_is_predicted_alike(tmp_path: Path):
     same = [
-        *({"tokenizer": word} for word in ("GPT-2", "tiktoken gpt2", "gpt2 (50257)", "r50k_base", "gpt2-bpe", "")),
+        *(
+            {"tokenizer": word}
+            for word in ("GPT-2", "tiktoken gpt2", "gpt2 (50257)", "r50k_base", "gpt2-bpe", "")
+        ),
         *({"recipe": word} for word in ("GPT-2", "GPT-2 AdamW", "nanogpt", "AdamW")),
-        {"tokens_seen_b": "10B"}, {"tokens_seen_b": "10 billion"}, {"tokens_seen_b": "0.01T"}, {"tokens_seen_b": "10,000M"},
-        {"n_params_active_m": "123.65M"}, {"n_params_active_m": "0.12365B"}, {"eval_set": ""}, {"eval_set": "validation"},
-        {"dataset": "HuggingFaceFW/fineweb"}, {"dataset": "fineweb10B"}, {"n_layer": "", "n_embd": ""},
-    ]  # fmt: skip
+        {"tokens_seen_b": "10B"},
+        {"tokens_seen_b": "10 billion"},
+        {"tokens_seen_b": "0.01T"},
+        {"tokens_seen_b": "10,000M"},
+        {"n_params_active_m": "123.65M"},
+        {"n_params_active_m": "0.12365B"},
+        {"eval_set": ""},
+        {"eval_set": "validation"},
+        {"dataset": "HuggingFaceFW/fineweb"},
+        {"dataset": "fineweb10B"},
+        {"n_layer": "", "n_embd": ""},
+    ]
     plain, *others = answers(tmp_path, *same)
     assert plain["skipped"] is None
     for change, row in zip(same, others, strict=True):
@@ -66,12 +94,20 @@ def test_openwebtext_by_its_names(tmp_path: Path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"dataset": "openwebtext2", "eval_set": ""}, {"dataset": "fineweb-2"}, {"tokenizer": "gpt-neox-20b"}, {"tokenizer": "gpt2 retrained 32k"},
-        {"tokenizer": "", "vocab_size": "32000"}, {"eval_set": "c4-val"}, {"eval_set": "wikitext-103"}, {"eval_set": "hellaswag"},
-        {"tokens_seen_b": "1e10"}, {"n_params_active_m": "123650000"}, {"dataset": "secret mix"},
+        {"dataset": "openwebtext2", "eval_set": ""},
+        {"dataset": "fineweb-2"},
+        {"tokenizer": "gpt-neox-20b"},
+        {"tokenizer": "gpt2 retrained 32k"},
+        {"tokenizer": "", "vocab_size": "32000"},
+        {"eval_set": "c4-val"},
+        {"eval_set": "wikitext-103"},
+        {"eval_set": "hellaswag"},
+        {"tokens_seen_b": "1e10"},
+        {"n_params_active_m": "123650000"},
+        {"dataset": "secret mix"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_another_thing_is_skipped_with_its_loss_kept(change: dict[str, str], tmp_path: Path):
     row = answers(tmp_path, change)[1]
     assert row["skipped"]
@@ -83,7 +119,10 @@ def test_a_head_of_its_own_is_seen_without_the_active_parameters(tmp_path: Path)
     tied, untied = {"n_params_total_m": "124.4"}, {"n_params_total_m": "162.9"}
     bare = {"n_params_active_m": ""}
     both = answers(tmp_path, tied, untied, {**tied, **bare}, {**untied, **bare})[1:]
-    with_active, without = [row["predicted"] for row in both[:2]], [row["predicted"] for row in both[2:]]
+    with_active, without = (
+        [row["predicted"] for row in both[:2]],
+        [row["predicted"] for row in both[2:]],
+    )
     assert with_active[0] > with_active[1]  # a head of its own helps
     assert without == pytest.approx(with_active, abs=2e-3)
 
@@ -98,7 +137,9 @@ def test_a_learning_rate_that_stays_up_costs(tmp_path: Path):
         "constant then 20% decay",
         "wsd(30% down)",
     ]
-    plain, *rows = (row["predicted"] for row in answers(tmp_path, *({"schedule": word} for word in words)))
+    plain, *rows = (
+        row["predicted"] for row in answers(tmp_path, *({"schedule": word} for word in words))
+    )
     assert [round(row - plain, 2) for row in rows[:4]] == [0.08] * 4
     assert rows[4] == plain
     assert abs(rows[5] - plain) < 0.01
@@ -119,20 +160,38 @@ def test_curve_points_that_are_skipped_are_still_curve_points(tmp_path: Path):
 
 def test_a_spreadsheets_unicode_text(tmp_path: Path):
     curve = [{"run_id": "a", "tokens_b": "5", "loss_nats": "3.5"}]
-    found = run(write(tmp_path / "l.csv", [ROW], "utf-16"), write(tmp_path / "c.csv", curve, "utf-16"))
-    assert [(row["kind"], row["skipped"]) for row in found["rows"]] == [("end", None), ("curve", None)]
+    found = run(
+        write(tmp_path / "l.csv", [ROW], "utf-16"), write(tmp_path / "c.csv", curve, "utf-16")
+    )
+    assert [(row["kind"], row["skipped"]) for row in found["rows"]] == [
+        ("end", None),
+        ("curve", None),
+    ]
 
 
 def test_all_are_scored_on_the_same_rows(tmp_path: Path):
-    rows = [ROW, {**ROW, "id": "b", "quality": "C", "loss_nats": "4"}, {**ROW, "id": "c", "dataset": "secret mix"}]
+    rows = [
+        ROW,
+        {**ROW, "id": "b", "quality": "C", "loss_nats": "4"},
+        {**ROW, "id": "c", "dataset": "secret mix"},
+    ]
     found = run(write(tmp_path / "losses.csv", rows))
-    assert [found["trusted"]["n"], *(each["n"] for each in found["baselines"].values())] == [1, 1, 1]
-    assert [found["loss"]["n"], *(each["n"] for each in found["baselines_with_quality_c"].values())] == [2, 2, 2]
+    assert [found["trusted"]["n"], *(each["n"] for each in found["baselines"].values())] == [
+        1,
+        1,
+        1,
+    ]
+    assert [
+        found["loss"]["n"],
+        *(each["n"] for each in found["baselines_with_quality_c"].values()),
+    ] == [2, 2, 2]
 
 
 def test_data_sets_with_runs_of_their_own(tmp_path: Path):
     found = run(LOSSES)
-    rows = [row for row in found["rows"] if row["family"] == "datablations" and row["skipped"] is None]
+    rows = [
+        row for row in found["rows"] if row["family"] == "datablations" and row["skipped"] is None
+    ]
     assert len(rows) > 100
     assert all(row["foreign"] and "public runs" in row["note"] for row in rows)
     assert found["families"]["datablations"]["loss"]["median_abs_error_nats"] < 0.03
@@ -151,4 +210,6 @@ def test_data_sets_with_runs_of_their_own(tmp_path: Path):
 def test_a_familys_own_runs_do_not_predict_it():
     pytest.importorskip("scipy")
     found = run(LOSSES, "--cross-validate")
-    assert not [row["id"] for row in found["rows"] if row["foreign"] and row["predicted"] is not None]
+    assert not [
+        row["id"] for row in found["rows"] if row["foreign"] and row["predicted"] is not None
+    ]

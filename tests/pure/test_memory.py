@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from onecard.config import RunConfig
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
-from onecard.plan.memory import DESKTOP_BYTES, NOT_IN_MEMORY, OPTIONS, peak_memory, step_memory
-from onecard.plan.workload import Workload
+from onecard.planner.memory import DESKTOP_BYTES, NOT_IN_MEMORY, OPTIONS, peak_memory, step_memory
+from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
 
 CARD = find_gpu("RTX 4070")
@@ -36,17 +36,26 @@ def test_allocated_as_traced(shape: dict[str, object], compiled: float, eager: f
 
 
 def test_gpt2_xl_at_one_sequence() -> None:
-    assert gib(n_layer=48, n_head=25, n_embd=1600, batch_size=1) == pytest.approx(29.39, abs=0.006)  # as traced
+    assert gib(n_layer=48, n_head=25, n_embd=1600, batch_size=1) == pytest.approx(
+        29.39, abs=0.006
+    )  # as traced
 
 
 # nvidia-smi, 124M compiled with full logits: runpod-gpt2-sweep, one script on every card
 @pytest.mark.parametrize(
     ("card", "batch", "mebibytes"),
     [
-        ("L4", 8, 7731), ("RTX A4000", 8, 7647), ("L4", 16, 12739), ("RTX 5090", 16, 13070), ("A40", 32, 24365),
-        ("H100 SXM", 32, 24814), ("RTX A6000", 64, 47520), ("B200", 64, 48182), ("H100 NVL", 128, 94430),
+        ("L4", 8, 7731),
+        ("RTX A4000", 8, 7647),
+        ("L4", 16, 12739),
+        ("RTX 5090", 16, 13070),
+        ("A40", 32, 24365),
+        ("H100 SXM", 32, 24814),
+        ("RTX A6000", 64, 47520),
+        ("B200", 64, 48182),
+        ("H100 NVL", 128, 94430),
     ],
-)  # fmt: skip
+)
 def test_process_as_nvidia_smi_showed(card: str, batch: int, mebibytes: int) -> None:
     process = peak_memory(RunConfig(batch_size=batch), find_gpu(card), "bfloat16").process_bytes
     assert process.mid / MIB == pytest.approx(mebibytes, rel=0.015)
@@ -64,9 +73,15 @@ def test_parts_sum_to_the_process_and_all_but_two_to_allocated() -> None:
     assert sum(memory.parts.values()) == pytest.approx(memory.process_bytes.mid)
     allocated = sum(size for name, size in memory.parts.items() if name not in ("context", "slack"))
     assert allocated == pytest.approx(memory.allocated_bytes.mid)
-    assert {"weights", "gradients", "optimizer", "activations", "logits_and_loss", "context", "slack"} <= set(
-        memory.parts
-    )
+    assert {
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "logits_and_loss",
+        "context",
+        "slack",
+    } <= set(memory.parts)
 
 
 def test_fits_is_yes_tight_or_no_by_the_range_and_the_desktop() -> None:
@@ -74,7 +89,9 @@ def test_fits_is_yes_tight_or_no_by_the_range_and_the_desktop() -> None:
     process = peak_memory(config, CARD, "bfloat16").process_bytes
 
     def fits(room: float) -> str:
-        return peak_memory(config, replace(CARD, usable_bytes=round(room)), "bfloat16", taken_bytes=0).fits
+        return peak_memory(
+            config, replace(CARD, usable_bytes=round(room)), "bfloat16", taken_bytes=0
+        ).fits
 
     assert fits(process.high + 1) == "yes"
     assert fits(process.high - 1) == "tight"
@@ -90,10 +107,15 @@ def test_the_desktop_is_what_the_driver_told_else_a_stated_share() -> None:
 
 
 def test_changes_name_what_to_set_and_what_it_would_take() -> None:
-    memory = peak_memory(RunConfig(batch_size=32, gradient_accumulation_steps=16), find_gpu("RTX 4070"), "bfloat16")
+    memory = peak_memory(
+        RunConfig(batch_size=32, gradient_accumulation_steps=16), find_gpu("RTX 4070"), "bfloat16"
+    )
     assert memory.fits == "no"
     texts = [str(note) for note in memory.changes]
-    assert any("batch_size = 8, gradient_accumulation_steps = 64" in text and "it fits" in text for text in texts)
+    assert any(
+        "batch_size = 8, gradient_accumulation_steps = 64" in text and "it fits" in text
+        for text in texts
+    )
     assert any(text.startswith("chunked_loss = True") for text in texts)
     assert any(text.startswith("recompute = 'block'") for text in texts)
     assert all("GiB" in text for text in texts)
@@ -130,8 +152,11 @@ sizes = st.fixed_dictionaries(
 
 
 @settings(max_examples=150, deadline=None)
-@given(values=sizes, dtype=st.sampled_from(["bfloat16", "float16", "float32"]), key=st.sampled_from(
-    ["n_layer", "batch_size", "block_size", "vocab_size", "n_embd"]))  # fmt: skip
+@given(
+    values=sizes,
+    dtype=st.sampled_from(["bfloat16", "float16", "float32"]),
+    key=st.sampled_from(["n_layer", "batch_size", "block_size", "vocab_size", "n_embd"]),
+)
 def test_more_of_anything_is_more_memory(values: dict[str, object], dtype: str, key: str) -> None:
     config = RunConfig(**{"n_head": 1, **values})  # type: ignore[arg-type]
     more = config.replace(**{key: 2 * getattr(config, key)})
@@ -145,11 +170,11 @@ def test_more_of_anything_is_more_memory(values: dict[str, object], dtype: str, 
 
 
 def test_every_option_of_a_run_has_its_memory_model() -> None:
-    """A new choice in the config turns this red until plan/memory knows what it costs."""
+    """A new choice in the config turns this red until planner/memory knows what it costs."""
     hints = get_type_hints(RunConfig)
     for field in fields(RunConfig):
         if field.name in NOT_IN_MEMORY:
             continue
-        assert field.name in OPTIONS, f"does {field.name} change memory? say so in plan/memory"
+        assert field.name in OPTIONS, f"does {field.name} change memory? say so in planner/memory"
         if get_origin(hints[field.name]) is Literal:
             assert set(get_args(hints[field.name])) == set(OPTIONS[field.name]), field.name

@@ -7,9 +7,9 @@ import pytest
 from onecard import RunConfig, find_gpu, plan
 from onecard.config import ModelShape, load
 from onecard.facts.models import known_models
-from onecard.plan.flops import flops, nanogpt_per_token
-from onecard.plan.optimal import compute_optimal_tokens
-from onecard.plan.params import params
+from onecard.planner.flops import flops, nanogpt_per_token
+from onecard.planner.optimal import compute_optimal_tokens
+from onecard.planner.params import params
 from onecard.units import YEAR
 
 HOUR = 3600
@@ -51,7 +51,12 @@ def test_what_nanogpt_prints(model, printed):
 
 @pytest.mark.parametrize(
     ("preset", "total"),
-    [("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080), ("gpt2-xl", 1_557_611_200)],
+    [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+    ],
 )
 def test_released_family(preset, total):
     assert params(load(preset).shape).total == total
@@ -72,11 +77,16 @@ def test_flops_of_that_run():
     assert planned.flops.total_6nd == pytest.approx(2.552e18, rel=1e-3)
 
 
-@pytest.mark.parametrize(("step_seconds", "hours"), [(2.5, 13.9), (3.0, 16.7), (3.5, 19.4), (4.0, 22.2)])
+@pytest.mark.parametrize(
+    ("step_seconds", "hours"), [(2.5, 13.9), (3.0, 16.7), (3.5, 19.4), (4.0, 22.2)]
+)
 def test_what_if_hours(step_seconds, hours):
-    from onecard.plan.whatif import whatif
+    from onecard.planner.whatif import whatif
 
-    rows = {row.step_seconds: row.total_seconds for row in whatif(RUN, 3.25, seconds=(2.5, 3.0, 3.5, 4.0))}
+    rows = {
+        row.step_seconds: row.total_seconds
+        for row in whatif(RUN, 3.25, seconds=(2.5, 3.0, 3.5, 4.0))
+    }
     assert round(rows[step_seconds] / HOUR, 1) == hours
 
 
@@ -86,7 +96,10 @@ def test_fifty_thousand_steps_are_26_billion_tokens():
 
 @pytest.mark.parametrize(
     ("preset", "seconds", "tokens_per_second", "tflops", "printed", "true"),
-    [("fineweb-41M-12gb", 3.9, 134_433, 40.3, 0.129, 0.69), ("fineweb-124M-12gb", 9.34, 56_134, 48.0, 0.154, 0.82)],
+    [
+        ("fineweb-41M-12gb", 3.9, 134_433, 40.3, 0.129, 0.69),
+        ("fineweb-124M-12gb", 9.34, 56_134, 48.0, 0.154, 0.82),
+    ],
 )
 def test_real_logs_of_an_rtx_4070(preset, seconds, tokens_per_second, tflops, printed, true):
     config = load(preset)
@@ -103,8 +116,12 @@ def test_real_logs_of_an_rtx_4070(preset, seconds, tokens_per_second, tflops, pr
 
 def test_bigger_of_the_two_runs():
     small, large = load("fineweb-41M-12gb"), load("fineweb-124M-12gb")
-    assert (small.tokens_per_step / 3.9) / (large.tokens_per_step / 9.34) == pytest.approx(2.4, abs=0.05)
-    assert nanogpt_per_token(large.shape) / nanogpt_per_token(small.shape) == pytest.approx(2.85, abs=0.01)
+    assert (small.tokens_per_step / 3.9) / (large.tokens_per_step / 9.34) == pytest.approx(
+        2.4, abs=0.05
+    )
+    assert nanogpt_per_token(large.shape) / nanogpt_per_token(small.shape) == pytest.approx(
+        2.85, abs=0.01
+    )
 
 
 def test_a_year_of_a_4070_ti():
@@ -122,14 +139,16 @@ def test_needs_of_well_known_models():
 
 
 def test_a_200_watt_card_for_20_hours():
-    from onecard.plan.build import energy_of
+    from onecard.planner.build import energy_of
 
     assert energy_of(200, 20 * HOUR) == pytest.approx(4.0)
 
 
 def test_a_loss_of_22_is_a_perplexity():
     planned = plan(load("fineweb-124M-12gb"), "RTX 4070", data="fineweb-edu-10B")
-    assert 21 <= planned.loss.perplexity.mid <= 23  # what is said of 10 B tokens of FineWeb-Edu, as a perplexity
+    assert (
+        21 <= planned.loss.perplexity.mid <= 23
+    )  # what is said of 10 B tokens of FineWeb-Edu, as a perplexity
     assert planned.loss.perplexity.mid == pytest.approx(math.exp(planned.loss.expected.mid))
 
 
@@ -163,7 +182,9 @@ def test_124m_at_batch_32_is_too_tight_for_24_gb():
 def test_exact_flops_are_every_matmul_and_half_the_square():
     layers, width, block, vocab = 12, 768, 1024, 50304
     matrices = layers * 12 * width**2 + vocab * width
-    pairs = layers * block * (2 * 2 * width) / 2  # scores and values, a multiply and an add each, the causal half
+    pairs = (
+        layers * block * (2 * 2 * width) / 2
+    )  # scores and values, a multiply and an add each, the causal half
     assert plan(RunConfig(), "RTX 4070").flops.per_token_exact == 3 * (2 * matrices + pairs)
 
 
@@ -172,16 +193,22 @@ def test_the_plan_s_own_arithmetic():
     config, card = load("fineweb-124M-80gb"), find_gpu("A100 80GB")
     p = plan(config, card, gpus=2, price="0.5EUR", data="fineweb-10B")
     rate = p.flops.per_token_nanogpt * config.tokens_per_step / p.time.step_seconds.mid
-    assert p.mfu.card.mid == pytest.approx(rate / (2 * 312e12), rel=2e-3)  # an A100's peak is what nanoGPT divides by
+    assert p.mfu.card.mid == pytest.approx(
+        rate / (2 * 312e12), rel=2e-3
+    )  # an A100's peak is what nanoGPT divides by
     assert p.mfu.nanogpt.mid == pytest.approx(rate / (2 * 312e12))
     other = plan(config, "RTX 4090")
-    assert other.mfu.card.mid / other.mfu.nanogpt.mid == pytest.approx(312e12 / find_gpu("RTX 4090").bf16_flops)
+    assert other.mfu.card.mid / other.mfu.nanogpt.mid == pytest.approx(
+        312e12 / find_gpu("RTX 4090").bf16_flops
+    )
     assert p.energy.kwh.mid == pytest.approx(2 * card.watts * p.time.total_seconds.mid / 3.6e6)
     assert p.energy.cost.mid == pytest.approx(0.5 * p.energy.kwh.mid)
     evaluations = (config.max_iters // config.eval_interval + 1) * config.eval_iters
     micro_step = p.time.step_seconds.mid / config.gradient_accumulation_steps
     steps = p.time.step_seconds.mid * config.max_iters
-    assert p.time.total_seconds.mid == pytest.approx(p.time.compile_seconds + steps + evaluations * micro_step / 3)
+    assert p.time.total_seconds.mid == pytest.approx(
+        p.time.compile_seconds + steps + evaluations * micro_step / 3
+    )
     assert p.time.compile_seconds > 0
     assert p.params.non_embedding == p.params.total - (50304 + 1024) * 768
     for run in p.known_runs:
@@ -189,10 +216,14 @@ def test_the_plan_s_own_arithmetic():
 
 
 def test_a_verdict_against_gpt2_wants_the_whole_range():
-    from onecard.plan.build import _against_gpt2
-    from onecard.plan.corpus import corpus_of
-    from onecard.plan.result import Range
+    from onecard.planner.build import _against_gpt2
+    from onecard.planner.corpus import corpus_of
+    from onecard.planner.result import Range
 
     small, text = params(load("gpt2").shape), corpus_of("fineweb-edu-10B")
-    for low, high, code in ((3.0, 3.29, "beats-gpt2"), (3.2, 3.3, "near-gpt2"), (3.3, 3.4, "behind-gpt2")):
+    for low, high, code in (
+        (3.0, 3.29, "beats-gpt2"),
+        (3.2, 3.3, "near-gpt2"),
+        (3.3, 3.4, "behind-gpt2"),
+    ):
         assert _against_gpt2(small, text, Range(low, (low + high) / 2, high)).code == code

@@ -12,7 +12,10 @@ from onecard import RunConfig, UserError, find_gpu, load, plan
 from onecard.config import PRESETS
 from onecard.config.run import KEYS
 
-CARDS = [find_gpu(name) for name in ("RTX 4070", "T4", "GTX 1080 Ti", "A100 80GB", "M3 Max", "cpu", "RX 7900 XTX")]
+CARDS = [
+    find_gpu(name)
+    for name in ("RTX 4070", "T4", "GTX 1080 Ti", "A100 80GB", "M3 Max", "cpu", "RX 7900 XTX")
+]
 
 PATHS = [
     "schema",
@@ -78,18 +81,47 @@ def test_every_promised_path():
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_every_preset_on_every_kind_of_card(preset, card):
     answer = plan(load(preset), card).to_json()
-    for path in ("time.step_seconds", "memory.process_bytes", "memory.allocated_bytes", "mfu.card", "energy.kwh"):
+    for path in (
+        "time.step_seconds",
+        "memory.process_bytes",
+        "memory.allocated_bytes",
+        "mfu.card",
+        "energy.kwh",
+    ):
         low, mid, high = (at(answer, path)[k] for k in ("low", "mid", "high"))
         assert 0 < low <= mid <= high < math.inf, path
     assert 0 < at(answer, "mfu.card.mid") < 1.2
-    assert sum(at(answer, "memory.parts").values()) == pytest.approx(at(answer, "memory.process_bytes.mid"), rel=1e-6)
+    assert sum(at(answer, "memory.parts").values()) == pytest.approx(
+        at(answer, "memory.process_bytes.mid"), rel=1e-6
+    )
     assert at(answer, "memory.process_bytes.mid") > at(answer, "memory.allocated_bytes.mid")
 
 
 HOSTILE = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20),
-    st.sampled_from([0, -1, 2**63, 10**30, 1e308, math.nan, math.inf, "", "auto", "float16", "modern", "muon", "\0", []]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(
+        [
+            0,
+            -1,
+            2**63,
+            10**30,
+            1e308,
+            math.nan,
+            math.inf,
+            "",
+            "auto",
+            "float16",
+            "modern",
+            "muon",
+            "\0",
+            [],
+        ]
+    ),
+)
 SENSIBLE = st.fixed_dictionaries(
     {
         "n_layer": st.integers(1, 60),
@@ -114,9 +146,15 @@ SENSIBLE = st.fixed_dictionaries(
 ANY_CONFIG = st.one_of(
     SENSIBLE,
     st.dictionaries(st.sampled_from(KEYS), HOSTILE, max_size=6),
-    st.builds(lambda a, b: {**a, **b}, SENSIBLE, st.dictionaries(st.sampled_from(KEYS), HOSTILE, max_size=2)),
+    st.builds(
+        lambda a, b: {**a, **b},
+        SENSIBLE,
+        st.dictionaries(st.sampled_from(KEYS), HOSTILE, max_size=2),
+    ),
 )
-TEN_THOUSAND = settings(max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TEN_THOUSAND = settings(
+    max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @TEN_THOUSAND
@@ -140,7 +178,12 @@ def test_a_plan_or_one_sentence(values, card, data, gpus):
 
 
 GROWS = {
-    "batch_size": ("memory.allocated_bytes.mid", "memory.process_bytes.mid", "time.step_seconds.mid", "tokens.total"),
+    "batch_size": (
+        "memory.allocated_bytes.mid",
+        "memory.process_bytes.mid",
+        "time.step_seconds.mid",
+        "tokens.total",
+    ),
     "n_layer": (
         "memory.allocated_bytes.mid",
         "memory.process_bytes.mid",
@@ -148,7 +191,12 @@ GROWS = {
         "params.total",
         "energy.kwh.mid",
     ),
-    "n_embd": ("memory.allocated_bytes.mid", "memory.process_bytes.mid", "time.step_seconds.mid", "params.total"),
+    "n_embd": (
+        "memory.allocated_bytes.mid",
+        "memory.process_bytes.mid",
+        "time.step_seconds.mid",
+        "params.total",
+    ),
     "gradient_accumulation_steps": ("time.step_seconds.mid", "tokens.per_step"),
     "max_iters": ("time.total_seconds.mid", "energy.cost.mid", "flops.total_exact"),
     "block_size": ("memory.allocated_bytes.mid", "flops.per_token_exact", "time.step_seconds.mid"),
@@ -156,9 +204,16 @@ GROWS = {
 
 
 @settings(max_examples=150, deadline=None)
-@given(values=SENSIBLE, card=st.sampled_from(CARDS), key=st.sampled_from(sorted(GROWS)), factor=st.integers(2, 4))
+@given(
+    values=SENSIBLE,
+    card=st.sampled_from(CARDS),
+    key=st.sampled_from(sorted(GROWS)),
+    factor=st.integers(2, 4),
+)
 def test_more_is_more(values, card, key, factor):
-    small = RunConfig.from_values({**values, "max_iters": 1000, "warmup_iters": 10, "lr_decay_iters": 1000})
+    small = RunConfig.from_values(
+        {**values, "max_iters": 1000, "warmup_iters": 10, "lr_decay_iters": 1000}
+    )
     assume(small.n_embd % small.n_head == 0)
     large = small.replace(**{key: getattr(small, key) * factor})
     before, after = plan(small, card).to_json(), plan(large, card).to_json()
@@ -243,8 +298,18 @@ def test_prices():
 
 
 def test_data_sets():
-    assert plan(load("gpt2"), "RTX 4070", data="fineweb-edu-10B").tokens.epochs == pytest.approx(1.0, abs=0.02)
-    for words in ("3.7B", "3.7 B", "3.7BT", "3.7B tokens", "3,700,000,000", "3_700_000_000", "3.7e9"):
+    assert plan(load("gpt2"), "RTX 4070", data="fineweb-edu-10B").tokens.epochs == pytest.approx(
+        1.0, abs=0.02
+    )
+    for words in (
+        "3.7B",
+        "3.7 B",
+        "3.7BT",
+        "3.7B tokens",
+        "3,700,000,000",
+        "3_700_000_000",
+        "3.7e9",
+    ):
         assert plan(load("gpt2"), "RTX 4070", data=words).tokens.unique == 3_700_000_000
     for bad in ("fineweb-nope", "0", "12 parsecs", "", " "):
         with pytest.raises(UserError):
@@ -281,7 +346,12 @@ def test_fits_is_told_by_both_ends_of_the_range():
 
     card, config = find_gpu("RTX 4070"), load("fineweb-124M-12gb")
     need = plan(config, card).memory.process_bytes
-    for room, fits in ((need.high + 1, "yes"), (need.high - 1, "tight"), (need.low + 1, "tight"), (need.low - 1, "no")):
+    for room, fits in (
+        (need.high + 1, "yes"),
+        (need.high - 1, "tight"),
+        (need.low + 1, "tight"),
+        (need.low - 1, "no"),
+    ):
         small = replace(card, usable_bytes=round(room) + 2**30, taken_bytes=2**30)
         assert plan(config, small).memory.fits == fits
 

@@ -21,8 +21,8 @@ from onecard.config import PRESETS, load
 from onecard.errors import UserError
 from onecard.facts.gpus import find_gpu
 from onecard.facts.rentals import rentals
-from onecard.plan import plan
-from onecard.plan.loss import loss_fit
+from onecard.planner import plan
+from onecard.planner.loss import loss_fit
 from onecard.units import GIB, HOUR
 
 ADVICE = [name for name in PRESETS if name.startswith("fineweb-") and name.endswith("gb")]
@@ -34,7 +34,9 @@ hours = st.floats(0.2, 2000)
 @pytest.mark.parametrize("name", ADVICE)
 def test_at_least_as_good_as_the_advice_in_circulation(card, name):
     row = plan(load(name), card)
-    _, best = chosen_run(find_gpu(card), Budget(seconds=row.time.total_seconds.mid), data=row.config.dataset)
+    _, best = chosen_run(
+        find_gpu(card), Budget(seconds=row.time.total_seconds.mid), data=row.config.dataset
+    )
     assert best.seconds <= row.time.total_seconds.mid
     assert best.loss <= row.loss.expected.mid
     assert best.tuned.memory.fits == "yes"
@@ -72,8 +74,14 @@ def loss_in(device, time):
 
 
 @settings(max_examples=20, deadline=None)
-@given(card=st.sampled_from(CARDS), time=hours, data=st.sampled_from([None, "fineweb-10B", "300M", "5B"]))
-def test_every_recommendation_fits_keeps_the_time_and_stays_where_losses_are_known(card, time, data):
+@given(
+    card=st.sampled_from(CARDS),
+    time=hours,
+    data=st.sampled_from([None, "fineweb-10B", "300M", "5B"]),
+)
+def test_every_recommendation_fits_keeps_the_time_and_stays_where_losses_are_known(
+    card, time, data
+):
     answer = recommend(card, Budget(seconds=time * HOUR), data=data)
     again = plan(answer.config, card, data=data)
     assert again.memory.fits == "yes"
@@ -86,7 +94,9 @@ def test_every_recommendation_fits_keeps_the_time_and_stays_where_losses_are_kno
     if again.tokens.epochs is not None:
         assert again.tokens.epochs <= 4
     assert not [
-        note for note in again.warnings if note.code in ("learning-rate", "warmup", "schedule-unfinished", "head-width")
+        note
+        for note in again.warnings
+        if note.code in ("learning-rate", "warmup", "schedule-unfinished", "head-width")
     ]
     assert answer.limited_by in ("memory", "compute", "data")
     assert 1 <= len(answer.runners_up) <= 3
@@ -135,7 +145,9 @@ def test_tokens_keep_the_size_within_what_they_feed():
 
 
 def test_a_short_run_gets_a_smaller_batch_rather_than_few_steps():
-    short, long = (recommend("RTX 4070", Budget(seconds=hours * HOUR)).config for hours in (0.5, 20))
+    short, long = (
+        recommend("RTX 4070", Budget(seconds=hours * HOUR)).config for hours in (0.5, 20)
+    )
     assert short.max_iters >= 1000
     assert short.tokens_per_step < long.tokens_per_step
 
@@ -147,7 +159,9 @@ def test_the_written_config_is_read_back_the_same(tmp_path, recipe, ending):
     path = tmp_path / f"run{ending}"
     path.write_text(config_text(answer, path.name), encoding="utf-8")
     assert load(path) == answer.config
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    lines = [
+        line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")
+    ]
     chosen = (
         "n_layer",
         "n_embd",
@@ -186,7 +200,9 @@ def test_review_of_the_160M_that_is_81M():
     assert answer.better is not None
     assert answer.better.expected_loss.mid <= answer.plan.loss.expected.mid
     assert answer.better.plan.time.total_seconds.mid <= answer.plan.time.total_seconds.mid
-    assert {"review-is", "review-claim", "review-time", "review-better"} <= {note.code for note in answer.answers}
+    assert {"review-is", "review-claim", "review-time", "review-better"} <= {
+        note.code for note in answer.answers
+    }
 
 
 @pytest.mark.parametrize("name", ADVICE)
@@ -208,7 +224,9 @@ def test_the_table_has_every_class_and_its_own_cards():
     for row in table.rows:
         device = find_gpu(TYPICAL[row.memory_gb])
         assert device.memory_bytes == row.memory_gb * GIB
-        assert row.params == 12 * row.n_layer * row.n_embd**2 + row.n_embd * (50304 + 1024 + 2 * row.n_layer + 1)
+        assert row.params == 12 * row.n_layer * row.n_embd**2 + row.n_embd * (
+            50304 + 1024 + 2 * row.n_layer + 1
+        )
         tokens = row.batch_size * row.gradient_accumulation_steps * 1024
         assert row.hours_10b == pytest.approx(10e9 / tokens * row.step_seconds / 3600)
 
@@ -221,7 +239,10 @@ def test_rented_cards_are_all_known_and_sorted_by_money():
     assert answer.rentals
     assert [r.cost for r in answer.rentals] == sorted(r.cost for r in answer.rentals)
     for offer in answer.rentals:
-        assert offer.batch_size * offer.gradient_accumulation_steps * 1024 == answer.config.tokens_per_step
+        assert (
+            offer.batch_size * offer.gradient_accumulation_steps * 1024
+            == answer.config.tokens_per_step
+        )
         assert offer.cost == pytest.approx(offer.seconds.mid / 3600 * offer.price)
 
 
@@ -282,8 +303,16 @@ def test_out_writes_once_and_asks_before_replacing(tmp_path, capsys):
     assert main(["recommend", "--gpu", "4070", "--out", str(tmp_path / "run.yaml")]) == 2
 
 
-@pytest.mark.parametrize("words", [[], ["--gpu", "4070", "--rent"], ["--fit", "gpt2", "--gpu", "4070"],
-                                   ["--review", "fineweb-81M-24gb", "--gpu", "4090"], ["--gpu", "4070", "--until-loss", "3.2"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--gpu", "4070", "--rent"],
+        ["--fit", "gpt2", "--gpu", "4070"],
+        ["--review", "fineweb-81M-24gb", "--gpu", "4090"],
+        ["--gpu", "4070", "--until-loss", "3.2"],
+    ],
+)
 def test_every_view_is_shown_and_has_json(capsys, words):
     assert main(["recommend", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"].startswith("onecard.")

@@ -42,7 +42,9 @@ def test_the_check_finds_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     original = module.po_path("es").read_text(encoding="utf-8")
     folder = tmp_path / "es" / "LC_MESSAGES"
     folder.mkdir(parents=True)
-    broken = original.replace('msgstr "Energía"', 'msgstr ""').replace('msgid "Perplexity"', 'msgid "Perplexed"')
+    broken = original.replace('msgstr "Energía"', 'msgstr ""').replace(
+        'msgid "Perplexity"', 'msgid "Perplexed"'
+    )
     broken = broken.replace('msgstr "en {n:int} ', 'msgstr "en {m:int} ').replace(
         "sobre {unique:count}", "sobre {unique}"
     )
@@ -144,22 +146,32 @@ def test_quantities(lang: str, value: object, spec: str, shown: str) -> None:
     assert language(lang).quantity(Quantity(value, spec)).replace("\u00a0", " ") == shown
 
 
-@given(st.floats(0.011, 1e14), st.sampled_from(["count", "int", "bytes", "percent", "power", ",.2f"]))
+@given(
+    st.floats(0.011, 1e14), st.sampled_from(["count", "int", "bytes", "percent", "power", ",.2f"])
+)
 def test_the_same_digits_in_every_language(value: float, spec: str) -> None:
     """Languages differ in signs, never in rounding."""
     signs = str.maketrans("", "", "., \u00a0%×⁰¹²³⁴⁵⁶⁷⁸⁹MBTGiKmil")
-    shown = {language(lang).quantity(Quantity(value, spec)).translate(signs) for lang in ("en", "es", "es_MX", "hi")}
+    shown = {
+        language(lang).quantity(Quantity(value, spec)).translate(signs)
+        for lang in ("en", "es", "es_MX", "hi")
+    }
     assert len(shown) == 1
 
 
 @given(st.floats(0.001, 1e10))
 def test_durations_have_the_same_figures(seconds: float) -> None:
-    said = [re.findall(r"\d+", language(lang).quantity(Quantity(seconds, "duration"))) for lang in ("en", "es", "hi")]
+    said = [
+        re.findall(r"\d+", language(lang).quantity(Quantity(seconds, "duration")))
+        for lang in ("en", "es", "hi")
+    ]
     assert said[0] == said[1] == said[2]
 
 
 def test_plurals() -> None:
-    one, two = (Plural("There is {n:int} warning.", "There are {n:int} warnings.", n=n) for n in (1, 2))
+    one, two = (
+        Plural("There is {n:int} warning.", "There are {n:int} warnings.", n=n) for n in (1, 2)
+    )
     assert (str(one), str(two)) == ("There is 1 warning.", "There are 2 warnings.")
     assert language("es").text(one) == "Hay 1 advertencia."
     assert language("es").text(two) == "Hay 2 advertencias."
@@ -167,7 +179,9 @@ def test_plurals() -> None:
 
 
 def test_a_note_is_a_sentence_in_the_readers_language() -> None:
-    note = Note("head-width", "heads are {head} wide; 64 or 128 suit the attention kernels better", head=32)
+    note = Note(
+        "head-width", "heads are {head} wide; 64 or 128 suit the attention kernels better", head=32
+    )
     assert language("es").sentence(note).startswith("Las cabezas tienen un ancho de 32")
     assert language("hi").sentence(note).endswith("।")
     assert language("en").sentence(T("{card} it is", card="gpt")) == "gpt it is."

@@ -69,7 +69,9 @@ def test_the_page_is_whole_and_alone(plan, lang: str) -> None:  # type: ignore[n
     tags = parsed(page)
     assert {"svg", "table", "h1", "h2", "style", "title"} <= tags.seen
     assert not tags.seen & {"script", "link", "img", "iframe", "object", "embed"}
-    assert not [value for name, value in tags.attributes if name in ("src", "href", "srcset", "data")]
+    assert not [
+        value for name, value in tags.attributes if name in ("src", "href", "srcset", "data")
+    ]
     assert "url(" not in page
     assert "@import" not in page
     assert f'<html lang="{lang}">' in page
@@ -82,16 +84,34 @@ def test_names_from_strangers_stay_names() -> None:
         title=HOSTILE,
         subtitle=T("{card}", card=HOSTILE),
         headline=(Figure(HOSTILE, HOSTILE, note=HOSTILE),),
-        sections=(Section(HOSTILE, (
-            Figures((Figure(HOSTILE, HOSTILE, formula=HOSTILE),)),
-            Table((Column(HOSTILE), Column("n")), ((HOSTILE, Quantity(1, "int")),), bar=1),
-            StackedBar((Part(HOSTILE, Quantity(1, "bytes")),), Quantity(2, "bytes"), HOSTILE, Quantity(1, "bytes"), HOSTILE, HOSTILE),
-            Bars((Part(HOSTILE, Quantity(1, "int")),), HOSTILE),
-            LineChart(HOSTILE, (Series(HOSTILE, ((1, 2), (2, 1))),), HOSTILE, HOSTILE, levels=(Level(HOSTILE, 1.5),)),
-            Notes((HOSTILE,)),
-        )),),
+        sections=(
+            Section(
+                HOSTILE,
+                (
+                    Figures((Figure(HOSTILE, HOSTILE, formula=HOSTILE),)),
+                    Table((Column(HOSTILE), Column("n")), ((HOSTILE, Quantity(1, "int")),), bar=1),
+                    StackedBar(
+                        (Part(HOSTILE, Quantity(1, "bytes")),),
+                        Quantity(2, "bytes"),
+                        HOSTILE,
+                        Quantity(1, "bytes"),
+                        HOSTILE,
+                        HOSTILE,
+                    ),
+                    Bars((Part(HOSTILE, Quantity(1, "int")),), HOSTILE),
+                    LineChart(
+                        HOSTILE,
+                        (Series(HOSTILE, ((1, 2), (2, 1))),),
+                        HOSTILE,
+                        HOSTILE,
+                        levels=(Level(HOSTILE, 1.5),),
+                    ),
+                    Notes((HOSTILE,)),
+                ),
+            ),
+        ),
         summary=(HOSTILE,),
-    )  # fmt: skip
+    )
     assert "script" not in parsed(show(hostile, "html", "en")).seen
     markdown = show(hostile, "markdown", "en")
     assert "<script>" not in re.sub(r"`[^`]*`", "", markdown).replace("\\<", "")
@@ -105,13 +125,34 @@ def test_charts_are_well_formed_and_spoken(lang: str) -> None:
     speech = language(lang)
     parts = tuple(Part(f"part {n}", Quantity(n * 2**30, "bytes")) for n in range(1, 8))
     drawn = [
-        svg.stacked_bar(StackedBar(parts, Quantity(12 * 2**30, "bytes"), "card", Quantity(28 * 2**30, "bytes"), "all", "m"), speech),
+        svg.stacked_bar(
+            StackedBar(
+                parts,
+                Quantity(12 * 2**30, "bytes"),
+                "card",
+                Quantity(28 * 2**30, "bytes"),
+                "all",
+                "m",
+            ),
+            speech,
+        ),
         svg.bars(Bars(parts, "bars", marked=(2,)), speech),
-        svg.line_chart(LineChart("c", (Series("a", ((1, 5), (10, 4), (1000, 3)), ((1, 4, 6), (1000, 2, 4))),
-                                       Series("b", ((1, 4.0), (1000, 2.0)))), "x", "y", log_x=True), speech),
+        svg.line_chart(
+            LineChart(
+                "c",
+                (
+                    Series("a", ((1, 5), (10, 4), (1000, 3)), ((1, 4, 6), (1000, 2, 4))),
+                    Series("b", ((1, 4.0), (1000, 2.0))),
+                ),
+                "x",
+                "y",
+                log_x=True,
+            ),
+            speech,
+        ),
         svg.line_chart(LineChart("one point", (Series("a", ((5, 5),)),), "x", "y"), speech),
         svg.mini_bar(0.5, True),
-    ]  # fmt: skip
+    ]
     for drawing in drawn[:-1]:
         root = ET.fromstring(drawing)
         assert root.get("role") == "img"
@@ -125,18 +166,28 @@ def test_charts_are_well_formed_and_spoken(lang: str) -> None:
 
 def test_the_stacked_bar_is_to_scale() -> None:
     """A part of 3 GiB on a card of 12 is a quarter of the drawing."""
-    chart = StackedBar((Part("a", Quantity(3 * 2**30, "bytes")), Part("b", Quantity(6 * 2**30, "bytes"))),
-                       Quantity(12 * 2**30, "bytes"), "card", Quantity(9 * 2**30, "bytes"), "all", "m")  # fmt: skip
+    chart = StackedBar(
+        (Part("a", Quantity(3 * 2**30, "bytes")), Part("b", Quantity(6 * 2**30, "bytes"))),
+        Quantity(12 * 2**30, "bytes"),
+        "card",
+        Quantity(9 * 2**30, "bytes"),
+        "all",
+        "m",
+    )
     rects = [
         rect
         for rect in ET.fromstring(svg.stacked_bar(chart, language("en"))).findall("{*}rect")
         if rect.get("y") == "4"
     ]
-    assert [float(rect.get("width") or 0) / svg.WIDTH for rect in rects] == pytest.approx([0.25, 0.5], abs=0.002)
+    assert [float(rect.get("width") or 0) / svg.WIDTH for rect in rects] == pytest.approx(
+        [0.25, 0.5], abs=0.002
+    )
     assert float(rects[1].get("x") or 0) == pytest.approx(svg.WIDTH / 4, abs=0.1)
 
 
-@pytest.mark.parametrize(("low", "high"), [(3.52, 5.2), (0, 20_000), (1e-9, 2e-9), (2.9, 2.9), (-5, 5)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(3.52, 5.2), (0, 20_000), (1e-9, 2e-9), (2.9, 2.9), (-5, 5)]
+)
 def test_ticks_are_round_and_cover(low: float, high: float) -> None:
     found = svg.ticks(low, high, 5)
     assert found[0] <= low
@@ -147,7 +198,9 @@ def test_ticks_are_round_and_cover(low: float, high: float) -> None:
 def test_markdown_tables_are_even() -> None:
     """Each table's rows have as many cells as its head, in every language."""
     for lang in ("en", "es", "hi"):
-        for table in show(plan_document(plan_too_large(), explain=True), "markdown", lang).split("\n\n"):
+        for table in show(plan_document(plan_too_large(), explain=True), "markdown", lang).split(
+            "\n\n"
+        ):
             lines = [line for line in table.splitlines() if line.startswith("|")]
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) <= 1
 
@@ -156,9 +209,22 @@ def test_the_plan_holds_every_answer() -> None:
     """Every item the plan must answer is in the report, by its figure."""
     plan = plan_4070()
     shown = show(plan_document(plan), "markdown", "en")
-    for figure in ("524,288", "10.49 B", "40,953,216", "40.56 M", "21.24 M", "2.55 × 10¹⁸", "2.85", "0.25 EUR", "312 TFLOPS",
-                   show_duration(plan.time.compile_seconds), f"{plan.loss.expected.mid:.2f}", f"{plan.energy.kwh.mid:.1f} kWh",
-                   f"{plan.mfu.card.mid:.0%}", f"{plan.mfu.nanogpt.mid:.1%}"):  # fmt: skip
+    for figure in (
+        "524,288",
+        "10.49 B",
+        "40,953,216",
+        "40.56 M",
+        "21.24 M",
+        "2.55 × 10¹⁸",
+        "2.85",
+        "0.25 EUR",
+        "312 TFLOPS",
+        show_duration(plan.time.compile_seconds),
+        f"{plan.loss.expected.mid:.2f}",
+        f"{plan.energy.kwh.mid:.1f} kWh",
+        f"{plan.mfu.card.mid:.0%}",
+        f"{plan.mfu.nanogpt.mid:.1%}",
+    ):
         assert figure in shown, figure
     for row in plan.time.what_if:
         assert f"{row.total_seconds / 3600:,.1f}" in shown

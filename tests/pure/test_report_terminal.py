@@ -35,15 +35,27 @@ PLANS = {"fits": plan_4070, "too large": plan_too_large, "tiny": plan_tiny}
 
 def cells(line: str) -> int:
     """Columns on a terminal, as glibc's wcwidth and tmux count: marks that do not space take none."""
-    return sum(0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-               for c in line)  # fmt: skip
+    return sum(
+        0
+        if unicodedata.category(c) in ("Mn", "Me", "Cf")
+        else 2
+        if unicodedata.east_asian_width(c) in "WF"
+        else 1
+        for c in line
+    )
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("lang", ["en", "es", "hi"])
 @pytest.mark.parametrize("width", [60, 80, 119, 120, 140])
 def test_frames_close_and_nothing_is_wider_than_the_terminal(plan, lang: str, width: int) -> None:
-    shown = show(plan_document(plan(), explain=width == 80), lang=lang, width=width, color=False, encoding="utf-8")
+    shown = show(
+        plan_document(plan(), explain=width == 80),
+        lang=lang,
+        width=width,
+        color=False,
+        encoding="utf-8",
+    )
     for line in shown.splitlines():
         assert cells(line) <= width
         if line[:1] in "│╭╰":
@@ -56,7 +68,9 @@ def test_frames_close_and_nothing_is_wider_than_the_terminal(plan, lang: str, wi
 
 def test_two_columns_only_where_there_is_room() -> None:
     document = plan_document(plan_4070())
-    narrow, wide = (show(document, lang="en", width=w, color=False, encoding="utf-8") for w in (119, 120))
+    narrow, wide = (
+        show(document, lang="en", width=w, color=False, encoding="utf-8") for w in (119, 120)
+    )
     assert any(line.count("╭") == 2 for line in wide.splitlines())
     assert all(line.count("╭") < 2 for line in narrow.splitlines())
     assert len(wide.splitlines()) < len(narrow.splitlines()) * 0.8
@@ -69,16 +83,29 @@ def test_colour_changes_nothing_but_colour() -> None:
     assert "\x1b" not in plain
     assert "\x1b[" in coloured
     stripped = re.sub(r"\x1b\[[\d;]*m", "", coloured)
-    letters = [re.sub("[█▓▒░▞▤▪◦]", "#", "\n".join(map(str.rstrip, text.splitlines()))) for text in (plain, stripped)]
+    letters = [
+        re.sub("[█▓▒░▞▤▪◦]", "#", "\n".join(map(str.rstrip, text.splitlines())))
+        for text in (plain, stripped)
+    ]
     assert letters[0] == letters[1]
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
     for lang in ("en", "es"):
-        shown = show(plan_document(plan_4070(), explain=True), lang=lang, width=80, color=False, encoding="ascii")
+        shown = show(
+            plan_document(plan_4070(), explain=True),
+            lang=lang,
+            width=80,
+            color=False,
+            encoding="ascii",
+        )
         assert shown.isascii()
         assert (
-            "?" not in shown.replace("fit?", "").replace("long?", "").replace("out?", "").replace("cost?", "")
+            "?"
+            not in shown.replace("fit?", "")
+            .replace("long?", "")
+            .replace("out?", "")
+            .replace("cost?", "")
             or lang == "es"
         )
         assert "10^18" in shown
@@ -108,12 +135,23 @@ def test_no_colour_in_a_pipe_or_when_asked(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_explain_puts_the_formula_under_its_figure() -> None:
     plan = plan_4070()
-    shown = show(plan_document(plan, explain=True), lang="en", width=140, color=False, encoding="utf-8")
+    shown = show(
+        plan_document(plan, explain=True), lang="en", width=140, color=False, encoding="utf-8"
+    )
     words = re.sub(r"[│\s]+", " ", shown)
-    for path in ("params.total", "memory.allocated_bytes", "tokens.per_step", "mfu.card", "energy.kwh"):
+    for path in (
+        "params.total",
+        "memory.allocated_bytes",
+        "tokens.per_step",
+        "mfu.card",
+        "energy.kwh",
+    ):
         assert plan.formulas[path].split()[0] in words, path
     assert (
-        "= " not in show(plan_document(plan), lang="en", width=140, color=False, encoding="utf-8").split("Warnings")[0]
+        "= "
+        not in show(plan_document(plan), lang="en", width=140, color=False, encoding="utf-8").split(
+            "Warnings"
+        )[0]
     )
 
 
@@ -127,24 +165,51 @@ def every_block(text: str, value: float) -> Document:
                 text,
                 (
                     Figures((Figure(text, number, note=text, formula=text),)),
-                    Table((Column(text), Column(text, "right")), ((text, number), (text, number)), marked=(1,), bar=1),
-                    StackedBar((Part(text, number), Part(text, number)), Quantity(value * 1.5, "bytes"), text,
-                               Quantity(value * 2, "bytes"), text, text),
-                    Bars((Part(text, number), Part(text, Quantity(value / 3, ".1f"))), text, marked=(0,)),
-                    LineChart(text, (Series(text, ((1, value), (10, value / 2), (100, value / 3))),
-                                     Series(text, ((1, 1.0),))), text, text, log_x=True, levels=(Level(text, 2.0),)),
+                    Table(
+                        (Column(text), Column(text, "right")),
+                        ((text, number), (text, number)),
+                        marked=(1,),
+                        bar=1,
+                    ),
+                    StackedBar(
+                        (Part(text, number), Part(text, number)),
+                        Quantity(value * 1.5, "bytes"),
+                        text,
+                        Quantity(value * 2, "bytes"),
+                        text,
+                        text,
+                    ),
+                    Bars(
+                        (Part(text, number), Part(text, Quantity(value / 3, ".1f"))),
+                        text,
+                        marked=(0,),
+                    ),
+                    LineChart(
+                        text,
+                        (
+                            Series(text, ((1, value), (10, value / 2), (100, value / 3))),
+                            Series(text, ((1, 1.0),)),
+                        ),
+                        text,
+                        text,
+                        log_x=True,
+                        levels=(Level(text, 2.0),),
+                    ),
                     Paragraph(text),
                     Notes((text, T("{x:percent} of it", x=0.5)), "bad"),
                 ),
             ),
         ),
         summary=(text, text),
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.text(st.characters(exclude_categories=("Cc", "Cs", "Co", "Cf", "Zl", "Zp", "Mn", "Me", "Mc")), max_size=60),
+    st.text(
+        st.characters(exclude_categories=("Cc", "Cs", "Co", "Cf", "Zl", "Zp", "Mn", "Me", "Mc")),
+        max_size=60,
+    ),
     st.floats(1e-6, 1e15),
     st.sampled_from([40, 80, 140]),
 )
@@ -158,6 +223,8 @@ def test_any_words_are_laid_out(text: str, value: float, width: int) -> None:
 
 
 def test_a_plan_that_does_not_fit_says_so_first() -> None:
-    shown = show(plan_document(plan_too_large()), lang="en", width=80, color=False, encoding="utf-8")
+    shown = show(
+        plan_document(plan_too_large()), lang="en", width=80, color=False, encoding="utf-8"
+    )
     assert "✗ does not fit" in "\n".join(shown.splitlines()[:6])
     assert "▲ the card has" in shown

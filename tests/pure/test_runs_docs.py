@@ -15,7 +15,21 @@ def test_every_rule_is_in_the_table():
     found = set()
     for source in sources:
         found |= set(re.findall(r'Note\(\s*"([a-z0-9-]+)"', source.read_text(encoding="utf-8")))
-    found = {code for code in found if not code.startswith(("effect-", "micro-batch-gain", "micro-batch-level"))}
-    table = (ROOT / "docs/runs.md").read_text(encoding="utf-8").split("## The rules of `explain`")[1]
-    assert set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+|unreadable|resumed|gaps|accumulation|recompiles|stuck|diverging|spikes|"
-                          r"overfitting)`", table)) == found  # fmt: skip
+    found = {
+        code
+        for code in found
+        if not code.startswith(("effect-", "micro-batch-gain", "micro-batch-level"))
+    }
+    table = (
+        (ROOT / "docs/runs.md").read_text(encoding="utf-8").split("## The rules of `explain`")[1]
+    )
+    assert (
+        set(
+            re.findall(
+                r"`([a-z0-9]+(?:-[a-z0-9]+)+|unreadable|resumed|gaps|accumulation|recompiles|stuck|diverging|spikes|"
+                r"overfitting)`",
+                table,
+            )
+        )
+        == found
+    )

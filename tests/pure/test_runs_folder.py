@@ -9,7 +9,7 @@ from run_logs import small_run
 from onecard.cli import main
 from onecard.config import RunConfig
 from onecard.facts import find_gpu
-from onecard.plan import plan
+from onecard.planner import plan
 from onecard.runs.compare import compare
 from onecard.runs.explain import explain
 from onecard.runs.figures import figures
@@ -18,8 +18,17 @@ from onecard.runs.log import LogWriter
 from onecard.runs.read import read_runs
 from onecard.runs.record import RunRecord, environment
 
-CONFIG = RunConfig(n_embd=384, batch_size=16, gradient_accumulation_steps=32, max_iters=1000, lr_decay_iters=1000,
-                   warmup_iters=100, dataset="fineweb", learning_rate=1e-3, min_lr=1e-4)  # fmt: skip
+CONFIG = RunConfig(
+    n_embd=384,
+    batch_size=16,
+    gradient_accumulation_steps=32,
+    max_iters=1000,
+    lr_decay_iters=1000,
+    warmup_iters=100,
+    dataset="fineweb",
+    learning_rate=1e-3,
+    min_lr=1e-4,
+)
 PEAK = find_gpu("RTX 4070").matmul_flops("bfloat16")
 
 
@@ -28,15 +37,41 @@ def make(path, steps=1000, config=CONFIG, wait=0.01, state="finished"):
     record = RunRecord.create(path, config, planned, environment(gpu="NVIDIA GeForce RTX 4070"))
     record.begin()
     log = LogWriter(record.log_path)
-    log.write(kind="start", step=0, resumed=False, parameters=planned.params.total, device="NVIDIA GeForce RTX 4070",
-              dtype="bfloat16", peak_flops=PEAK, dataset_tokens=3_680_000_000)  # fmt: skip
+    log.write(
+        kind="start",
+        step=0,
+        resumed=False,
+        parameters=planned.params.total,
+        device="NVIDIA GeForce RTX 4070",
+        dtype="bfloat16",
+        peak_flops=PEAK,
+        dataset_tokens=3_680_000_000,
+    )
     for step in range(10, steps + 1, 10):
         loss = 4 + 6 * math.exp(-step / 300)
-        log.write(kind="step", step=step, tokens=step * 524_288, loss=loss, lr=1e-3, step_seconds=3.9,
-                  tokens_per_second=134_433.0, mfu=0.69, data_wait=wait, memory_bytes=7 * 2**30, watts=190.0,
-                  kwh=190 * step * 3.9 / 3.6e6, seconds=step * 3.9 + step / 10)  # fmt: skip
+        log.write(
+            kind="step",
+            step=step,
+            tokens=step * 524_288,
+            loss=loss,
+            lr=1e-3,
+            step_seconds=3.9,
+            tokens_per_second=134_433.0,
+            mfu=0.69,
+            data_wait=wait,
+            memory_bytes=7 * 2**30,
+            watts=190.0,
+            kwh=190 * step * 3.9 / 3.6e6,
+            seconds=step * 3.9 + step / 10,
+        )
         if step % 500 == 0:
-            log.write(kind="eval", step=step, val_loss=loss + 0.02, bits_per_byte=1.1, perplexity=math.exp(loss))
+            log.write(
+                kind="eval",
+                step=step,
+                val_loss=loss + 0.02,
+                bits_per_byte=1.1,
+                perplexity=math.exp(loss),
+            )
     if state:
         log.write(kind="end", step=steps, state=state)
         record.end(state)
@@ -53,7 +88,9 @@ def test_a_folder_comes_back_with_its_figures(tmp_path):
     assert (f.final_loss_kind, f.run.state) == ("val", "finished")
     assert f.kwh == pytest.approx(190 * 3900 / 3.6e6)
     assert "kwh" not in f.inferred
-    assert f.predicted["step_seconds"] == plan(CONFIG, "RTX 4070").time.step_seconds.mid  # from its own plan.json
+    assert (
+        f.predicted["step_seconds"] == plan(CONFIG, "RTX 4070").time.step_seconds.mid
+    )  # from its own plan.json
     assert f.final_bits_per_byte == 1.1
     assert not f.problems
 
@@ -104,7 +141,11 @@ def test_the_list(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["runs", "--json", "--price", "0.25EUR"]) == 0
     rows = {row["path"]: row for row in json.loads(capsys.readouterr().out)}
-    assert [rows[name]["state"] for name in ("a/deep/run", "b", "c")] == ["finished", "stopped", "running"]
+    assert [rows[name]["state"] for name in ("a/deep/run", "b", "c")] == [
+        "finished",
+        "stopped",
+        "running",
+    ]
     assert (rows["b"]["step"], rows["b"]["max_steps"], rows["c"]["step"]) == (500, 1000, None)
     assert rows["a/deep/run"]["cost"] == pytest.approx(190 * 3900 / 3.6e6 * 0.25)
     assert rows["a/deep/run"]["hours"] == pytest.approx((3900 + 100) / 3600)

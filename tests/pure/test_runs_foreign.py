@@ -28,8 +28,16 @@ def only(text):
 def test_nanogpt_with_everything_around_it():
     run = only(small_run())
     assert run.format == "nanogpt"
-    assert {key: run.value(key) for key in ("n_embd", "batch_size", "learning_rate", "dataset", "wandb_log")} == {
-        "n_embd": 384, "batch_size": 16, "learning_rate": 1e-3, "dataset": "fineweb", "wandb_log": True}  # fmt: skip
+    assert {
+        key: run.value(key)
+        for key in ("n_embd", "batch_size", "learning_rate", "dataset", "wandb_log")
+    } == {
+        "n_embd": 384,
+        "batch_size": 16,
+        "learning_rate": 1e-3,
+        "dataset": "fineweb",
+        "wandb_log": True,
+    }
     assert run.times.median() == pytest.approx(3.9, rel=0.002)
     assert run.times.first == pytest.approx(43.9, rel=0.01)
     assert run.times.leaks == 2
@@ -40,14 +48,18 @@ def test_nanogpt_with_everything_around_it():
     assert run.params_total == 40_953_216
 
 
-@pytest.mark.parametrize("change", [
-    lambda text: text.replace("\n", "\r\n").encode(),
-    lambda text: text.encode("utf-16"),  # PowerShell's >
-    lambda text: b"\xef\xbb\xbf" + text.encode(),
-    lambda text: text.replace("iter ", "\x1b[32miter ").encode(),
-    lambda text: text.replace("\niter ", "\n[rank0] iter ").encode(),
-    lambda text: text.replace("\n", "\nwandb: \xe9\xff noise\n").encode("latin-1"),
-], ids=["crlf", "utf-16", "bom", "colour", "prefix", "bad utf-8"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n").encode(),
+        lambda text: text.encode("utf-16"),  # PowerShell's >
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: text.replace("iter ", "\x1b[32miter ").encode(),
+        lambda text: text.replace("\niter ", "\n[rank0] iter ").encode(),
+        lambda text: text.replace("\n", "\nwandb: \xe9\xff noise\n").encode("latin-1"),
+    ],
+    ids=["crlf", "utf-16", "bom", "colour", "prefix", "bad utf-8"],
+)
 def test_nanogpt_however_it_reached_the_file(change):
     plain, run = only(small_run()), only(change(small_run()))
     assert run.curve.losses == plain.curve.losses
@@ -58,9 +70,16 @@ def test_nanogpt_however_it_reached_the_file(change):
 def test_torn_lines_are_counted_and_left_out():
     lines = small_run().splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("iter 300:"))
-    torn = ["iter 300: loss 5.", "iter 300: loss 5.12", "iter 300: loss 5.1234, ti", "iter 300: loss 5.1234, time 39",
-            "iter 300: loss 5.1234, time 3901.22ms, mfu 12.9", "iter 30", "step 300: train loss 5.1, val lo",
-            "iter 300: loss 5.1234, time 3901.22ms, mfu 12.93%iter 310: loss 5.1"]  # fmt: skip
+    torn = [
+        "iter 300: loss 5.",
+        "iter 300: loss 5.12",
+        "iter 300: loss 5.1234, ti",
+        "iter 300: loss 5.1234, time 39",
+        "iter 300: loss 5.1234, time 3901.22ms, mfu 12.9",
+        "iter 30",
+        "step 300: train loss 5.1, val lo",
+        "iter 300: loss 5.1234, time 3901.22ms, mfu 12.93%iter 310: loss 5.1",
+    ]
     for cut in torn:
         run = only("\n".join([*lines[:at], cut, *lines[at + 1 :]]))
         assert run.unreadable == 1, cut
@@ -104,10 +123,18 @@ def test_minus_one_hundred_per_cent_is_no_mfu():
 
 
 def test_nan_is_seen():
-    run = only(small_run().replace("iter 500: loss 5", "iter 500: loss nan, x ", 1).replace("nan, x .", "nan"))
+    run = only(
+        small_run()
+        .replace("iter 500: loss 5", "iter 500: loss nan, x ", 1)
+        .replace("nan, x .", "nan")
+    )
     assert run.unreadable + len(run.not_finite) == 1
-    text = "".join(f"iter {i}: loss {'nan' if i > 5 else 3.0:.4f}, time 10.00ms, mfu 1.00%\n" if i <= 5
-                   else f"iter {i}: loss nan, time 10.00ms, mfu 1.00%\n" for i in range(10))  # fmt: skip
+    text = "".join(
+        f"iter {i}: loss {'nan' if i > 5 else 3.0:.4f}, time 10.00ms, mfu 1.00%\n"
+        if i <= 5
+        else f"iter {i}: loss nan, time 10.00ms, mfu 1.00%\n"
+        for i in range(10)
+    )
     assert only(text).not_finite == [6, 7, 8, 9]
 
 
@@ -138,8 +165,11 @@ def test_llmc_on_the_terminal_and_its_main_log():
     assert run.times.median() == pytest.approx(4.340455)
     assert run.evals[0].val_loss == 10.265413
     assert run.unreadable == 1
-    main = only("s:0 tel:11.0\n" + "".join(f"s:{i} trl:{11 - i / 10:.4f} lr:0.000600 norm:1.12\n" for i in range(1, 9))
-                + "s:8 tel:10.2\ns:8 eval:0.2512\ns:9 trl:10.")  # fmt: skip
+    main = only(
+        "s:0 tel:11.0\n"
+        + "".join(f"s:{i} trl:{11 - i / 10:.4f} lr:0.000600 norm:1.12\n" for i in range(1, 9))
+        + "s:8 tel:10.2\ns:8 eval:0.2512\ns:9 trl:10."
+    )
     assert main.curve.losses[0] == 10.9
     assert [e.val_loss for e in main.evals] == [11.0, 10.2]
     assert main.times.median() is None
@@ -173,21 +203,34 @@ def test_nanochat():
 
 
 def test_modded_nanogpt_counts_training_time_only():
-    lines = ["import torch  # step:{step}/{args.num_iterations}", "|   0  NVIDIA H100 80GB HBM3          On  | 00 |",
-             "step:0/1480 val_loss:10.8258 train_time:0ms step_avg:nanms"]  # fmt: skip
+    lines = [
+        "import torch  # step:{step}/{args.num_iterations}",
+        "|   0  NVIDIA H100 80GB HBM3          On  | 00 |",
+        "step:0/1480 val_loss:10.8258 train_time:0ms step_avg:nanms",
+    ]
     lines += [f"step:{i}/1480 train_time:{454000 + i * 250}ms step_avg:nanms" for i in range(1, 11)]
-    lines += [f"step:{i}/1480 train_time:{(i - 10) * 250}ms step_avg:250.00ms" for i in range(11, 126)]
+    lines += [
+        f"step:{i}/1480 train_time:{(i - 10) * 250}ms step_avg:250.00ms" for i in range(11, 126)
+    ]
     lines += ["step:125/1480 val_loss:4.5123 train_time:28750ms step_avg:250.00ms"]
     run = only("\n".join(lines))
-    assert (run.format, run.gpu, run.last_step, run.max_steps) == ("modded-nanogpt", "H100 80GB HBM3", 125, 1480)
+    assert (run.format, run.gpu, run.last_step, run.max_steps) == (
+        "modded-nanogpt",
+        "H100 80GB HBM3",
+        125,
+        1480,
+    )
     assert run.times.median() == pytest.approx(0.25)
     assert run.clock_jumps == 1  # its own reset after ten steps
     assert run.evals[-1].val_loss == 4.5123
 
 
 def test_litgpt_counts_optimizer_steps():
-    lines = [f"Epoch 1 | iter {4 * i} step {i} | loss train: {9 - i / 10:.3f}, val: n/a | iter time: 975.00 ms (step)"
-             " remaining time: 2 days, 1:02:03" for i in range(1, 12)]  # fmt: skip
+    lines = [
+        f"Epoch 1 | iter {4 * i} step {i} | loss train: {9 - i / 10:.3f}, val: n/a | iter time: 975.00 ms (step)"
+        " remaining time: 2 days, 1:02:03"
+        for i in range(1, 12)
+    ]
     run = only("\n".join([*lines, "iter 44: val loss 7.1234, val time: 12345.67 ms"]))
     assert (run.format, run.last_step) == ("litgpt", 11)
     assert run.times.median() == pytest.approx(3.9)
@@ -206,8 +249,12 @@ def test_wandb_csv_of_one_run_and_of_a_chart(tmp_path):
     assert run.evals[0].val_loss == 8.51
     assert run.unreadable == 2
     chart = tmp_path / "chart.csv"
-    chart.write_text('"Step","small - train/loss","small - train/loss__MIN","wide - train/loss"\n'
-                     + "".join(f'"{i}","{9 - i / 100}","1","{"" if i > 5 else 8.5 - i / 100}"\n' for i in range(10)))  # fmt: skip
+    chart.write_text(
+        '"Step","small - train/loss","small - train/loss__MIN","wide - train/loss"\n'
+        + "".join(
+            f'"{i}","{9 - i / 100}","1","{"" if i > 5 else 8.5 - i / 100}"\n' for i in range(10)
+        )
+    )
     small, wide = read_runs(str(chart))
     assert (small.name, wide.name) == ("small", "wide")
     assert (small.last_step, wide.last_step) == (9, 5)
@@ -216,7 +263,10 @@ def test_wandb_csv_of_one_run_and_of_a_chart(tmp_path):
 
 def test_trainer_state_streams_and_tolerates_a_torn_end(tmp_path):
     state = tmp_path / "trainer_state.json"
-    entries = [{"step": i, "loss": 9 - i / 1000, "grad_norm": 1.0, "epoch": 0.1} for i in range(10, 5000, 10)]
+    entries = [
+        {"step": i, "loss": 9 - i / 1000, "grad_norm": 1.0, "epoch": 0.1}
+        for i in range(10, 5000, 10)
+    ]
     entries.insert(50, {"step": 500, "eval_loss": 8.6, "eval_runtime": 2.0})
     entries.append({"step": 5000, "train_runtime": 1000.0})
     text = json.dumps({"best_metric": None, "log_history": entries, "max_steps": 5000})
@@ -255,7 +305,9 @@ def test_a_config_beside_the_log_and_flags_over_it(tmp_path):
     (run,) = read_runs(str(tmp_path / "a.log"))
     f = figures(run, find_gpu("RTX 4070"))
     assert (f.params_nanogpt, f.tokens_per_step, f.mfu_card) == (None, None, None)
-    (tmp_path / "a.py").write_text("n_embd = 384\nbatch_size = 16\ngradient_accumulation_steps = 32\n")
+    (tmp_path / "a.py").write_text(
+        "n_embd = 384\nbatch_size = 16\ngradient_accumulation_steps = 32\n"
+    )
     (run,) = read_runs(str(tmp_path / "a.log"))
     f = figures(run, find_gpu("RTX 4070"))
     assert (f.params_nanogpt, f.tokens_per_step) == (40_560_000, 524_288)
@@ -283,21 +335,30 @@ def test_the_missing_piece_is_inferred_and_marked(tmp_path):
     assert "flops_per_token" in f.inferred
 
 
-@pytest.mark.parametrize(("size", "limit"), [(8_000_000, 80), pytest.param(1_000_000_000, 200, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("size", "limit"), [(8_000_000, 80), pytest.param(1_000_000_000, 200, marks=pytest.mark.long)]
+)
 @pytest.mark.timeout(1800)
 def test_a_huge_log_streams(tmp_path, size, limit):
     if not Path("/proc/self/status").exists():
         pytest.skip("no /proc to ask for the peak")
     path = tmp_path / "huge.log"
-    lines = "".join(f"iter {{}}{i:04d}: loss 5.{i:04d}, time 39{i % 90 + 10}.22ms, mfu 12.93%\n" for i in range(10_000))
+    lines = "".join(
+        f"iter {{}}{i:04d}: loss 5.{i:04d}, time 39{i % 90 + 10}.22ms, mfu 12.93%\n"
+        for i in range(10_000)
+    )
     with path.open("w") as file:
         for block in range(size // len(lines) + 1):
             file.write(lines.replace("{}", str(block + 1)))
     # VmHWM is this process's own peak; ru_maxrss would carry over what pytest had when it forked.
-    code = ("import sys, re; from onecard.runs.read import read_runs; r, = read_runs(sys.argv[1]);"
-            "peak = re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1];"
-            "print(r.last_step, len(r.curve), int(peak) // 1024)")  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, re; from onecard.runs.read import read_runs; r, = read_runs(sys.argv[1]);"
+        "peak = re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1];"
+        "print(r.last_step, len(r.curve), int(peak) // 1024)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
     last, points, megabytes = map(int, done.stdout.split())
     assert last > size // 70
     assert points <= 4096

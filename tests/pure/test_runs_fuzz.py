@@ -20,17 +20,29 @@ from onecard.runs.foreign.trainer import read_trainer
 CARD = find_gpu("RTX 4070")
 LOG = nanogpt_log(384, 1e-3, 3.9, 16, 32, {0: 10.9, 100: 6.5, 300: 5.0}, 300, evals=100, noise=0.02)
 OTHERS = {
-    "llm.c": LLMC + "s:0 tel:11.0\n" + "".join(f"s:{i} trl:{11 - i / 10:.4f} lr:0.000600 norm:1.12\n" for i in range(1, 30)),
+    "llm.c": LLMC
+    + "s:0 tel:11.0\n"
+    + "".join(f"s:{i} trl:{11 - i / 10:.4f} lr:0.000600 norm:1.12\n" for i in range(1, 30)),
     "nanochat": NANOCHAT,
-    "modded": "".join(f"step:{i}/1480 train_loss:{9 - i / 9:.4f} train_time:{i * 250}ms step_avg:250.00ms\n" for i in range(40)),
-    "litgpt": "".join(f"Epoch 1 | iter {4 * i} step {i} | loss train: {9 - i / 10:.3f}, val: n/a | iter time: 975.00 ms (step)"
-                      f" remaining time: 2 days\niter {4 * i}: val loss 7.1234, val time: 12345.67 ms\n" for i in range(1, 20)),
-}  # fmt: skip
+    "modded": "".join(
+        f"step:{i}/1480 train_loss:{9 - i / 9:.4f} train_time:{i * 250}ms step_avg:250.00ms\n"
+        for i in range(40)
+    ),
+    "litgpt": "".join(
+        f"Epoch 1 | iter {4 * i} step {i} | loss train: {9 - i / 10:.3f}, val: n/a | iter time: 975.00 ms (step)"
+        f" remaining time: 2 days\niter {4 * i}: val loss 7.1234, val time: 12345.67 ms\n"
+        for i in range(1, 20)
+    ),
+}
 CSV = "_step,_timestamp,train/loss,val/loss,mfu,tokens\n" + "".join(
-    f"{i},{1.7e9 + 4 * i},{9 - i / 50:.3f},{9 - i / 50 if i % 10 == 0 else ''},12.9,{i * 524288}\n" for i in range(40)
+    f"{i},{1.7e9 + 4 * i},{9 - i / 50:.3f},{9 - i / 50 if i % 10 == 0 else ''},12.9,{i * 524288}\n"
+    for i in range(40)
 )
 STATE = json.dumps(
-    {"log_history": [{"step": i, "loss": 9 - i / 50, "eval_loss": 8.0} for i in range(40)], "max_steps": 40}
+    {
+        "log_history": [{"step": i, "loss": 9 - i / 50, "eval_loss": 8.0} for i in range(40)],
+        "max_steps": 40,
+    }
 )
 
 
@@ -64,8 +76,22 @@ def mutated(text: bytes, source: random.Random) -> bytes:
             lines.insert(source.randrange(len(lines)), lines[row])
             data = bytearray(b"\n".join(lines))
         elif kind == 8:
-            data[at:at] = source.choice([b"wandb: noise\n", b"\r\n", b"\x00", "é→".encode(), b"Traceback (most recent call last):\n",
-                                         b"iter ", b"step 10: train loss", b"nan", b"-1", b"1e999", b"\xff\xfe", b"[" * 50])  # fmt: skip
+            data[at:at] = source.choice(
+                [
+                    b"wandb: noise\n",
+                    b"\r\n",
+                    b"\x00",
+                    "é→".encode(),
+                    b"Traceback (most recent call last):\n",
+                    b"iter ",
+                    b"step 10: train loss",
+                    b"nan",
+                    b"-1",
+                    b"1e999",
+                    b"\xff\xfe",
+                    b"[" * 50,
+                ]
+            )
         elif kind == 9 and row + 1 < len(lines):
             lines[row : row + 2] = [lines[row] + lines[row + 1]]
             data = bytearray(b"\n".join(lines))
@@ -85,8 +111,14 @@ def wrong_in_silence(f, truth) -> str | None:
     said = flagged(f) - {"no-card", "no-config", "compile-in-first-step", "evaluation-in-steps"}
     if said:
         return None
-    for name, most in (("step_seconds", 0.02), ("tokens_per_step", 0.0), ("params_nanogpt", 0.0), ("final_loss", 0.03),
-                       ("flops_per_token", 0.03), ("tokens_per_second", 0.03)):  # fmt: skip
+    for name, most in (
+        ("step_seconds", 0.02),
+        ("tokens_per_step", 0.0),
+        ("params_nanogpt", 0.0),
+        ("final_loss", 0.03),
+        ("flops_per_token", 0.03),
+        ("tokens_per_second", 0.03),
+    ):
         value, right = getattr(f, name), getattr(truth, name)
         if value is not None and abs(value / right - 1) > most and name not in f.inferred:
             if name == "final_loss" and f.run.last_step < 300:
@@ -112,7 +144,9 @@ def run_fuzz(count: int, seed: int) -> None:
             for f in told:
                 [str(finding.note) for finding in explain(f)]
             json.dumps(
-                compare([*told, figures(read_text(io.BytesIO(LOG.encode()), "log")[0], CARD)]).to_json(),
+                compare(
+                    [*told, figures(read_text(io.BytesIO(LOG.encode()), "log")[0], CARD)]
+                ).to_json(),
                 allow_nan=False,
             )
 
@@ -145,14 +179,24 @@ def test_other_formats_survive_damage(form):
             json.dumps([finding.to_json() for finding in explain(f)], allow_nan=False)
 
 
-@pytest.mark.parametrize("text", [
-    "iter " * 50_000, "iter 1: loss " + "9" * 100_000, "step " + "1" * 5000 + ": train loss 1.0000, val loss 1.0000",
-    "iter 1: loss 1.0000, " + "a 1, " * 30_000, "x = " + "(" * 5000 + ")" * 5000, "batch_size = 9**9**9**9",
-    "num decayed parameter tensors: 50, with ,,, parameters", "tokens per iteration will be: ,",
-    "iter 1: loss 1.0000, time 1e400ms, mfu 1.00%",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "iter " * 50_000,
+        "iter 1: loss " + "9" * 100_000,
+        "step " + "1" * 5000 + ": train loss 1.0000, val loss 1.0000",
+        "iter 1: loss 1.0000, " + "a 1, " * 30_000,
+        "x = " + "(" * 5000 + ")" * 5000,
+        "batch_size = 9**9**9**9",
+        "num decayed parameter tensors: 50, with ,,, parameters",
+        "tokens per iteration will be: ,",
+        "iter 1: loss 1.0000, time 1e400ms, mfu 1.00%",
+    ],
+)
 def test_hostile_lines_end_quickly(text):
     began = time.monotonic()
-    for run in read_text(io.BytesIO((text + "\niter 2: loss 1.0000, time 10.00ms, mfu 1.00%\n").encode()), "a"):
+    for run in read_text(
+        io.BytesIO((text + "\niter 2: loss 1.0000, time 10.00ms, mfu 1.00%\n").encode()), "a"
+    ):
         explain(figures(run, CARD))
     assert time.monotonic() - began < 5

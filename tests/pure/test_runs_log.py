@@ -23,7 +23,10 @@ def test_lines_come_back_flat_and_in_order(tmp_path):
     log = LogWriter(tmp_path / "log.jsonl")
     log.write(kind="start", version="0.1.0")
     log.write(kind="step", step=1, loss=10.8, lr=6e-4)
-    assert [line["kind"] for line in read_log(log.path)] == ["start", "step"]  # readable while it is open
+    assert [line["kind"] for line in read_log(log.path)] == [
+        "start",
+        "step",
+    ]  # readable while it is open
     assert log.offset == log.path.stat().st_size
     log.close()
 
@@ -50,7 +53,12 @@ def test_nan_is_null_with_its_name(tmp_path):
     log = LogWriter(tmp_path / "log.jsonl")
     log.write(kind="step", step=3, loss=float("nan"))
     log.close()
-    assert json.loads(log.path.read_text()) == {"kind": "step", "step": 3, "loss": None, "loss_text": "nan"}
+    assert json.loads(log.path.read_text()) == {
+        "kind": "step",
+        "step": 3,
+        "loss": None,
+        "loss_text": "nan",
+    }
 
 
 @pytest.mark.parametrize("cut", [1, 2, 10, 20, 39])
@@ -101,9 +109,17 @@ def test_without_truncation_the_last_line_of_a_step_wins(tmp_path):
         log.write(kind="step", step=step, loss=2.0)
     log.close()
     lines = read_log(path)
-    got = [(line["kind"], line.get("step"), line.get("loss", line.get("val_loss"))) for line in lines]
-    assert got == [("step", 10, 1.0), ("start", None, None), ("eval", 10, 2.0),
-                   ("step", 20, 2.0), ("step", 30, 2.0), ("step", 40, 2.0)]  # fmt: skip
+    got = [
+        (line["kind"], line.get("step"), line.get("loss", line.get("val_loss"))) for line in lines
+    ]
+    assert got == [
+        ("step", 10, 1.0),
+        ("start", None, None),
+        ("eval", 10, 2.0),
+        ("step", 20, 2.0),
+        ("step", 30, 2.0),
+        ("step", 40, 2.0),
+    ]
     assert lines.superseded == 5
 
 
@@ -112,13 +128,23 @@ def test_two_resumes_of_which_the_second_goes_further_back(tmp_path):
     write_steps(path, [1, 2, 3, 4], loss=1.0)
     write_steps(path, [3, 4, 5], loss=2.0)
     write_steps(path, [2, 3], loss=3.0)
-    assert [(line["step"], line["loss"]) for line in read_log(path)] == [(1, 1.0), (2, 3.0), (3, 3.0)]
+    assert [(line["step"], line["loss"]) for line in read_log(path)] == [
+        (1, 1.0),
+        (2, 3.0),
+        (3, 3.0),
+    ]
 
 
 def test_damage_is_skipped_and_counted(tmp_path):
     path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"kind":"step","step":1}\n\xff\xfe\n[1]\n' + b"x" * (2 * LONGEST_LINE + 5) + b"\n\n"
-                     + b"[" * 100_000 + b"\n" + b'{"kind":"step","step":2}\n')  # fmt: skip
+    path.write_bytes(
+        b'{"kind":"step","step":1}\n\xff\xfe\n[1]\n'
+        + b"x" * (2 * LONGEST_LINE + 5)
+        + b"\n\n"
+        + b"[" * 100_000
+        + b"\n"
+        + b'{"kind":"step","step":2}\n'
+    )
     lines = read_log(path)
     assert [line["step"] for line in lines] == [1, 2]
     assert lines.unreadable == 4
@@ -147,7 +173,9 @@ def test_a_disk_with_room_again_gets_whole_lines(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (log.offset + 10, hard))  # the kernel tears the next line
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (log.offset + 10, hard)
+        )  # the kernel tears the next line
         log.write(kind="step", step=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

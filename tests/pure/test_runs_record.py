@@ -12,7 +12,9 @@ from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.runs.record import RunRecord, environment, is_run_folder, write_json_atomically
 
-CONFIG = RunConfig(n_layer=2, n_head=2, n_embd=64, max_iters=100, lr_decay_iters=100, warmup_iters=10)
+CONFIG = RunConfig(
+    n_layer=2, n_head=2, n_embd=64, max_iters=100, lr_decay_iters=100, warmup_iters=10
+)
 
 
 def made(path):
@@ -54,10 +56,14 @@ def test_two_runs_in_one_folder_are_refused(tmp_path):
 
 def test_a_killed_run_is_seen_to_be_dead(tmp_path):
     record = made(tmp_path / "out")
-    code = ("import sys,time,pathlib; from onecard.runs.record import RunRecord;"
-            "r=RunRecord(pathlib.Path(sys.argv[1]));"
-            "r.begin(); print('begun', flush=True); time.sleep(60)")  # fmt: skip
-    with subprocess.Popen([sys.executable, "-c", code, str(record.path)], stdout=subprocess.PIPE) as process:
+    code = (
+        "import sys,time,pathlib; from onecard.runs.record import RunRecord;"
+        "r=RunRecord(pathlib.Path(sys.argv[1]));"
+        "r.begin(); print('begun', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(record.path)], stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout.readline().strip() == b"begun"
         assert record.state == "running"
         process.kill()
@@ -68,7 +74,9 @@ def test_a_killed_run_is_seen_to_be_dead(tmp_path):
 def test_a_run_of_another_machine_is_judged_by_its_log(tmp_path):
     record = made(tmp_path / "out")
     record.log_path.write_text("")
-    write_json_atomically(record.path / "run.json", {"state": "running", "pid": 1, "host": "elsewhere"})
+    write_json_atomically(
+        record.path / "run.json", {"state": "running", "pid": 1, "host": "elsewhere"}
+    )
     assert record.state == "running"
     old = time.time() - 3600
     os.utime(record.log_path, (old, old))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from onecard.config import ModelShape, RunConfig
 from onecard.facts.gpus import all_gpus, find_gpu
-from onecard.plan.flops import exact_per_token, nanogpt_per_token, six_n_per_token
-from onecard.plan.speed import link_bandwidth, speed_fit, step_time, workload_time
-from onecard.plan.workload import Workload
+from onecard.planner.flops import exact_per_token, nanogpt_per_token, six_n_per_token
+from onecard.planner.speed import link_bandwidth, speed_fit, step_time, workload_time
+from onecard.planner.workload import Workload
 
 CARD = find_gpu("RTX 4070")
 SHAPES = st.builds(
@@ -75,11 +75,27 @@ def test_two_real_logs_lie_in_the_range(config: RunConfig, seconds: float):
 def test_the_lecture_on_an_a100():
     """Karpathy's "Let's reproduce GPT-2", 16 × 1024 tokens on an A100: not fitted on; each saver's step is seen."""
     card = find_gpu("A100 SXM 80GB")
-    base = Workload(12, 12, 768, 50257, 1024, 16, 1, bias=True, compiled=False, flash=False, fused_optimizer=False)
+    base = Workload(
+        12,
+        12,
+        768,
+        50257,
+        1024,
+        16,
+        1,
+        bias=True,
+        compiled=False,
+        flash=False,
+        fused_optimizer=False,
+    )
     stages = [
-        ({"dtype": "float32"}, 1.000), ({"dtype": "tf32"}, 0.333), ({}, 0.300), ({"compiled": True}, 0.130),
-        ({"compiled": True, "flash": True}, 0.096), ({"compiled": True, "flash": True, "vocab_size": 50304}, 0.093),
-    ]  # fmt: skip
+        ({"dtype": "float32"}, 1.000),
+        ({"dtype": "tf32"}, 0.333),
+        ({}, 0.300),
+        ({"compiled": True}, 0.130),
+        ({"compiled": True, "flash": True}, 0.096),
+        ({"compiled": True, "flash": True, "vocab_size": 50304}, 0.093),
+    ]
     for changes, seconds in stages:
         assert abs(workload_time(replace(base, **changes), card).seconds.mid / seconds - 1) < 0.15
 
@@ -131,7 +147,10 @@ def test_our_own_exchange_hides_behind_nothing():
 
 def test_it_is_quick():
     run = RunConfig()
-    assert min(timeit.repeat(lambda: step_time(run, CARD, "bfloat16"), number=50, repeat=5)) / 50 < 1e-3
+    assert (
+        min(timeit.repeat(lambda: step_time(run, CARD, "bfloat16"), number=50, repeat=5)) / 50
+        < 1e-3
+    )
 
 
 def test_the_three_ways_to_count_flops():

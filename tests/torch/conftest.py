@@ -23,7 +23,11 @@ def data(tmp_path):
         stream = np.concatenate([words[i] for i in generator.zipf(1.5, count) % 40]).astype("<u2")
         stream.tofile(folder / f"{name}.bin")
     letters = [chr(ord("0") + i) for i in range(64)]
-    meta = {"vocab_size": 64, "itos": dict(enumerate(letters)), "stoi": {c: i for i, c in enumerate(letters)}}
+    meta = {
+        "vocab_size": 64,
+        "itos": dict(enumerate(letters)),
+        "stoi": {c: i for i, c in enumerate(letters)},
+    }
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))  # as nanoGPT's prepare.py does
     return folder
 

@@ -29,16 +29,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from onecard.config import RunConfig
-from onecard.train import model as model_module
-from onecard.train import muon
-from onecard.train.faults import Faults
-from onecard.train.machine import Precision
-from onecard.train.model import GPT
-from onecard.train.modern import make_model
-from onecard.train.optim import make_optimizer
-from onecard.train.preflight import compile_options
-from onecard.train.step import Stepper
-from onecard.train.workers import Workers
+from onecard.model import gpt2 as model_module
+from onecard.model.build import make_model
+from onecard.model.gpt2 import GPT
+from onecard.model.machine import Precision
+from onecard.train.optim import make_optimizer, muon
+from onecard.train.run.faults import Faults
+from onecard.train.run.preflight import compile_options
+from onecard.train.run.step import Stepper
+from onecard.train.run.workers import Workers
 
 with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -86,7 +85,9 @@ class Live(TorchDispatchMode):
                 self.take(tensor)
         extra = _hidden_bytes(op, args)
         if op is torch.ops.aten.add.Tensor and torch._C._current_graph_task_id() != -1:
-            extra -= answer.nbytes  # two gradients of one tensor: the engine adds in place, but not to a fake one
+            extra -= (
+                answer.nbytes
+            )  # two gradients of one tensor: the engine adds in place, but not to a fake one
         self.mark(self.live + extra, str(op))
         if self.live != before:
             self.log.append((self.moment, str(op), self.live - before, self.live))
@@ -115,7 +116,9 @@ class Live(TorchDispatchMode):
 def _hidden_bytes(op: Any, args: tuple[Any, ...]) -> int:
     """What a CUDA kernel takes from the allocator and gives back before it returns."""
     if op is torch.ops.aten._scaled_dot_product_flash_attention_backward.default:
-        batch, heads, length, width = args[1].shape  # FlashAttention-2: dq summed in fp32, and one number a row
+        batch, heads, length, width = args[
+            1
+        ].shape  # FlashAttention-2: dq summed in fp32, and one number a row
         rows = batch * heads * (-(-length // 128) * 128)
         return int(rows * 4 * (-(-width // 32) * 32) + rows * 4)
     if op is torch.ops.aten.logsumexp.default:  # works on a copy of its input, less the largest
@@ -132,9 +135,13 @@ def _cuda_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **k
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
     bias = None
     if attn_mask is not None:  # convert_boolean_attn_mask and pad_bias of ATen's attention.cpp
-        bias = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(attn_mask.logical_not(), -torch.inf)
+        bias = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(
+            attn_mask.logical_not(), -torch.inf
+        )
         # CUDA expands it over the heads without a copy; Inductor would make one for a CPU, so it stays as it is
-    return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, dropout_p, is_causal)[0]
+    return torch.ops.aten._scaled_dot_product_efficient_attention(
+        q, k, v, bias, True, dropout_p, is_causal
+    )[0]
 
 
 @contextlib.contextmanager
@@ -146,9 +153,13 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
     ir.is_cpu = lambda node: False
     # Muon's own code, with the dtype that it chooses on CUDA
     own_orthogonal = muon.orthogonal
-    half = SimpleNamespace(bfloat16=torch.bfloat16, float32=torch.bfloat16, linalg=torch.linalg, baddbmm=torch.baddbmm)
+    half = SimpleNamespace(
+        bfloat16=torch.bfloat16, float32=torch.bfloat16, linalg=torch.linalg, baddbmm=torch.baddbmm
+    )
     muon.orthogonal = FunctionType(own_orthogonal.__code__, {**vars(muon), "torch": half})
-    model_module.MLP.activation = staticmethod(partial(F.gelu, approximate="tanh"))  # the trainer's own is for CPUs
+    model_module.MLP.activation = staticmethod(
+        partial(F.gelu, approximate="tanh")
+    )  # the trainer's own is for CPUs
     F.scaled_dot_product_attention = _cuda_attention
     F.dropout = lambda x, p=0.5, training=True, inplace=False: torch.native_dropout(x, p, training)[
         0
@@ -192,7 +203,12 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
 
 
 def _stepper(
-    config: RunConfig, dtype: str, model: GPT, live: Live, fake: FakeTensorMode, stack: contextlib.ExitStack
+    config: RunConfig,
+    dtype: str,
+    model: GPT,
+    live: Live,
+    fake: FakeTensorMode,
+    stack: contextlib.ExitStack,
 ) -> Stepper:
     """The trainer's own step, in a run of one process."""
     cpu = torch.device("cpu")
@@ -208,10 +224,18 @@ def _stepper(
                 return compiled(*inputs)
 
     return Stepper(
-        config, model, forward, make_optimizer(config, model), torch.amp.GradScaler("cpu", enabled=dtype == "float16"),
-        precision, Workers("auto", cpu), config.batch_size,
-        0 if config.mask_documents else None, Faults(), lambda before, now: None,
-    )  # fmt: skip
+        config,
+        model,
+        forward,
+        make_optimizer(config, model),
+        torch.amp.GradScaler("cpu", enabled=dtype == "float16"),
+        precision,
+        Workers("auto", cpu),
+        config.batch_size,
+        0 if config.mask_documents else None,
+        Faults(),
+        lambda before, now: None,
+    )
 
 
 @contextlib.contextmanager
@@ -265,7 +289,9 @@ class _Inductor:
         return call
 
 
-def schedule(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool) -> list[tuple[int, str]]:
+def schedule(
+    graph: torch.fx.GraphModule, inputs: list[Any], backward: bool
+) -> list[tuple[int, str]]:
     """At each kernel, the bytes alive above those at the call: (bytes, kernel's name)."""
     fake_mode = torch._guards.detect_fake_mode(inputs)
     compile_fx.view_to_reshape(graph)
@@ -290,7 +316,9 @@ def _play(lowering: GraphLowering) -> list[tuple[int, str]]:
         nodes, scheduler.name_to_fused_node, scheduler.name_to_buf, freeable
     )
     place = {node: index for index, node in enumerate(nodes)}
-    dying: dict[int, list[tuple[int, bool]]] = {}  # at which node: (bytes, whether an output may be written over it)
+    dying: dict[
+        int, list[tuple[int, bool]]
+    ] = {}  # at which node: (bytes, whether an output may be written over it)
 
     def last_read(buffer: Any) -> int | None:
         return max((place[node] for node in buffer.mpi_buffer.succ_nodes), default=None)
@@ -298,7 +326,9 @@ def _play(lowering: GraphLowering) -> list[tuple[int, str]]:
     for name, buffer in freeable.items():
         at = last_read(buffer)
         if name not in outputs and at is not None:
-            reusable = isinstance(lowering.graph_inputs.get(name), DonatedBuffer) or _is_donated(lowering, name)
+            reusable = isinstance(lowering.graph_inputs.get(name), DonatedBuffer) or _is_donated(
+                lowering, name
+            )
             dying.setdefault(at, []).append((buffer.mpi_buffer.size_free, reusable))
     total = 0
     above = []

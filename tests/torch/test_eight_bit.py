@@ -8,12 +8,12 @@ from runs_in_tests import assert_same_weights, losses
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
-from onecard.plan.memory.size import Sizes
-from onecard.plan.workload import Workload
-from onecard.train.checkpoint import OPTIMIZER, checkpoints, read_state, read_tensors
-from onecard.train.loop import train
-from onecard.train.modern import make_model
+from onecard.model.build import make_model
+from onecard.model.checkpoint import OPTIMIZER, checkpoints, read_state, read_tensors
+from onecard.planner.memory.size import Sizes
+from onecard.planner.workload import Workload
 from onecard.train.optim import eight_bit, make_optimizer, optimizer_tensors
+from onecard.train.run.loop import train
 
 pytest.importorskip("bitsandbytes")
 
@@ -47,7 +47,13 @@ def test_resume_is_exact(wide, tmp_path):
 
 def test_the_plan_counts_its_bytes():
     config = RunConfig(
-        n_layer=2, n_head=4, n_embd=256, block_size=128, vocab_size=2048, optimizer="adamw8bit", bias=True
+        n_layer=2,
+        n_head=4,
+        n_embd=256,
+        block_size=128,
+        vocab_size=2048,
+        optimizer="adamw8bit",
+        bias=True,
     )
     model = make_model(config)
     optimizer = make_optimizer(config, model)
@@ -55,7 +61,9 @@ def test_the_plan_counts_its_bytes():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     kept = optimizer_tensors(model, optimizer)  # the table of the 256 values is one for all
-    held = sum(t.numel() * t.element_size() for name, t in kept.items() if "/qmap" not in name and t.dim())
+    held = sum(
+        t.numel() * t.element_size() for name, t in kept.items() if "/qmap" not in name and t.dim()
+    )
     assert Sizes(Workload.of(config, "float32")).optimizer_bytes == pytest.approx(held, rel=0.001)
 
 

@@ -1,6 +1,6 @@
 """The fault suite: a run in its own process, hit again and again, must end with the losses of the calm run.
 
-ONECARD_FAULT="nan@31" orders a fault inside the process (train/faults.py); kills, signals, full disks and damaged files
+ONECARD_FAULT="nan@31" orders a fault inside the process (train/run/faults.py); kills, signals, full disks and damaged files
 are real. The short form runs everywhere; `pytest -m long` hits 40 times.
 """
 
@@ -16,10 +16,12 @@ import pytest
 from runs_in_tests import assert_same_weights, events, losses
 
 from onecard.config import to_toml
-from onecard.train.checkpoint import checkpoints
-from onecard.train.loop import train
+from onecard.model.checkpoint import checkpoints
+from onecard.train.run.loop import train
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM and file limits are POSIX's")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="SIGTERM and file limits are POSIX's"
+)
 
 EXACT = ("kill", "term", "interrupt", "nan", "disk", "truncate", "flip")
 
@@ -40,7 +42,9 @@ class Runs:
         if file_limit is not None:  # in blocks of 1024 bytes; larger writes fail as on a full disk
             command = ["bash", "-c", f'ulimit -f {file_limit}; exec "$@"', "bash", *command]
         quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "ONECARD_FAULT": faults}
-        return subprocess.Popen(command, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            command, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
 
     def steps(self) -> int:
         try:
@@ -71,20 +75,31 @@ class Runs:
             file_limit=40 if kind == "disk" else None,
         )
         # an ordered fault lies up to five steps beyond the log's end, and a resume may go seven steps back
-        self.wait_steps(process, more=self.rng.randint(14, 20) if kind in ("nan", "oom") else self.rng.randint(1, 15))
+        self.wait_steps(
+            process,
+            more=self.rng.randint(14, 20) if kind in ("nan", "oom") else self.rng.randint(1, 15),
+        )
         # a kill would take the log's line about the shrink with it; a signal saves first
-        sent = {"term": signal.SIGTERM, "oom": signal.SIGTERM, "interrupt": signal.SIGINT}.get(kind, signal.SIGKILL)
+        sent = {"term": signal.SIGTERM, "oom": signal.SIGTERM, "interrupt": signal.SIGINT}.get(
+            kind, signal.SIGKILL
+        )
         if process.poll() is None:
             process.send_signal(sent)
         _, err = process.communicate(timeout=120)
         ended = {"term": (0,), "interrupt": (130,)}.get(kind, (0, -signal.SIGKILL))
         if kind == "disk" and b"its last checkpoint could not be written" in err:
-            ended = (1,)  # a quick machine came to the run's end before the kill: told, and the next sitting goes on
+            ended = (
+                1,
+            )  # a quick machine came to the run's end before the kill: told, and the next sitting goes on
         assert process.returncode in ended, (kind, process.returncode, err.decode()[-2000:])
         assert b"Traceback" not in err, err.decode()[-2000:]
         found = checkpoints(self.folder)
         if kind in ("truncate", "flip") and len(found) > 1:
-            self.damage(found[-1] / self.rng.choice(["model.safetensors", "optimizer.safetensors", "state.json"]), kind)
+            self.damage(
+                found[-1]
+                / self.rng.choice(["model.safetensors", "optimizer.safetensors", "state.json"]),
+                kind,
+            )
 
     def damage(self, file: Path, kind: str) -> None:
         content = bytearray(file.read_bytes())
@@ -103,7 +118,9 @@ class Runs:
 def storm(config, tmp_path, kinds, seed, steps=2000):
     rng = random.Random(seed)
     # samples and evaluations take part too: nothing of them may leak into the run
-    config = config.replace(max_iters=steps, lr_decay_iters=steps, eval_interval=10, checkpoint_interval=7)
+    config = config.replace(
+        max_iters=steps, lr_decay_iters=steps, eval_interval=10, checkpoint_interval=7
+    )
     calm = config.replace(out_dir=str(tmp_path / "calm"))
     train(calm)
     runs = Runs(config, tmp_path, rng)
@@ -134,7 +151,12 @@ def test_a_long_storm_changes_no_bit(config, tmp_path, seed):
 @pytest.mark.timeout(1800)
 def test_a_storm_with_shrinking_memory(config, tmp_path):
     # short enough for rounding not to grow: sums in another order are 1e-7 apart at first, and a run is chaotic
-    hit, calm = storm(config.replace(dropout=0.0, learning_rate=1e-4, min_lr=1e-5), tmp_path, ["oom", "kill", "oom", "term", "kill"], 5)  # fmt: skip
+    hit, calm = storm(
+        config.replace(dropout=0.0, learning_rate=1e-4, min_lr=1e-5),
+        tmp_path,
+        ["oom", "kill", "oom", "term", "kill"],
+        5,
+    )
     assert any(event["event"] == "oom" for event in events(hit))
     a, b = losses(hit), losses(calm)
     assert a.keys() == b.keys()

@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_numbers_are_as_pinned(tmp_path):
-    spec = importlib.util.spec_from_file_location("golden_losses", ROOT / "tools" / "golden_losses.py")
+    spec = importlib.util.spec_from_file_location(
+        "golden_losses", ROOT / "tools" / "golden_losses.py"
+    )
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     pinned = json.loads(tool.FILE.read_text())

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from onecard.train.chunked import chunked_cross_entropy
-from onecard.train.lean import gelu, rms_norm, rotate, squared_relu
-from onecard.train.shift import TAPS, mix_last, mix_recent
+from onecard.model.chunked_loss import chunked_cross_entropy
+from onecard.model.lean import gelu, rms_norm, rotate, squared_relu
+from onecard.model.short_convolution import TAPS, mix_last, mix_recent
 
 
 def both(lean, plain, *inputs):
@@ -39,7 +39,9 @@ def mix_apart(x, taps):
 def plain_rotate(x):
     angles = torch.arange(x.shape[1])[:, None, None] * 0.3
     half = x.shape[-1] // 2
-    pair = torch.complex(x[..., :half], x[..., half : 2 * half]) * torch.polar(torch.ones_like(angles), -angles)
+    pair = torch.complex(x[..., :half], x[..., half : 2 * half]) * torch.polar(
+        torch.ones_like(angles), -angles
+    )
     return torch.cat((pair.real, pair.imag, x[..., 2 * half :]), dim=-1)
 
 
@@ -52,15 +54,32 @@ def lean_rotate(x):
     ("lean", "plain", "inputs"),
     [
         (rms_norm, lambda x: F.rms_norm(x, (x.shape[-1],)), (random(2, 5, 24),)),
-        (gelu, lambda x: F.gelu(x, approximate="tanh"), (random(3, 700, 64) * 4,)),  # more than one block
+        (
+            gelu,
+            lambda x: F.gelu(x, approximate="tanh"),
+            (random(3, 700, 64) * 4,),
+        ),  # more than one block
         (squared_relu, lambda x: F.relu(x).square(), (random(2, 5, 24),)),
         (mix_recent, plain_mix, (random(2, 9, 24), random(TAPS, 24))),
-        (mix_recent, plain_mix, (random(2, 2, 24), random(TAPS, 24))),  # shorter than the taps reach
+        (
+            mix_recent,
+            plain_mix,
+            (random(2, 2, 24), random(TAPS, 24)),
+        ),  # shorter than the taps reach
         (mix_documents, mix_apart, (random(2, 9, 24), random(TAPS, 24))),
         (lean_rotate, plain_rotate, (random(2, 5, 3, 8),)),
         (lean_rotate, plain_rotate, (random(2, 5, 3, 7),)),  # an odd head keeps its last channel
     ],
-    ids=["rms_norm", "gelu", "squared_relu", "mix", "mix short", "mix documents", "rotate", "rotate odd"],
+    ids=[
+        "rms_norm",
+        "gelu",
+        "squared_relu",
+        "mix",
+        "mix short",
+        "mix documents",
+        "rotate",
+        "rotate odd",
+    ],
 )
 def test_a_hand_written_gradient_is_autograds(lean, plain, inputs):
     for ours, theirs in zip(*both(lean, plain, *inputs), strict=True):
@@ -81,7 +100,9 @@ def test_chunked_loss_is_the_plain_one(soft_cap, rows):
 
     def plain(h, w):
         logits = h @ w.T
-        return F.cross_entropy(logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap), targets)
+        return F.cross_entropy(
+            logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap), targets
+        )
 
     def lean(h, w):
         return chunked_cross_entropy(h, w, targets, rows, soft_cap)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.errors import UserError
-from onecard.train.loader import Loader
-from onecard.train.naming import documents_of
-from onecard.train.order import WindowOrder
+from onecard.train.io.loader import Loader
+from onecard.train.io.row_names import documents_of
+from onecard.train.io.window_order import WindowOrder
 
 
 class Stream:
@@ -23,16 +23,22 @@ class Stream:
         return self.ids[start : start + count]
 
 
-@given(windows=st.integers(1, 3000), seed=st.integers(-(2**63), 2**63 - 1), epoch=st.integers(0, 10**6))
+@given(
+    windows=st.integers(1, 3000), seed=st.integers(-(2**63), 2**63 - 1), epoch=st.integers(0, 10**6)
+)
 @settings(max_examples=60, deadline=None)
 def test_an_epoch_is_a_permutation(windows, seed, epoch):
     order = WindowOrder(windows, seed)
-    assert np.array_equal(np.sort(order.windows_at(range(epoch * windows, (epoch + 1) * windows))), np.arange(windows))
+    assert np.array_equal(
+        np.sort(order.windows_at(range(epoch * windows, (epoch + 1) * windows))), np.arange(windows)
+    )
 
 
 def test_epochs_and_seeds_differ_and_look_shuffled():
     def epoch(seed, number, windows=5000):
-        return WindowOrder(windows, seed).windows_at(range(number * windows, (number + 1) * windows))
+        return WindowOrder(windows, seed).windows_at(
+            range(number * windows, (number + 1) * windows)
+        )
 
     orders = [epoch(1, 0), epoch(1, 1), epoch(2, 0)]
     for index, a in enumerate(orders):
@@ -84,7 +90,16 @@ def test_a_changed_batch_goes_on_from_the_place_reached():
 @pytest.mark.parametrize("per_step", [1, 12, 5000])
 def test_windows_are_the_order_s_at_any_step(per_step):
     loader = Loader(Stream(np.arange(30 * 8 + 1)), 8, per_step, seed=3)
-    for step in (0, 1, 340, 341, 342, 3, 0, 999):  # forward, over the end of what was looked up, and back
+    for step in (
+        0,
+        1,
+        340,
+        341,
+        342,
+        3,
+        0,
+        999,
+    ):  # forward, over the end of what was looked up, and back
         places = range(step * per_step, (step + 1) * per_step)
         assert loader.windows(step).tolist() == loader.order.windows_at(places).tolist()
     loader.close()

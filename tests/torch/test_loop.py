@@ -9,13 +9,13 @@ import torch
 from runs_in_tests import assert_same_weights, events, losses, weights
 
 from onecard.errors import RunFailure, UserError
-from onecard.plan.params import params
+from onecard.model.checkpoint import checkpoints, read_state
+from onecard.model.gpt2 import GPT
+from onecard.planner.params import params
 from onecard.runs.log import read_log
-from onecard.train.checkpoint import checkpoints, read_state
-from onecard.train.faults import Faults
-from onecard.train.loop import train
-from onecard.train.model import GPT
-from onecard.train.session import Silent
+from onecard.train.run.faults import Faults
+from onecard.train.run.loop import train
+from onecard.train.run.session import Silent
 
 
 def test_parameters_are_those_of_the_plan(config):
@@ -40,7 +40,17 @@ def test_step_lines_carry_what_the_readers_need(config):
     assert lines[-1] == {**lines[-1], "kind": "end", "state": "finished"}
     steps = [line for line in lines if line["kind"] == "step"]
     for number, line in enumerate(steps, 1):
-        assert {"step", "tokens", "loss", "lr", "step_seconds", "tokens_per_second", "mfu", "grad_norm", "data_wait"} <= line.keys()  # fmt: skip
+        assert {
+            "step",
+            "tokens",
+            "loss",
+            "lr",
+            "step_seconds",
+            "tokens_per_second",
+            "mfu",
+            "grad_norm",
+            "data_wait",
+        } <= line.keys()
         assert line["step"] == number
         assert line["tokens"] == number * 4 * 2 * 16
         assert line["tokens_per_second"] == pytest.approx(128 / line["step_seconds"])
@@ -65,15 +75,23 @@ def test_the_loss_is_the_mean_over_the_whole_step(config, tmp_path):
     """nanoGPT reports the last micro-batch's. One pass over all rows at once must give the same figure."""
     config = config.replace(dropout=0.0, max_iters=2)
     train(config)
-    train(config.replace(batch_size=8, gradient_accumulation_steps=1, out_dir=str(tmp_path / "one")))
-    train(config.replace(batch_size=1, gradient_accumulation_steps=8, out_dir=str(tmp_path / "eight")))
+    train(
+        config.replace(batch_size=8, gradient_accumulation_steps=1, out_dir=str(tmp_path / "one"))
+    )
+    train(
+        config.replace(batch_size=1, gradient_accumulation_steps=8, out_dir=str(tmp_path / "eight"))
+    )
     for other in ("one", "eight"):
-        assert list(losses(tmp_path / other).values()) == pytest.approx(list(losses(config.out_dir).values()), rel=1e-5)
+        assert list(losses(tmp_path / other).values()) == pytest.approx(
+            list(losses(config.out_dir).values()), rel=1e-5
+        )
 
 
 def test_evaluation_does_not_touch_the_training(config, tmp_path):
     train(config)
-    never = config.replace(eval_interval=1000, sample_interval=1000, out_dir=str(tmp_path / "never"))
+    never = config.replace(
+        eval_interval=1000, sample_interval=1000, out_dir=str(tmp_path / "never")
+    )
     train(never)
     assert losses(config.out_dir) == losses(never.out_dir)
     assert_same_weights(config.out_dir, never.out_dir)
@@ -85,9 +103,14 @@ def test_evaluation_is_on_fixed_windows(config, tmp_path):
     found = []
     for seed, batch in ((1, 4), (2, 4), (3, 2)):
         run = config.replace(
-            seed=seed, batch_size=batch, eval_iters=8 // batch, eval_only=True, init_from=config.out_dir,
-            out_dir=str(tmp_path / f"eval{seed}"), dropout=0.0,
-        )  # fmt: skip
+            seed=seed,
+            batch_size=batch,
+            eval_iters=8 // batch,
+            eval_only=True,
+            init_from=config.out_dir,
+            out_dir=str(tmp_path / f"eval{seed}"),
+            dropout=0.0,
+        )
         found.append(train(run).val_loss)
     assert found[0] == found[1]
     assert found[2] == pytest.approx(found[0], rel=1e-6)
@@ -96,7 +119,7 @@ def test_evaluation_is_on_fixed_windows(config, tmp_path):
 def test_evaluation_time_is_not_step_time(config, monkeypatch):
     import time
 
-    from onecard.train import session
+    from onecard.train.run import session
 
     real = session.evaluate
 
@@ -106,20 +129,31 @@ def test_evaluation_time_is_not_step_time(config, monkeypatch):
 
     monkeypatch.setattr(session, "evaluate", slow)
     train(config.replace(eval_interval=1, max_iters=5))
-    steps = [line for line in read_log(Path(config.out_dir) / "log.jsonl") if line["kind"] == "step"]
+    steps = [
+        line for line in read_log(Path(config.out_dir) / "log.jsonl") if line["kind"] == "step"
+    ]
     assert all(line["step_seconds"] < 0.5 for line in steps)
     assert steps[-1]["seconds"] > 4 * 0.5  # the run's clock has it, the step's has not
 
 
 def test_it_overfits_one_batch(config):
     tiny = Path(config.dataset) / "train.bin"
-    tiny.write_bytes(tiny.read_bytes()[: 2 * (4 * 16 + 1)])  # four windows: every step is the same batch
+    tiny.write_bytes(
+        tiny.read_bytes()[: 2 * (4 * 16 + 1)]
+    )  # four windows: every step is the same batch
     outcome = train(
         config.replace(
-            n_embd=64, dropout=0.0, gradient_accumulation_steps=1, max_iters=200, lr_decay_iters=200, warmup_iters=10,
-            eval_interval=1000, weight_decay=0.0, log_interval=50,
+            n_embd=64,
+            dropout=0.0,
+            gradient_accumulation_steps=1,
+            max_iters=200,
+            lr_decay_iters=200,
+            warmup_iters=10,
+            eval_interval=1000,
+            weight_decay=0.0,
+            log_interval=50,
         )
-    )  # fmt: skip
+    )
     assert outcome.loss < 0.01
 
 
@@ -146,7 +180,9 @@ def test_out_of_memory_halves_the_micro_batch_and_keeps_the_run(config, tmp_path
     train(config)
     hit = config.replace(out_dir=str(tmp_path / "hit"))
     train(hit, faults=Faults.parse(fault))
-    assert list(losses(hit.out_dir).values()) == pytest.approx(list(losses(config.out_dir).values()), rel=1e-5)
+    assert list(losses(hit.out_dir).values()) == pytest.approx(
+        list(losses(config.out_dir).values()), rel=1e-5
+    )
     said = [event for event in events(hit.out_dir) if event["event"] == "oom"]
     assert [event["micro_batch"] for event in said] == [2, 1][: len(said)]
     assert len(said) == fault.count("oom")
@@ -173,7 +209,9 @@ def test_nan_is_retried_exactly(config, tmp_path):
 
 
 def test_nan_that_stays_is_skipped_and_named(config):
-    outcome = train(config, faults=Faults([("nan", 5)] * 3))  # two micro-batches, then one of the retry
+    outcome = train(
+        config, faults=Faults([("nan", 5)] * 3)
+    )  # two micro-batches, then one of the retry
     assert outcome.step == 10
     actions = [event["action"] for event in events(config.out_dir) if event["event"] == "bad_step"]
     assert actions == ["retry", "skip"]
@@ -190,15 +228,19 @@ def test_the_policy_for_bad_steps_is_followed(config, policy):
             train(config, faults=Faults.parse("nan@5"))
         return
     train(config, faults=Faults.parse("nan@5"))
-    assert [event["action"] for event in events(config.out_dir) if event["event"] == "bad_step"] == ["skip"]
+    assert [
+        event["action"] for event in events(config.out_dir) if event["event"] == "bad_step"
+    ] == ["skip"]
 
 
 def test_damaged_weights_go_back_to_the_checkpoint(config, tmp_path, monkeypatch):
     """A weight that is not a number (a flipped bit on the card) makes every later loss one too."""
-    from onecard.train import session
+    from onecard.train.run import session
 
     models, make = [], session.make_model
-    monkeypatch.setattr(session, "make_model", lambda config: models.append(make(config)) or models[-1])
+    monkeypatch.setattr(
+        session, "make_model", lambda config: models.append(make(config)) or models[-1]
+    )
 
     class Damage(Silent):
         def step(self, fields):
@@ -207,7 +249,9 @@ def test_damaged_weights_go_back_to_the_checkpoint(config, tmp_path, monkeypatch
                     next(models.pop().parameters()).fill_(float("nan"))
 
     train(config, view=Damage())
-    assert [event["action"] for event in events(config.out_dir) if event["event"] == "bad_step"] == ["rollback"]
+    assert [
+        event["action"] for event in events(config.out_dir) if event["event"] == "bad_step"
+    ] == ["rollback"]
     train(config.replace(out_dir=str(tmp_path / "calm")))
     assert losses(config.out_dir) == losses(tmp_path / "calm")
     assert_same_weights(config.out_dir, tmp_path / "calm")
@@ -215,7 +259,7 @@ def test_damaged_weights_go_back_to_the_checkpoint(config, tmp_path, monkeypatch
 
 def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
     """A clock that says 36 s for each step: 0.1 h is room for some ten of the 1000 steps."""
-    from onecard.train import loop
+    from onecard.train.run import loop
 
     class Clock:
         now = 0.0
@@ -226,9 +270,13 @@ def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
             return cls.now
 
     monkeypatch.setattr(loop, "time", Clock)
-    config = config.replace(max_iters=1000, lr_decay_iters=1000, warmup_iters=2, max_hours=0.2, eval_interval=2000)
+    config = config.replace(
+        max_iters=1000, lr_decay_iters=1000, warmup_iters=2, max_hours=0.2, eval_interval=2000
+    )
     outcome = train(config)
-    lines = [line for line in read_log(Path(config.out_dir) / "log.jsonl") if line["kind"] == "step"]
+    lines = [
+        line for line in read_log(Path(config.out_dir) / "log.jsonl") if line["kind"] == "step"
+    ]
     assert outcome.state == "finished"
     assert 5 < outcome.step < 100
     assert lines[-1]["seconds"] <= 0.2 * 3600
@@ -245,7 +293,9 @@ def test_without_pressure_max_hours_changes_nothing(config, tmp_path):
 
 def test_checkpoints_kept_are_the_last_and_the_best(config):
     train(config.replace(eval_interval=1, keep_checkpoints=2, learning_rate=1.0, warmup_iters=1))
-    lines = [line for line in read_log(Path(config.out_dir) / "log.jsonl") if line["kind"] == "eval"]
+    lines = [
+        line for line in read_log(Path(config.out_dir) / "log.jsonl") if line["kind"] == "eval"
+    ]
     best = min(lines, key=lambda line: line["val_loss"])["step"]
     kept = [int(folder.name[5:]) for folder in checkpoints(Path(config.out_dir))]
     assert kept == sorted({9, 10, best})
@@ -254,7 +304,14 @@ def test_checkpoints_kept_are_the_last_and_the_best(config):
 def test_no_pickle_is_written(config):
     train(config.replace(max_iters=2))
     written = [path for path in Path(config.out_dir).rglob("*") if path.is_file()]
-    assert {path.suffix for path in written} <= {".safetensors", ".json", ".jsonl", ".toml", ".txt", ".lock"}
+    assert {path.suffix for path in written} <= {
+        ".safetensors",
+        ".json",
+        ".jsonl",
+        ".toml",
+        ".txt",
+        ".lock",
+    }
     state = json.loads((checkpoints(Path(config.out_dir))[-1] / "state.json").read_text())
     assert state["config"]["n_layer"] == 2
 

@@ -7,9 +7,14 @@ import pytest
 import torch
 
 from onecard.errors import UserError
-from onecard.train.machine import choose_device, choose_precision, keep_freed_memory, measured_peak_flops
-from onecard.train.progress import random_seed
-from onecard.train.watch import LossWatch
+from onecard.model.machine import (
+    choose_device,
+    choose_precision,
+    keep_freed_memory,
+    measured_peak_flops,
+)
+from onecard.train.run.loss_watch import LossWatch
+from onecard.train.run.progress import random_seed
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,12 @@ def test_the_watch_knows_a_spike_from_scatter():
 
 
 def test_random_seeds_do_not_repeat():
-    seeds = {random_seed(seed, step, rank) for seed in range(5) for step in range(200) for rank in range(4)}
+    seeds = {
+        random_seed(seed, step, rank)
+        for seed in range(5)
+        for step in range(200)
+        for rank in range(4)
+    }
     assert len(seeds) == 5 * 200 * 4
     assert all(0 <= seed < 2**63 for seed in seeds)
 

@@ -1,4 +1,4 @@
-"""The closed form of plan/memory against a trace of the trainer's own step, and against the CPU's allocator."""
+"""The closed form of planner/memory against a trace of the trainer's own step, and against the CPU's allocator."""
 
 import random
 import sys
@@ -9,16 +9,24 @@ from memory_oracle import traced
 
 from onecard.config import RunConfig
 from onecard.facts.here import cpu
-from onecard.plan.memory import OPTIONS, step_memory
-from onecard.plan.memory.overhead import peak
-from onecard.plan.memory.size import total
-from onecard.plan.workload import Workload
+from onecard.planner.memory import OPTIONS, step_memory
+from onecard.planner.memory.overhead import peak
+from onecard.planner.memory.size import total
+from onecard.planner.workload import Workload
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 DTYPES = ("bfloat16", "float16", "float32")
-SMALL = RunConfig(n_layer=2, n_head=4, n_embd=256, block_size=256, batch_size=8, vocab_size=8192, compile=False,
-                  gradient_accumulation_steps=2)  # fmt: skip
+SMALL = RunConfig(
+    n_layer=2,
+    n_head=4,
+    n_embd=256,
+    block_size=256,
+    batch_size=8,
+    vocab_size=8192,
+    compile=False,
+    gradient_accumulation_steps=2,
+)
 
 
 def setting(dice: random.Random, compile: bool) -> tuple[RunConfig, str]:
@@ -59,7 +67,9 @@ def seeded(seed: int, compile: bool) -> tuple[RunConfig, str]:
 def check(config: RunConfig, dtype: str, within: float = 0.01, on_cuda: bool = True) -> None:
     trace = traced(config, dtype, on_cuda)
     predicted = total(peak(Workload.of(config, dtype)))
-    assert predicted == pytest.approx(trace.bytes, rel=within), f"{config.changed()} {dtype}, peak at {trace.at}"
+    assert predicted == pytest.approx(trace.bytes, rel=within), (
+        f"{config.changed()} {dtype}, peak at {trace.at}"
+    )
 
 
 @pytest.mark.parametrize("seed", range(48))
@@ -84,14 +94,18 @@ def test_compiled_form_and_trace_agree_at_length(seed: int) -> None:
     check(*seeded(seed, compile=True))
 
 
-CHOICES = [(key, choice) for key, choices in OPTIONS.items() if key != "dtype" for choice in choices]
+CHOICES = [
+    (key, choice) for key, choices in OPTIONS.items() if key != "dtype" for choice in choices
+]
 
 
 @pytest.mark.parametrize(("key", "choice"), CHOICES)
 def test_every_choice_that_can_be_trained_is_modelled(key: str, choice: str) -> None:
     """A mode that the trainer gains without its memory model shows here."""
     if choice == "adamw8bit":
-        pytest.skip("its kernels read numbers, which a trace has not; test_eight_bit.py counts its real bytes")
+        pytest.skip(
+            "its kernels read numbers, which a trace has not; test_eight_bit.py counts its real bytes"
+        )
     check(SMALL.replace(**{key: choice}), "bfloat16", within=0.012)
 
 
@@ -103,8 +117,12 @@ def test_the_modern_recipe_compiled(recompute: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "gib"),
-    [({"n_embd": 384, "batch_size": 16}, 7.87), ({"batch_size": 8}, 6.96), ({"n_layer": 10, "n_head": 10, "n_embd": 640, "batch_size": 8}, 5.47)],
-)  # fmt: skip
+    [
+        ({"n_embd": 384, "batch_size": 16}, 7.87),
+        ({"batch_size": 8}, 6.96),
+        ({"n_layer": 10, "n_head": 10, "n_embd": 640, "batch_size": 8}, 5.47),
+    ],
+)
 def test_whole_models_compiled(shape: dict[str, int], gib: float) -> None:
     config = RunConfig(**shape, gradient_accumulation_steps=2)
     assert traced(config, "bfloat16").bytes / 2**30 == pytest.approx(gib, abs=0.006)
@@ -114,7 +132,15 @@ def test_whole_models_compiled(shape: dict[str, int], gib: float) -> None:
 def test_real_steps_on_this_cpu_take_what_was_predicted() -> None:
     from bench.memory_cpu import measured
 
-    config = RunConfig(n_layer=3, n_head=4, n_embd=128, block_size=128, batch_size=4, vocab_size=2000, compile=False,
-                       gradient_accumulation_steps=2)  # fmt: skip
+    config = RunConfig(
+        n_layer=3,
+        n_head=4,
+        n_embd=128,
+        block_size=128,
+        batch_size=4,
+        vocab_size=2000,
+        compile=False,
+        gradient_accumulation_steps=2,
+    )
     predicted = step_memory(Workload.of(config, "float32"), cpu()).allocated.mid
     assert predicted == pytest.approx(measured(config), rel=0.03)

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from onecard.config import RunConfig
-from onecard.train.chunked import chunked_cross_entropy
-from onecard.train.model import GPT
+from onecard.model.chunked_loss import chunked_cross_entropy
+from onecard.model.gpt2 import GPT
 
 TINY = RunConfig(n_layer=2, n_head=2, n_embd=32, block_size=16, vocab_size=65, bias=True)
 
@@ -14,7 +14,9 @@ TINY = RunConfig(n_layer=2, n_head=2, n_embd=32, block_size=16, vocab_size=65, b
 def batch(config, rows=3):
     generator = torch.Generator().manual_seed(1)
     shape = (rows, config.block_size)
-    return tuple(torch.randint(config.shape.vocab_size, shape, generator=generator) for _ in range(2))
+    return tuple(
+        torch.randint(config.shape.vocab_size, shape, generator=generator) for _ in range(2)
+    )
 
 
 def gradients(config, doc_mask=None):
@@ -32,7 +34,13 @@ def test_logits_and_loss_equal_transformers():
     torch.manual_seed(0)
     theirs = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
-            vocab_size=65, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+            vocab_size=65,
+            n_positions=16,
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
         )
     ).eval()
     ours = GPT(TINY).eval()
@@ -41,9 +49,9 @@ def test_logits_and_loss_equal_transformers():
             transposed = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
             # far from the initial state, or biases and norms would be untested
             tensor.add_(torch.randn_like(tensor) * 0.1)
-            ours.get_parameter(name.replace("lm_head", "transformer.wte") if "lm_head" in name else name).copy_(
-                tensor.T if transposed else tensor
-            )
+            ours.get_parameter(
+                name.replace("lm_head", "transformer.wte") if "lm_head" in name else name
+            ).copy_(tensor.T if transposed else tensor)
         idx, _ = batch(TINY)
         logits, loss = ours(idx[:, :-1], idx[:, 1:])
         answer = theirs(idx, labels=idx)
@@ -52,7 +60,8 @@ def test_logits_and_loss_equal_transformers():
 
 
 @pytest.mark.parametrize(
-    "saver", [{"chunked_loss": True}, {"recompute": "cheap"}, {"recompute": "block"}, {"attention": "math"}]
+    "saver",
+    [{"chunked_loss": True}, {"recompute": "cheap"}, {"recompute": "block"}, {"attention": "math"}],
 )
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_memory_saver_changes_no_gradient(saver, masked):
@@ -67,17 +76,26 @@ def test_a_memory_saver_changes_no_gradient(saver, masked):
 @pytest.mark.parametrize("rows", [1, 4, 7, 100])
 def test_chunked_loss_at_any_slice(rows):
     generator = torch.Generator().manual_seed(3)
-    hidden, weight = torch.randn(10, 8, generator=generator), torch.randn(33, 8, generator=generator)
+    hidden, weight = (
+        torch.randn(10, 8, generator=generator),
+        torch.randn(33, 8, generator=generator),
+    )
     targets = torch.randint(33, (10,), generator=generator)
     answers = []
     for chunked in (True, False):
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-        loss = chunked_cross_entropy(h, w, targets, rows) if chunked else F.cross_entropy(h @ w.T, targets)
+        loss = (
+            chunked_cross_entropy(h, w, targets, rows)
+            if chunked
+            else F.cross_entropy(h @ w.T, targets)
+        )
         (3 * loss).backward()
         answers.append((loss.detach(), h.grad, w.grad))
     torch.testing.assert_close(answers[0], answers[1], rtol=1e-5, atol=1e-6)
     with torch.no_grad():
-        torch.testing.assert_close(chunked_cross_entropy(hidden, weight, targets, rows), answers[1][0])
+        torch.testing.assert_close(
+            chunked_cross_entropy(hidden, weight, targets, rows), answers[1][0]
+        )
 
 
 def test_a_document_is_blind_to_the_one_before():
@@ -110,6 +128,10 @@ def test_initial_spread_follows_gpt2():
     torch.manual_seed(0)
     model = GPT(RunConfig(n_layer=8, n_head=2, n_embd=128, block_size=64, vocab_size=512))
     parameters = dict(model.named_parameters())
-    assert parameters["transformer.h.0.attn.c_attn.weight"].std().item() == pytest.approx(0.02, rel=0.05)
-    assert parameters["transformer.h.3.mlp.c_proj.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.05)
+    assert parameters["transformer.h.0.attn.c_attn.weight"].std().item() == pytest.approx(
+        0.02, rel=0.05
+    )
+    assert parameters["transformer.h.3.mlp.c_proj.weight"].std().item() == pytest.approx(
+        0.02 / 4, rel=0.05
+    )
     assert parameters["transformer.wte.weight"] is model.lm_head.weight

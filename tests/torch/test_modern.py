@@ -4,13 +4,16 @@ import pytest
 import torch
 
 from onecard.config import RunConfig, load
-from onecard.plan.params import params
-from onecard.train.modern import SOFT_CAP, ModernGPT, make_model
-from onecard.train.muon import orthogonal
+from onecard.model.build import make_model
+from onecard.model.generate import generate
+from onecard.model.modern import SOFT_CAP, ModernGPT
+from onecard.planner.params import params
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
-from onecard.train.sample import generate
+from onecard.train.optim.muon import orthogonal
 
-TINY = load(None, ["recipe=modern", "n_layer=2", "n_head=2", "n_embd=32", "block_size=16", "vocab_size=65"])
+TINY = load(
+    None, ["recipe=modern", "n_layer=2", "n_head=2", "n_embd=32", "block_size=16", "vocab_size=65"]
+)
 
 
 def rows(seed=1):
@@ -55,13 +58,16 @@ def test_the_planner_counts_the_parameters_that_are_there(bias, tied):
 
 def test_as_many_parameters_as_gpt2_outside_the_embeddings():
     modern = params(TINY.replace(n_layer=4, n_embd=128).shape).parts
-    plain = params(RunConfig(n_layer=4, n_head=4, n_embd=128, block_size=16, vocab_size=65).shape).parts
+    plain = params(
+        RunConfig(n_layer=4, n_head=4, n_embd=128, block_size=16, vocab_size=65).shape
+    ).parts
     inside = ("attention", "mlp", "norms")
     assert sum(modern[k] for k in inside) == pytest.approx(sum(plain[k] for k in inside), rel=0.05)
 
 
 @pytest.mark.parametrize(
-    "saver", [{"chunked_loss": True}, {"recompute": "cheap"}, {"recompute": "block"}, {"attention": "math"}]
+    "saver",
+    [{"chunked_loss": True}, {"recompute": "cheap"}, {"recompute": "block"}, {"attention": "math"}],
 )
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_memory_saver_changes_no_gradient(saver, masked):
@@ -97,7 +103,10 @@ def test_decoding_with_the_cache_is_the_whole_window():
     with torch.no_grad():
         whole, _ = model(batch)
         cache = model.new_cache(3)
-        steps = [model.decode(batch[:, :5], cache), *(model.decode(batch[:, t : t + 1], cache) for t in range(5, 16))]
+        steps = [
+            model.decode(batch[:, :5], cache),
+            *(model.decode(batch[:, t : t + 1], cache) for t in range(5, 16)),
+        ]
     torch.testing.assert_close(torch.stack(steps, dim=1), whole[:, 4:], rtol=1e-4, atol=1e-5)
 
 
@@ -157,7 +166,9 @@ def test_queries_keys_and_values_are_three_matrices_to_muon():
     model, optimizer = trained(steps=4)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     step(model, optimizer, 1)
-    moved = (model.transformer.h[0].attn.c_attn.weight - before["transformer.h.0.attn.c_attn.weight"]).detach()
+    moved = (
+        model.transformer.h[0].attn.c_attn.weight - before["transformer.h.0.attn.c_attn.weight"]
+    ).detach()
     for part in moved.chunk(3):  # each of the three turned by learning_rate in all its directions
         assert torch.linalg.svdvals(part / TINY.learning_rate).max() == pytest.approx(1.0, abs=0.3)
 
@@ -178,7 +189,10 @@ def test_muons_memory_is_saved_and_restored():
 def test_only_the_heads_step_size_falls_with_the_width():
     def scales(config):
         with torch.device("meta"):
-            return [group["lr_scale"] for group in make_optimizer(config, make_model(config)).param_groups]
+            return [
+                group["lr_scale"]
+                for group in make_optimizer(config, make_model(config)).param_groups
+            ]
 
     matrices, embeddings, head, vectors = scales(TINY)
     assert scales(TINY.replace(n_embd=32 * 4)) == [matrices, embeddings, head / 2, vectors]

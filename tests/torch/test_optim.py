@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.config import RunConfig
-from onecard.train.model import GPT
+from onecard.model.gpt2 import GPT
 from onecard.train.optim import decayed, lr_at, make_optimizer, optimizer_tensors, restore_optimizer
-from onecard.train.step import clip
+from onecard.train.run.step import clip
 
 SMALL = RunConfig(n_layer=2, n_head=2, n_embd=16, block_size=8, vocab_size=32, bias=True)
 
@@ -41,7 +41,13 @@ def test_cosine_is_nanogpts():
 @settings(max_examples=300, deadline=None)
 def test_every_schedule_stays_between_its_ends(schedule, warmup, decay, position, fraction):
     # warm-up as long as or longer than the decay is where nanoGPT divides by zero
-    config = RunConfig(schedule=schedule, warmup_iters=warmup, lr_decay_iters=decay, max_iters=100, decay_fraction=fraction)  # fmt: skip
+    config = RunConfig(
+        schedule=schedule,
+        warmup_iters=warmup,
+        lr_decay_iters=decay,
+        max_iters=100,
+        decay_fraction=fraction,
+    )
     lr = lr_at(config, position)
     assert 0 < lr <= config.learning_rate
     if position >= warmup:
@@ -51,7 +57,9 @@ def test_every_schedule_stays_between_its_ends(schedule, warmup, decay, position
 
 
 def test_warmup_stable_decay_has_its_plateau():
-    config = RunConfig(schedule="wsd", warmup_iters=10, lr_decay_iters=100, max_iters=100, decay_fraction=0.2)
+    config = RunConfig(
+        schedule="wsd", warmup_iters=10, lr_decay_iters=100, max_iters=100, decay_fraction=0.2
+    )
     assert [lr_at(config, step) for step in (10, 50, 80)] == [config.learning_rate] * 3
     assert lr_at(config, 90) == pytest.approx((config.learning_rate + config.min_lr) / 2)
 
@@ -90,7 +98,9 @@ def test_optimizer_memory_round_trips():
     restore_optimizer(other, restored, optimizer_tensors(model, optimizer))
     stepped(model, optimizer)
     stepped(other, restored)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("most", [0.0, 0.1, 1.0, 1e6])
@@ -102,4 +112,6 @@ def test_clipping_is_torch_s_to_the_last_bit(most):
         parameter.grad = grad.clone()
     norm = torch.nn.utils.clip_grad_norm_(parameters, most or math.inf)
     assert torch.equal(clip(ours, most), norm)
-    assert all(torch.equal(grad, parameter.grad) for grad, parameter in zip(ours, parameters, strict=True))
+    assert all(
+        torch.equal(grad, parameter.grad) for grad, parameter in zip(ours, parameters, strict=True)
+    )

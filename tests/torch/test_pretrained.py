@@ -9,9 +9,9 @@ import torch
 from runs_in_tests import TINY
 
 from onecard.errors import UserError
-from onecard.train.loop import train
-from onecard.train.model import GPT
-from onecard.train.pretrained import load_weights
+from onecard.model.gpt2 import GPT
+from onecard.model.weights import load_weights
+from onecard.train.run.loop import train
 
 BIASED = TINY.replace(bias=True, dropout=0.0)
 
@@ -22,7 +22,9 @@ def theirs(tmp_path):
 
     torch.manual_seed(0)
     shape = {"vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, bos_token_id=0, eos_token_id=0)).eval()
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**shape, bos_token_id=0, eos_token_id=0)
+    ).eval()
     model.save_pretrained(tmp_path / "hub")
     return model, tmp_path / "hub"
 
@@ -41,7 +43,11 @@ def test_bare_names_as_on_the_hub_are_loaded(theirs, tmp_path):
     from safetensors.torch import save_file
 
     model, _ = theirs
-    bare = {name.removeprefix("transformer."): t.contiguous() for name, t in model.state_dict().items() if "lm_head" not in name}  # fmt: skip
+    bare = {
+        name.removeprefix("transformer."): t.contiguous()
+        for name, t in model.state_dict().items()
+        if "lm_head" not in name
+    }
     for layer in range(2):
         bare[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 32, 32)
     (tmp_path / "bare").mkdir()
@@ -57,11 +63,18 @@ def test_nanogpts_checkpoint_is_loaded(tmp_path, config):
     torch.manual_seed(1)
     source = GPT(BIASED)
     state = {f"_orig_mod.{name}": tensor for name, tensor in source.state_dict().items()}
-    torch.save({"model": state, "model_args": {"n_layer": 2}, "iter_num": 5, "config": {}}, tmp_path / "ckpt.pt")
+    torch.save(
+        {"model": state, "model_args": {"n_layer": 2}, "iter_num": 5, "config": {}},
+        tmp_path / "ckpt.pt",
+    )
     ours = GPT(BIASED)
     load_weights(ours, str(tmp_path / "ckpt.pt"))
-    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), source.parameters(), strict=True))
-    outcome = train(config.replace(bias=True, init_from=str(tmp_path / "ckpt.pt"), max_iters=2))  # fine-tuning
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), source.parameters(), strict=True)
+    )
+    outcome = train(
+        config.replace(bias=True, init_from=str(tmp_path / "ckpt.pt"), max_iters=2)
+    )  # fine-tuning
     assert outcome.state == "finished"
 
 
@@ -84,7 +97,10 @@ def test_a_strangers_pickle_is_not_run(tmp_path):
     assert not Path(mark).exists()
 
 
-@pytest.mark.parametrize("change", [{"n_embd": 16}, {"n_layer": 3}, {"n_layer": 1}, {"block_size": 64}, {"vocab_size": 65}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [{"n_embd": 16}, {"n_layer": 3}, {"n_layer": 1}, {"block_size": 64}, {"vocab_size": 65}],
+)
 def test_another_shape_is_named(theirs, change):
     with pytest.raises(UserError):
         load_weights(GPT(BIASED.replace(**change)), str(theirs[1]))

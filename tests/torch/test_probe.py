@@ -9,8 +9,12 @@ from runs_in_tests import TINY
 from onecard.cli import main
 from onecard.config import to_nanogpt
 from onecard.facts.here import cpu
-from onecard.plan import plan
-from onecard.plan.calibration_file import calibrations_folder, load_calibration, write_calibration
+from onecard.planner import plan
+from onecard.planner.calibration_file import (
+    calibrations_folder,
+    load_calibration,
+    write_calibration,
+)
 from onecard.train import probe as probing
 from onecard.train.probe import measure_rates, probe
 
@@ -61,7 +65,9 @@ def test_an_interrupted_probe_leaves_the_old_calibration(monkeypatch, capsys, en
         return steps(self, count)
 
     monkeypatch.setattr(probing.Turn, "steps", interrupted)
-    assert main(["probe", "--quick", "--device", "cpu"]) == (130 if end is KeyboardInterrupt else 70)
+    assert main(["probe", "--quick", "--device", "cpu"]) == (
+        130 if end is KeyboardInterrupt else 70
+    )
     assert old.read_bytes() == before
     assert list(calibrations_folder().iterdir()) == [old]
 
@@ -72,7 +78,9 @@ def test_a_shape_that_does_not_fit_is_left_out(monkeypatch):
     def too_large(device, config):
         turn = start(device, config)
         if config.n_layer == 1:
-            turn.stepper._accumulate = lambda *args: (_ for _ in ()).throw(torch.OutOfMemoryError("no memory"))
+            turn.stepper._accumulate = lambda *args: (_ for _ in ()).throw(
+                torch.OutOfMemoryError("no memory")
+            )
         return turn
 
     monkeypatch.setattr(probing, "start", too_large)
@@ -92,8 +100,14 @@ def test_a_finished_training_refines_it(config, tmp_path, capsys):
     file.write_text(to_nanogpt(config.replace(vocab_size=None, max_iters=10)))
     assert main(["train", str(file), "--quiet"]) == 0
     assert load_calibration(cpu()).runs == ()  # too short to learn from
-    assert main(["train", str(file), "--quiet", "--max_iters=40", f"--out_dir={tmp_path / 'longer'}"]) == 0
+    assert (
+        main(["train", str(file), "--quiet", "--max_iters=40", f"--out_dir={tmp_path / 'longer'}"])
+        == 0
+    )
     learned = load_calibration(cpu()).runs
-    assert [mode for mode, _ in learned] in (["eager"], [])  # none where the machine was busy with something else
+    assert [mode for mode, _ in learned] in (
+        ["eager"],
+        [],
+    )  # none where the machine was busy with something else
     assert main(["probe", "--show", "--device", "cpu"]) == 0
     assert ("1 finished" in capsys.readouterr().out) == bool(learned)

@@ -10,11 +10,11 @@ import torch
 from runs_in_tests import assert_same_weights, events, losses
 
 from onecard.errors import RunFailure, UserError
+from onecard.model.checkpoint import checkpoints, read_state
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
-from onecard.train.checkpoint import checkpoints, read_state
-from onecard.train.loop import train
-from onecard.train.session import Silent
+from onecard.train.run.loop import train
+from onecard.train.run.session import Silent
 from onecard.train.verify import verify_resume
 
 
@@ -64,7 +64,11 @@ def test_death_between_checkpoints_is_exact(config, straight, death):
         train(config, view=DieAt(death))
     train(config, resume=True)
     assert losses(config.out_dir) == losses(straight)
-    steps = [line["step"] for line in read_log(Path(config.out_dir) / "log.jsonl") if line["kind"] == "step"]
+    steps = [
+        line["step"]
+        for line in read_log(Path(config.out_dir) / "log.jsonl")
+        if line["kind"] == "step"
+    ]
     assert steps == list(range(1, 11))  # what the dead run had logged beyond its checkpoint is gone
     assert_same_weights(config.out_dir, straight)
 
@@ -110,7 +114,9 @@ def damage_flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [damage_truncate, damage_flip, Path.unlink], ids=["truncated", "flipped", "gone"])
+@pytest.mark.parametrize(
+    "damage", [damage_truncate, damage_flip, Path.unlink], ids=["truncated", "flipped", "gone"]
+)
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 def test_a_damaged_checkpoint_is_passed_over(config, straight, damage, name):
     train(config, view=StopAt(9))
@@ -146,7 +152,9 @@ def test_a_full_disk_costs_checkpoints_not_the_run(config, straight):
     assert [event["step"] for event in said] == [4]
     assert losses(config.out_dir) == losses(straight)
     assert_same_weights(config.out_dir, straight)
-    assert not list((Path(config.out_dir) / "checkpoints").glob(".*"))  # nothing half written is left
+    assert not list(
+        (Path(config.out_dir) / "checkpoints").glob(".*")
+    )  # nothing half written is left
 
 
 def test_half_written_leavings_of_a_kill_are_cleared(config):
@@ -176,7 +184,9 @@ def test_resume_in_nanogpts_words(config, straight):
 
 
 def test_a_finished_run_stays_finished_and_can_be_extended(config, tmp_path):
-    longer = config.replace(max_iters=14, lr_decay_iters=14, learning_rate=1e-3, schedule="wsd", decay_fraction=0.1)
+    longer = config.replace(
+        max_iters=14, lr_decay_iters=14, learning_rate=1e-3, schedule="wsd", decay_fraction=0.1
+    )
     train(longer.replace(out_dir=str(tmp_path / "whole")))
     short = longer.replace(max_iters=10)
     train(short)
@@ -209,12 +219,18 @@ def test_resume_leaves_the_random_numbers_of_the_caller_out_of_it(config, straig
 def test_verify_resume_says_exact(config):
     found = verify_resume(config, steps=4)
     assert found.exact
-    assert (found.stopped_at, found.largest_loss_difference, found.largest_weight_difference) == (2, 0, 0)
+    assert (found.stopped_at, found.largest_loss_difference, found.largest_weight_difference) == (
+        2,
+        0,
+        0,
+    )
 
 
 def test_verify_resume_notices(config, monkeypatch):
     """It would be no proof if it could not fail."""
-    from onecard.train import progress
+    from onecard.train.run import progress
 
-    monkeypatch.setattr(progress.Progress, "from_json", classmethod(lambda cls, state: cls(step=state["step"])))
+    monkeypatch.setattr(
+        progress.Progress, "from_json", classmethod(lambda cls, state: cls(step=state["step"]))
+    )
     assert not verify_resume(config, steps=4).exact

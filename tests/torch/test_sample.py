@@ -7,9 +7,9 @@ import torch
 from runs_in_tests import TINY
 
 from onecard.cli import main
-from onecard.train.loop import train
-from onecard.train.model import GPT
-from onecard.train.sample import draw, generate, load_run
+from onecard.model.generate import draw, generate, load_run
+from onecard.model.gpt2 import GPT
+from onecard.train.run.loop import train
 
 
 @pytest.fixture
@@ -49,7 +49,11 @@ def test_a_seed_is_a_text_and_training_goes_on_as_it_was(model):
 def test_ids_beyond_the_vocabulary_cannot_be_drawn(model):
     with torch.no_grad():
         model.lm_head.weight[50:] *= 50  # the padding would win nearly always
-    drawn = [token for step in generate(model, [[1]] * 20, 30, temperature=2.0, vocab_size=50) for token in step]
+    drawn = [
+        token
+        for step in generate(model, [[1]] * 20, 30, temperature=2.0, vocab_size=50)
+        for token in step
+    ]
     assert max(drawn) < 50
 
 
@@ -59,7 +63,9 @@ def test_top_k_and_top_p_leave_what_they_should():
     generator = torch.Generator().manual_seed(0)
 
     def seen(**how):
-        drawn = draw(logits, generator=generator, **{"temperature": 1.0, "top_k": None, "top_p": None, **how})
+        drawn = draw(
+            logits, generator=generator, **{"temperature": 1.0, "top_k": None, "top_p": None, **how}
+        )
         return (torch.bincount(drawn.flatten(), minlength=4) / 4000).tolist()
 
     assert seen() == pytest.approx(chances.tolist(), abs=0.04)
@@ -80,12 +86,29 @@ def test_the_command_streams_and_answers_in_json(config, capsys):
     assert streamed == "0123" + answer["texts"][0] + "\n"
     assert answer["step"] == 10
     assert len(answer["ids"][0]) == 12
-    assert main(["sample", config.out_dir, "--n", "3", "--tokens", "5", "--top-k", "9", "--top-p", "0.9"]) == 0
+    assert (
+        main(
+            [
+                "sample",
+                config.out_dir,
+                "--n",
+                "3",
+                "--tokens",
+                "5",
+                "--top-k",
+                "9",
+                "--top-p",
+                "0.9",
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.count("---") >= 2
 
 
 @pytest.mark.parametrize(
-    "words", [["--temperature", "-1"], ["--top-p", "0"], ["--top-k", "0"], ["--tokens", "0"], ["--n", "0"]]
+    "words",
+    [["--temperature", "-1"], ["--top-p", "0"], ["--top-k", "0"], ["--tokens", "0"], ["--n", "0"]],
 )
 def test_impossible_wishes_are_answered(config, capsys, words):
     assert main(["sample", config.out_dir, *words]) == 2

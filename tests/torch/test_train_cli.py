@@ -8,7 +8,7 @@ from runs_in_tests import events, losses
 
 from onecard.cli import main
 from onecard.config import load, to_nanogpt
-from onecard.train.checkpoint import checkpoints, read_state
+from onecard.model.checkpoint import checkpoints, read_state
 
 
 @pytest.fixture
@@ -27,13 +27,20 @@ def test_train_resume_extend_and_refuse(config, typed, capsys):
     assert main(["train", typed]) == 2
     assert "--resume" in capsys.readouterr().err
 
-    assert main(["train", "--resume", f"--out_dir={config.out_dir}"]) == 0  # its own config, nothing left to do
+    assert (
+        main(["train", "--resume", f"--out_dir={config.out_dir}"]) == 0
+    )  # its own config, nothing left to do
     assert "--extend" in capsys.readouterr().out
     assert len(losses(config.out_dir)) == 4
 
     assert main(["train", "--extend", f"--out_dir={config.out_dir}"]) == 2
     assert "larger" in capsys.readouterr().err
-    assert main(["train", "--extend", f"--out_dir={config.out_dir}", "--set", "max_iters=7", "--quiet"]) == 0
+    assert (
+        main(
+            ["train", "--extend", f"--out_dir={config.out_dir}", "--set", "max_iters=7", "--quiet"]
+        )
+        == 0
+    )
     assert list(losses(config.out_dir)) == [1, 2, 3, 4, 5, 6, 7]
     assert load(Path(config.out_dir) / "config.toml").max_iters == 7
     assert read_state(checkpoints(Path(config.out_dir))[-1])["config"]["lr_decay_iters"] == 10
@@ -95,7 +102,9 @@ def test_a_compiler_that_fails_is_explained_and_the_run_is_eager(config, typed, 
 
     monkeypatch.setattr(torch, "compile", broken)
     assert main(["train", typed, "--compile=True", "--max_iters=2", "--quiet"]) == 0
-    assert any("the run is eager (no such compiler)" in event["text"] for event in events(config.out_dir))
+    assert any(
+        "the run is eager (no such compiler)" in event["text"] for event in events(config.out_dir)
+    )
 
 
 @pytest.mark.long
@@ -103,6 +112,11 @@ def test_a_compiler_that_fails_is_explained_and_the_run_is_eager(config, typed, 
 def test_a_compiled_run_gives_the_eager_losses(config, typed, tmp_path):
     assert main(["train", typed, "--dropout=0.0", "--quiet"]) == 0
     other = str(tmp_path / "compiled")
-    assert main(["train", typed, "--dropout=0.0", "--compile=True", f"--out_dir={other}", "--quiet"]) == 0
+    assert (
+        main(["train", typed, "--dropout=0.0", "--compile=True", f"--out_dir={other}", "--quiet"])
+        == 0
+    )
     assert not any("eager" in event["text"] for event in events(other))
-    assert list(losses(other).values()) == pytest.approx(list(losses(config.out_dir).values()), rel=1e-4)
+    assert list(losses(other).values()) == pytest.approx(
+        list(losses(config.out_dir).values()), rel=1e-4
+    )

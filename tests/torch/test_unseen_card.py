@@ -5,11 +5,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from onecard.facts.here import Seen  # noqa: E402
-from onecard.train import machine  # noqa: E402
+from onecard.model import machine  # noqa: E402
 
 
 def test_a_card_that_torch_cannot_see(monkeypatch):
-    monkeypatch.setattr(machine, "seen_cards", lambda: [Seen("NVIDIA GeForce RTX 4070", 12 << 30, 0)])
+    monkeypatch.setattr(
+        machine, "seen_cards", lambda: [Seen("NVIDIA GeForce RTX 4070", 12 << 30, 0)]
+    )
     told = machine.unseen_card(torch.device("cpu"), "auto")
     assert "RTX 4070" in told
     assert "pytorch.org" in told

@@ -8,17 +8,28 @@ from rich.console import Console
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
-from onecard.train.loggers import open_loggers
-from onecard.train.view import Curve, Pace, View
+from onecard.train.io.loggers import open_loggers
+from onecard.train.io.view import Curve, Pace, View
 
 CONFIG = RunConfig(max_iters=1000, lr_decay_iters=1000, warmup_iters=10, log_interval=10)
-STEP = {"step": 10, "tokens": 5_242_880, "loss": 5.1234, "lr": 6e-4, "step_seconds": 3.90122,
-        "tokens_per_second": 134_390.0, "mfu": 0.6899, "data_wait": 0.001, "memory_bytes": 7 * 2**30}  # fmt: skip
+STEP = {
+    "step": 10,
+    "tokens": 5_242_880,
+    "loss": 5.1234,
+    "lr": 6e-4,
+    "step_seconds": 3.90122,
+    "tokens_per_second": 134_390.0,
+    "mfu": 0.6899,
+    "data_wait": 0.001,
+    "memory_bytes": 7 * 2**30,
+}
 
 
 def shown(terminal=False, **more):
     out = io.StringIO()
-    return View(CONFIG, None, 1000, console=Console(file=out, force_terminal=terminal, width=100), **more), out
+    return View(
+        CONFIG, None, 1000, console=Console(file=out, force_terminal=terminal, width=100), **more
+    ), out
 
 
 def test_a_pipe_gets_one_plain_line_per_interval():
@@ -28,8 +39,16 @@ def test_a_pipe_gets_one_plain_line_per_interval():
             view.step({**STEP, "step": step})
         view.eval({"step": 30, "val_loss": 4.9, "perplexity": 134.29})
     lines = out.getvalue().splitlines()
-    assert [line.split(":")[0] for line in lines] == ["iter 1", "iter 10", "iter 20", "iter 30", "step 30"]
-    assert lines[1].startswith("iter 10: loss 5.1234, time 3901.22ms, card mfu 68.99%, 134,390 tok/s, 7.00 GiB,")
+    assert [line.split(":")[0] for line in lines] == [
+        "iter 1",
+        "iter 10",
+        "iter 20",
+        "iter 30",
+        "step 30",
+    ]
+    assert lines[1].startswith(
+        "iter 10: loss 5.1234, time 3901.22ms, card mfu 68.99%, 134,390 tok/s, 7.00 GiB,"
+    )
     assert lines[-1] == "step 30: val loss 4.9000, perplexity 134.29"
     assert "\x1b" not in out.getvalue()
 
@@ -41,7 +60,14 @@ def test_a_terminal_gets_the_picture_and_messages_stay():
             view.step({**STEP, "step": step, "loss": 10 - step / 10})
         view.message("the disk is nearly full")
     picture = out.getvalue()
-    for part in ("134,390 tokens/s", "MFU 69.0%", "187 W", "█", "the disk is nearly full", "7.00 GiB"):
+    for part in (
+        "134,390 tokens/s",
+        "MFU 69.0%",
+        "187 W",
+        "█",
+        "the disk is nearly full",
+        "7.00 GiB",
+    ):
         assert part in picture
 
 
@@ -67,7 +93,9 @@ def test_the_rest_is_a_range_from_steps_alone_to_steps_with_pauses():
     pace = Pace(100)
     assert pace.left() is None
     for step in range(1, 11):
-        pace.add(step, 60.0 if step == 1 else 2.0, now=3.0 * step)  # a second of evaluation beside each 2 s step
+        pace.add(
+            step, 60.0 if step == 1 else 2.0, now=3.0 * step
+        )  # a second of evaluation beside each 2 s step
     low, high = pace.left()
     assert low == pytest.approx(2.0 * 90 * 0.98)
     assert high == pytest.approx(3.0 * 90 * 1.02)
@@ -115,7 +143,8 @@ def test_a_logger_that_fails_is_dropped_and_the_run_goes_on(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("key", "package"), [("wandb_log", "wandb"), ("trackio", "trackio"), ("tensorboard", "tensorboard")]
+    ("key", "package"),
+    [("wandb_log", "wandb"), ("trackio", "trackio"), ("tensorboard", "tensorboard")],
 )
 def test_a_missing_package_is_said_before_the_run_starts(tmp_path, monkeypatch, key, package):
     monkeypatch.setitem(sys.modules, package, None)

@@ -11,22 +11,35 @@ import pytest
 from runs_in_tests import losses
 
 from onecard.config import to_toml
+from onecard.model.checkpoint import checkpoints, read_state
 from onecard.runs.record import RunRecord
-from onecard.train.checkpoint import checkpoints, read_state
-from onecard.train.loop import train
+from onecard.train.run.loop import train
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo under torchrun is not set up on Windows")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="gloo under torchrun is not set up on Windows"
+)
 
 
 def torchrun(config, place: Path, *more: str, processes: int = 2) -> subprocess.Popen:
     file = place / "config.toml"
     file.write_text(to_toml(config))
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}",
-        "-m", "onecard", "train", str(file), "--quiet", *more,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc_per_node={processes}",
+        "-m",
+        "onecard",
+        "train",
+        str(file),
+        "--quiet",
+        *more,
+    ]
     quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
-    return subprocess.Popen(command, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str]:
@@ -36,7 +49,9 @@ def finish(process: subprocess.Popen) -> tuple[int, str]:
 
 @pytest.mark.timeout(240)
 def test_two_processes_do_the_single_ones_run_and_can_be_resumed_by_one(config, tmp_path):
-    config = config.replace(dropout=0.0, gradient_accumulation_steps=3, batch_size=3)  # 9 rows: 4 and 5
+    config = config.replace(
+        dropout=0.0, gradient_accumulation_steps=3, batch_size=3
+    )  # 9 rows: 4 and 5
     single = config.replace(out_dir=str(tmp_path / "single"))
     train(single)
     wanted = losses(single.out_dir)
@@ -45,7 +60,9 @@ def test_two_processes_do_the_single_ones_run_and_can_be_resumed_by_one(config, 
     code, err = finish(torchrun(first, tmp_path))
     assert code == 0, err
     found = losses(config.out_dir)
-    assert [found[step] for step in range(1, 7)] == pytest.approx([wanted[step] for step in range(1, 7)], rel=1e-5)
+    assert [found[step] for step in range(1, 7)] == pytest.approx(
+        [wanted[step] for step in range(1, 7)], rel=1e-5
+    )
     assert read_state(checkpoints(Path(config.out_dir))[-1])["processes"] == 2
 
     train(config, resume=True)  # the rest alone
@@ -54,12 +71,18 @@ def test_two_processes_do_the_single_ones_run_and_can_be_resumed_by_one(config, 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_worker_ends_the_run_with_one_message_and_a_good_checkpoint(config, tmp_path, victim):
-    config = config.replace(max_iters=100_000, lr_decay_iters=100_000, eval_interval=100_000, checkpoint_interval=20)
+def test_a_killed_worker_ends_the_run_with_one_message_and_a_good_checkpoint(
+    config, tmp_path, victim
+):
+    config = config.replace(
+        max_iters=100_000, lr_decay_iters=100_000, eval_interval=100_000, checkpoint_interval=20
+    )
     process = torchrun(config, tmp_path)
     log = Path(config.out_dir) / "log.jsonl"
     deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and not (log.exists() and log.read_bytes().count(b'"kind": "step"') > 30):
+    while time.monotonic() < deadline and not (
+        log.exists() and log.read_bytes().count(b'"kind": "step"') > 30
+    ):
         time.sleep(0.02)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not children.exists():

@@ -13,15 +13,23 @@ from onecard.advise.instead import Instead, instead
 from onecard.advise.models import NamedModel, named_model
 from onecard.advise.need import Reading, readings
 from onecard.advise.offload import Offload, offload
-from onecard.advise.savers import Savers, Tuned, all_savers, fastest, micro_batches, own_step_time, variant
+from onecard.advise.savers import (
+    Savers,
+    Tuned,
+    all_savers,
+    fastest,
+    micro_batches,
+    own_step_time,
+    variant,
+)
 from onecard.advise.search import can_compile
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.messages import Note
-from onecard.plan import resolve_device
-from onecard.plan.memory import peak_memory
-from onecard.plan.result import Fits, as_plain
+from onecard.planner import resolve_device
+from onecard.planner.memory import peak_memory
+from onecard.planner.result import Fits, as_plain
 from onecard.units import DAY, GIB, YEAR
 from onecard.version import __version__
 
@@ -150,7 +158,9 @@ def can(
         compute=compute,
         memory=memory,
         savers=tuned.savers.names if tuned else [],
-        instead=instead(wanted, chosen, device, gpus, seconds, compute.readings[0], memory.offload, because)
+        instead=instead(
+            wanted, chosen, device, gpus, seconds, compute.readings[0], memory.offload, because
+        )
         if verdict != "yes"
         else [],
         notes=_notes(chosen, device, dtype, compute, utilization),
@@ -164,7 +174,8 @@ def _check(gpus: int, seconds: float, utilization: float | None, tokens: float |
         raise UserError("the time must be above zero", hint="for example --for 30d or --for 1y")
     if utilization is not None and not 0 < utilization <= 1:
         raise UserError(
-            f"utilization = {utilization:g} is not a share", hint="from 0 to 1, for example --utilization 0.9"
+            f"utilization = {utilization:g} is not a share",
+            hint="from 0 to 1, for example --utilization 0.9",
         )
     if tokens is not None and not tokens > 0:
         raise UserError("the tokens must be above zero", hint="for example --tokens 10B")
@@ -177,9 +188,18 @@ def _memory(config: RunConfig, device: Device, dtype: str, gpus: int) -> CardMem
         if not savers.names:
             continue
         least = peak_memory(savers.on(config), device, dtype, gpus, advice=False)
-        largest = fastest(config, device, dtype, micro_batches(config, gpus), gpus=gpus, choices=[savers])
-        rows.append(Saved(savers.names, least.allocated_bytes.mid, least.process_bytes.mid, least.fits,
-                          largest.config.batch_size if largest else None))  # fmt: skip
+        largest = fastest(
+            config, device, dtype, micro_batches(config, gpus), gpus=gpus, choices=[savers]
+        )
+        rows.append(
+            Saved(
+                savers.names,
+                least.allocated_bytes.mid,
+                least.process_bytes.mid,
+                least.fits,
+                largest.config.batch_size if largest else None,
+            )
+        )
     return CardMemory(
         plain_bytes=plain.allocated_bytes.mid,
         plain_process_bytes=plain.process_bytes.mid,
@@ -203,7 +223,9 @@ def _compute(
     tokens: float | None,
 ) -> Compute:
     run = tuned.config if tuned else Savers(True, "block", False).on(config)
-    rate = 6 * model.params * run.tokens_per_step / own_step_time(run, device, dtype, gpus).seconds.mid
+    rate = (
+        6 * model.params * run.tokens_per_step / own_step_time(run, device, dtype, gpus).seconds.mid
+    )
     deliveries = [Delivery("predicted", dtype, rate / gpus, 1.0, rate * seconds)]
     if utilization is not None:
         peaks = {"tensor_peak": dtype, "float32_peak": "float32"}
@@ -229,7 +251,9 @@ def _compute(
             ratio_low=counts.flops / reading.needed_high,
             ratio_high=counts.flops / reading.needed_low,
             seconds=reading.needed_flops / counts.flops * seconds,
-            ratios={delivery.name: delivery.flops / reading.needed_flops for delivery in deliveries},
+            ratios={
+                delivery.name: delivery.flops / reading.needed_flops for delivery in deliveries
+            },
         )
         for reading in readings(model, tokens)
     ]
@@ -257,9 +281,15 @@ def _verdict(
 
 
 def _said(
-    verdict: Verdict, because: str | None, model: NamedModel, tuned: Tuned | None, memory: CardMemory, compute: Compute,
-    device: Device, seconds: float,
-) -> Note:  # fmt: skip
+    verdict: Verdict,
+    because: str | None,
+    model: NamedModel,
+    tuned: Tuned | None,
+    memory: CardMemory,
+    compute: Compute,
+    device: Device,
+    seconds: float,
+) -> Note:
     first = compute.readings[0]
     figures = {
         "model": model.label,
@@ -270,45 +300,92 @@ def _said(
     }
     if verdict == "yes":
         return Note(
-            "can-yes", "yes: {model} on {tokens:count} tokens takes the {card} about {need:duration}", **figures
+            "can-yes",
+            "yes: {model} on {tokens:count} tokens takes the {card} about {need:duration}",
+            **figures,
         )
     if verdict == "with_savers":
         assert tuned is not None
-        return Note("can-savers", "yes, with {savers}: {model} on {tokens:count} tokens then takes the {card} about {need:duration}",
-                    savers=", ".join(tuned.savers.names), **figures)  # fmt: skip
+        return Note(
+            "can-savers",
+            "yes, with {savers}: {model} on {tokens:count} tokens then takes the {card} about {need:duration}",
+            savers=", ".join(tuned.savers.names),
+            **figures,
+        )
     if because == "memory":
-        least = min([memory.plain_process_bytes, *(row.process_bytes for row in memory.with_savers)])
-        return Note("can-no-memory", "not on this card: with every saver {model} still wants {least:bytes}, and the {card} has {room:bytes}",
-                    least=least, room=memory.card_bytes, **figures)  # fmt: skip
-    return Note("can-no-time", "not in that time: {model} on {tokens:count} tokens takes the {card} about {need:duration}, not {time:duration}",
-                **figures)  # fmt: skip
+        least = min(
+            [memory.plain_process_bytes, *(row.process_bytes for row in memory.with_savers)]
+        )
+        return Note(
+            "can-no-memory",
+            "not on this card: with every saver {model} still wants {least:bytes}, and the {card} has {room:bytes}",
+            least=least,
+            room=memory.card_bytes,
+            **figures,
+        )
+    return Note(
+        "can-no-time",
+        "not in that time: {model} on {tokens:count} tokens takes the {card} about {need:duration}, not {time:duration}",
+        **figures,
+    )
 
 
-def _notes(run: RunConfig, device: Device, dtype: str, compute: Compute, utilization: float | None) -> list[Note]:
+def _notes(
+    run: RunConfig, device: Device, dtype: str, compute: Compute, utilization: float | None
+) -> list[Note]:
     said = []
     if any(not needed.reading.published for needed in compute.readings):
-        said.append(Note("unpublished", "how many tokens OpenAI's GPT-2 saw was never published; estimates differ by more than ten "
-                         "times, so it is a range here"))  # fmt: skip
+        said.append(
+            Note(
+                "unpublished",
+                "how many tokens OpenAI's GPT-2 saw was never published; estimates differ by more than ten "
+                "times, so it is a range here",
+            )
+        )
     if utilization is not None:
         predicted = next(d for d in compute.deliveries if d.name == "predicted")
         peak = next(d for d in compute.deliveries if d.name != "predicted")
         reached = predicted.flops_per_second / peak.flops_per_second
-        said.append(Note("utilization", "we expect training to reach {reached:percent} of the {dtype} peak, against the {asked:percent} asked for",
-                         reached=reached, dtype=peak.dtype, asked=utilization))  # fmt: skip
+        said.append(
+            Note(
+                "utilization",
+                "we expect training to reach {reached:percent} of the {dtype} peak, against the {asked:percent} asked for",
+                reached=reached,
+                dtype=peak.dtype,
+                asked=utilization,
+            )
+        )
         if len(compute.deliveries) == 3:
-            said.append(Note("fp32-peak", "the fp32 peak is often quoted, but training in {dtype} runs on the tensor cores, whose peak is "
-                             "{times:.1f} times that", dtype=peak.dtype,
-                             times=peak.flops_per_second / compute.deliveries[1].flops_per_second))  # fmt: skip
+            said.append(
+                Note(
+                    "fp32-peak",
+                    "the fp32 peak is often quoted, but training in {dtype} runs on the tensor cores, whose peak is "
+                    "{times:.1f} times that",
+                    dtype=peak.dtype,
+                    times=peak.flops_per_second / compute.deliveries[1].flops_per_second,
+                )
+            )
     padded = -(-run.shape.vocab_size // 64) * 64
     if padded != run.shape.vocab_size:
         was, now = (
-            own_step_time(variant(run, vocab_size=v), device, dtype).seconds.mid for v in (run.vocab_size, padded)
+            own_step_time(variant(run, vocab_size=v), device, dtype).seconds.mid
+            for v in (run.vocab_size, padded)
         )
         if now < 0.99 * was:
-            said.append(Note("padding", "vocab_size = {padded} instead of {vocab} changes nothing in what is learnt and saves "
-                             "{share:percent} of the time", padded=padded, vocab=run.shape.vocab_size, share=1 - now / was))  # fmt: skip
+            said.append(
+                Note(
+                    "padding",
+                    "vocab_size = {padded} instead of {vocab} changes nothing in what is learnt and saves "
+                    "{share:percent} of the time",
+                    padded=padded,
+                    vocab=run.shape.vocab_size,
+                    share=1 - now / was,
+                )
+            )
     if compute.hypothetical:
-        said.append(Note("hypothetical", "the predicted rate is that of the same card with enough memory"))
+        said.append(
+            Note("hypothetical", "the predicted rate is that of the same card with enough memory")
+        )
     return said
 
 

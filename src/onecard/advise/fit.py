@@ -8,15 +8,23 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onecard.advise.savers import Savers, Tuned, all_savers, fastest, micro_batches, savers_of, with_memory
+from onecard.advise.savers import (
+    Savers,
+    Tuned,
+    all_savers,
+    fastest,
+    micro_batches,
+    savers_of,
+    with_memory,
+)
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
-from onecard.plan import RunPlan, plan, resolve_device
-from onecard.plan.memory import peak_memory
-from onecard.plan.result import Fits, as_plain
+from onecard.planner import RunPlan, plan, resolve_device
+from onecard.planner.memory import peak_memory
+from onecard.planner.result import Fits, as_plain
 from onecard.units import GIB
 
 SCHEMA = "onecard.fit/1"
@@ -72,7 +80,8 @@ def fit(
         tuned
         for savers in all_savers(config)
         if savers != best.savers
-        and (tuned := fastest(config, device, before.dtype, batches, gpus=gpus, choices=[savers])) is not None
+        and (tuned := fastest(config, device, before.dtype, batches, gpus=gpus, choices=[savers]))
+        is not None
     ]
     return Fitted(
         schema=SCHEMA,
@@ -80,9 +89,13 @@ def fit(
         plan=after,
         before=before,
         savers=best.savers.names,
-        limited_by="memory" if _slowed_by_memory(best, config, device, before.dtype, gpus) else "compute",
+        limited_by="memory"
+        if _slowed_by_memory(best, config, device, before.dtype, gpus)
+        else "compute",
         reasons=_reasons(before, after, best.savers),
-        runners_up=[choice_of(tuned) for tuned in sorted(others, key=lambda t: t.seconds_per_token)[:3]],
+        runners_up=[
+            choice_of(tuned) for tuned in sorted(others, key=lambda t: t.seconds_per_token)[:3]
+        ],
     )
 
 
@@ -91,20 +104,34 @@ CHOSEN = ("batch_size", "gradient_accumulation_steps", "chunked_loss", "recomput
 
 def choice_of(tuned: Tuned) -> Choice:
     c = tuned.config
-    return Choice(tuned.savers.names, c.batch_size, c.gradient_accumulation_steps, tuned.time.seconds.mid,
-                  tuned.memory.process_bytes.mid, tuned.memory.fits)  # fmt: skip
+    return Choice(
+        tuned.savers.names,
+        c.batch_size,
+        c.gradient_accumulation_steps,
+        tuned.time.seconds.mid,
+        tuned.memory.process_bytes.mid,
+        tuned.memory.fits,
+    )
 
 
-def _slowed_by_memory(best: Tuned, config: RunConfig, device: Device, dtype: str, gpus: int) -> bool:
+def _slowed_by_memory(
+    best: Tuned, config: RunConfig, device: Device, dtype: str, gpus: int
+) -> bool:
     """Would the run be faster if the card had memory without end? By more than a percent."""
-    endless = fastest(config, with_memory(device, 10_000), dtype, micro_batches(config, gpus), gpus=gpus)
+    endless = fastest(
+        config, with_memory(device, 10_000), dtype, micro_batches(config, gpus), gpus=gpus
+    )
     return endless is not None and endless.seconds_per_token < 0.99 * best.seconds_per_token
 
 
 def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> UserError:
     """No micro-batch and no saver helps: how much it lacks, and what to ask next."""
-    last = config.replace(batch_size=1, chunked_loss=True, recompute="block",
-                          optimizer="muon" if config.optimizer == "muon" else "adamw8bit")  # fmt: skip
+    last = config.replace(
+        batch_size=1,
+        chunked_loss=True,
+        recompute="block",
+        optimizer="muon" if config.optimizer == "muon" else "adamw8bit",
+    )
     least = peak_memory(last, device, dtype, gpus, advice=False).process_bytes.mid
     return UserError(
         f"this model does not fit on the {device.name} even with every memory saver: "
@@ -120,20 +147,48 @@ def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
     if same:
         said.append(Note("fit-same", "yours is already the fastest that fits"))
     elif before.memory.fits == "no":
-        said.append(Note("fit-mended", "as it was it does not fit ({bytes:bytes}); so it does, with {now:duration} a step",
-                         bytes=before.memory.process_bytes.mid, now=now))  # fmt: skip
+        said.append(
+            Note(
+                "fit-mended",
+                "as it was it does not fit ({bytes:bytes}); so it does, with {now:duration} a step",
+                bytes=before.memory.process_bytes.mid,
+                now=now,
+            )
+        )
     elif before.memory.fits == "tight":
-        said.append(Note("fit-loosened", "as it was it may not fit ({bytes:bytes}); so it surely does, with {now:duration} a step",
-                         bytes=before.memory.process_bytes.mid, now=now))  # fmt: skip
+        said.append(
+            Note(
+                "fit-loosened",
+                "as it was it may not fit ({bytes:bytes}); so it surely does, with {now:duration} a step",
+                bytes=before.memory.process_bytes.mid,
+                now=now,
+            )
+        )
     elif now < was * 0.995:
-        said.append(Note("fit-faster", "a step takes {now:duration} instead of {was:duration}: {share:percent} less",
-                         now=now, was=was, share=1 - now / was))  # fmt: skip
+        said.append(
+            Note(
+                "fit-faster",
+                "a step takes {now:duration} instead of {was:duration}: {share:percent} less",
+                now=now,
+                was=was,
+                share=1 - now / was,
+            )
+        )
     else:
         said.append(
-            Note("fit-equal", "no faster than it was to within {share:percent}", share=abs(1 - now / was) + 0.001)
+            Note(
+                "fit-equal",
+                "no faster than it was to within {share:percent}",
+                share=abs(1 - now / was) + 0.001,
+            )
         )
-    said.append(Note("fit-total", "the total batch stays {tokens:int} tokens, so nothing changes in what is learnt",
-                     tokens=after.tokens.per_step))  # fmt: skip
+    said.append(
+        Note(
+            "fit-total",
+            "the total batch stays {tokens:int} tokens, so nothing changes in what is learnt",
+            tokens=after.tokens.per_step,
+        )
+    )
     if savers.adamw8bit and before.config.optimizer != "adamw8bit":
         said.append(
             Note(

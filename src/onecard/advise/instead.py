@@ -16,7 +16,7 @@ from onecard.advise.shapes import shapes, total_params, usual_batch
 from onecard.config import RunConfig, load
 from onecard.facts.gpus import Device
 from onecard.messages import Note
-from onecard.plan.optimal import compute_optimal_tokens
+from onecard.planner.optimal import compute_optimal_tokens
 
 if TYPE_CHECKING:
     from onecard.advise.can import Needed
@@ -32,9 +32,15 @@ class Instead:
 
 
 def instead(
-    model: NamedModel, config: RunConfig, device: Device, gpus: int, seconds: float, first: "Needed", host: Offload,
+    model: NamedModel,
+    config: RunConfig,
+    device: Device,
+    gpus: int,
+    seconds: float,
+    first: "Needed",
+    host: Offload,
     because: str | None,
-) -> list[Instead]:  # fmt: skip
+) -> list[Instead]:
     """The ways that are open, the nearest to what was asked first."""
     found = [_smaller(device, gpus, seconds, model.params), _rent(config, first, seconds)]
     if because == "time":
@@ -62,12 +68,25 @@ def _smaller(device: Device, gpus: int, seconds: float, limit: int) -> Instead |
         if needed <= seconds:
             return Instead(
                 "smaller",
-                Note("instead-smaller", "the largest that does: {params:count} parameters ({layers} layers, {width} wide) on its "
-                     "{tokens:count} compute-optimal tokens, {time:duration}; `onecard recommend` finds the best for the time",
-                     params=count, layers=shape.n_layer, width=shape.n_embd, tokens=tokens, time=needed),
-                {"params": count, "n_layer": shape.n_layer, "n_embd": shape.n_embd, "tokens": tokens, "seconds": needed,
-                 "savers": tuned.savers.names},
-            )  # fmt: skip
+                Note(
+                    "instead-smaller",
+                    "the largest that does: {params:count} parameters ({layers} layers, {width} wide) on its "
+                    "{tokens:count} compute-optimal tokens, {time:duration}; `onecard recommend` finds the best for the time",
+                    params=count,
+                    layers=shape.n_layer,
+                    width=shape.n_embd,
+                    tokens=tokens,
+                    time=needed,
+                ),
+                {
+                    "params": count,
+                    "n_layer": shape.n_layer,
+                    "n_embd": shape.n_embd,
+                    "tokens": tokens,
+                    "seconds": needed,
+                    "savers": tuned.savers.names,
+                },
+            )
     return None
 
 
@@ -82,19 +101,37 @@ def _rent(config: RunConfig, first: "Needed", seconds: float) -> Instead | None:
     best = next((offer for offer in offers if offer.seconds.mid <= seconds), offers[0])
     return Instead(
         "rent",
-        Note("instead-rent", "rent: {card}, {time:duration} and about {cost:money} at {price:money} an hour ({period})",
-             card=best.gpu, time=best.seconds.mid, cost=(best.cost, best.currency), price=(best.price, best.currency),
-             period=best.period),
-        {"gpu": best.gpu, "seconds": best.seconds.mid, "cost": best.cost, "currency": best.currency},
-    )  # fmt: skip
+        Note(
+            "instead-rent",
+            "rent: {card}, {time:duration} and about {cost:money} at {price:money} an hour ({period})",
+            card=best.gpu,
+            time=best.seconds.mid,
+            cost=(best.cost, best.currency),
+            price=(best.price, best.currency),
+            period=best.period,
+        ),
+        {
+            "gpu": best.gpu,
+            "seconds": best.seconds.mid,
+            "cost": best.cost,
+            "currency": best.currency,
+        },
+    )
 
 
 def _cards(first: "Needed", gpus: int) -> Instead | None:
     number = math.ceil(gpus / first.ratio / 0.9)  # a tenth is lost to exchanging gradients
     if number > 64:
         return None
-    return Instead("cards", Note("instead-cards", "{number} such cards side by side would do it in the time", number=number),
-                   {"gpus": number})  # fmt: skip
+    return Instead(
+        "cards",
+        Note(
+            "instead-cards",
+            "{number} such cards side by side would do it in the time",
+            number=number,
+        ),
+        {"gpus": number},
+    )
 
 
 def _offload(host: Offload) -> Instead | None:
@@ -102,11 +139,20 @@ def _offload(host: Offload) -> Instead | None:
         return None
     return Instead(
         "offload",
-        Note("instead-offload", "keep the optimizer in the computer's memory (DeepSpeed's ZeRO-Offload; onecard does not): about "
-             "{card:bytes} on the card, {host:bytes} of main memory, {extra:duration} more a step: an estimate",
-             card=host.process_bytes, host=host.host_bytes, extra=host.extra_step_seconds),
-        {"process_bytes": host.process_bytes, "host_bytes": host.host_bytes, "extra_step_seconds": host.extra_step_seconds},
-    )  # fmt: skip
+        Note(
+            "instead-offload",
+            "keep the optimizer in the computer's memory (DeepSpeed's ZeRO-Offload; onecard does not): about "
+            "{card:bytes} on the card, {host:bytes} of main memory, {extra:duration} more a step: an estimate",
+            card=host.process_bytes,
+            host=host.host_bytes,
+            extra=host.extra_step_seconds,
+        ),
+        {
+            "process_bytes": host.process_bytes,
+            "host_bytes": host.host_bytes,
+            "extra_step_seconds": host.extra_step_seconds,
+        },
+    )
 
 
 def _finetune(model: NamedModel, device: Device) -> Instead | None:
@@ -122,8 +168,20 @@ def _finetune(model: NamedModel, device: Device) -> Instead | None:
         time = FINETUNE_TOKENS / tuned.config.tokens_per_step * tuned.time.seconds.mid
         return Instead(
             "finetune",
-            Note("instead-finetune", "fine-tune the released weights: init_from = '{preset}' on {tokens:count} tokens of your own takes "
-                 "{time:duration} here", preset=preset, tokens=FINETUNE_TOKENS, time=time),
-            {"preset": preset, "params": count, "tokens": FINETUNE_TOKENS, "seconds": time, "savers": tuned.savers.names},
-        )  # fmt: skip
+            Note(
+                "instead-finetune",
+                "fine-tune the released weights: init_from = '{preset}' on {tokens:count} tokens of your own takes "
+                "{time:duration} here",
+                preset=preset,
+                tokens=FINETUNE_TOKENS,
+                time=time,
+            ),
+            {
+                "preset": preset,
+                "params": count,
+                "tokens": FINETUNE_TOKENS,
+                "seconds": time,
+                "savers": tuned.savers.names,
+            },
+        )
     return None

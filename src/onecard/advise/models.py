@@ -40,31 +40,54 @@ def named_model(text: str, overrides: Iterable[str] = ()) -> NamedModel:
     overrides = list(overrides)
     if text in PRESETS or Path(text).suffix in (".py", ".toml") or Path(text).is_file():
         config = load(text, overrides)
-        return NamedModel(text, config, text if text in RELEASED else None, None, config.total_tokens)
+        return NamedModel(
+            text, config, text if text in RELEASED else None, None, config.total_tokens
+        )
     for model in known_models():
-        if _bare(text) == _bare(model.name) or (len(_bare(text)) > 5 and _bare(model.name).startswith(_bare(text))):
+        if _bare(text) == _bare(model.name) or (
+            len(_bare(text)) > 5 and _bare(model.name).startswith(_bare(text))
+        ):
             return _sized(model.params, model.name, overrides, model)
-    if re.fullmatch(r"[\d.,_]+(e\d+)?\s*[kmbgt]?(illion|n)?\s*(params|parameters)?", text.strip().lower()):
+    if re.fullmatch(
+        r"[\d.,_]+(e\d+)?\s*[kmbgt]?(illion|n)?\s*(params|parameters)?", text.strip().lower()
+    ):
         return _sized(parse_count(text), text, overrides)
     names = [*PRESETS, *(model.name for model in known_models())]
-    raise UserError(f"no model, preset or config file named {text!r}",
-                    hint=nearest(text, names) or "for example gpt2-xl, 350M, or a config file")  # fmt: skip
+    raise UserError(
+        f"no model, preset or config file named {text!r}",
+        hint=nearest(text, names) or "for example gpt2-xl, 350M, or a config file",
+    )
 
 
-def _sized(count: int, label: str, overrides: list[str], known: KnownModel | None = None) -> NamedModel:
+def _sized(
+    count: int, label: str, overrides: list[str], known: KnownModel | None = None
+) -> NamedModel:
     if not SIZE_LIMITS[0] <= count <= SIZE_LIMITS[1]:
-        raise UserError(f"{label} is not a size of model that can be planned", hint="write it like 124M, 350M or 1.4B")
+        raise UserError(
+            f"{label} is not a size of model that can be planned",
+            hint="write it like 124M, 350M or 1.4B",
+        )
     name = known.name if known else None
     for preset in RELEASED:
         config = load(preset, overrides)
-        if abs(total_params(config.shape) / count - 1) < SAME_SIZE and (known is None or known.preset == preset):
+        if abs(total_params(config.shape) / count - 1) < SAME_SIZE and (
+            known is None or known.preset == preset
+        ):
             return NamedModel(preset if known is None else label, config, preset, name)
     shape = shape_of(count)
     changes = parse_overrides(overrides)
-    config = RunConfig().replace(**{
-        "n_layer": shape.n_layer, "n_head": shape.n_head, "n_embd": shape.n_embd, "vocab_size": GPT2_PADDED_VOCAB,
-        "batch_size": 1, "gradient_accumulation_steps": usual_batch(count), "dataset": "fineweb-edu", **changes,
-    })  # fmt: skip
+    config = RunConfig().replace(
+        **{
+            "n_layer": shape.n_layer,
+            "n_head": shape.n_head,
+            "n_embd": shape.n_embd,
+            "vocab_size": GPT2_PADDED_VOCAB,
+            "batch_size": 1,
+            "gradient_accumulation_steps": usual_batch(count),
+            "dataset": "fineweb-edu",
+            **changes,
+        }
+    )
     return NamedModel(label, config, None, name)
 
 

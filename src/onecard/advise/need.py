@@ -12,7 +12,7 @@ from typing import Literal
 
 from onecard.advise.models import NamedModel
 from onecard.facts.models import known_models
-from onecard.plan.optimal import compute_optimal_tokens
+from onecard.planner.optimal import compute_optimal_tokens
 
 NEAR = 0.06  # known models of so nearly the same size tell how such a one was trained
 Kind = Literal["asked", "compute_optimal", "config", "as_trained"]
@@ -43,16 +43,38 @@ def readings(model: NamedModel, tokens: float | None) -> list[Reading]:
     if tokens is not None:
         found.append(_reading("asked", "", model.params, tokens, tokens, tokens, "--tokens"))
     optimal = compute_optimal_tokens(model.params)
-    found.append(_reading("compute_optimal", "", model.params, optimal, optimal, optimal,
-                          "Besiroglu et al. 2024, refit of Hoffmann et al. 2022"))  # fmt: skip
+    found.append(
+        _reading(
+            "compute_optimal",
+            "",
+            model.params,
+            optimal,
+            optimal,
+            optimal,
+            "Besiroglu et al. 2024, refit of Hoffmann et al. 2022",
+        )
+    )
     if model.own_tokens is not None:
-        found.append(_reading("config", "", model.params, *(model.own_tokens,) * 3, "its own max_iters"))
+        found.append(
+            _reading("config", "", model.params, *(model.own_tokens,) * 3, "its own max_iters")
+        )
     others = [
-        known for known in known_models() if known.name == model.known or _alike(known.params, known.preset, model)
+        known
+        for known in known_models()
+        if known.name == model.known or _alike(known.params, known.preset, model)
     ]
     for known in sorted(others, key=lambda known: (known.preset is None, known.tokens)):
-        found.append(_reading("as_trained", known.name, known.params, known.tokens, known.tokens_low, known.tokens_high,
-                              known.source))  # fmt: skip
+        found.append(
+            _reading(
+                "as_trained",
+                known.name,
+                known.params,
+                known.tokens,
+                known.tokens_low,
+                known.tokens_high,
+                known.source,
+            )
+        )
     return found
 
 
@@ -60,5 +82,17 @@ def _alike(params: int, preset: str | None, model: NamedModel) -> bool:
     return (preset is not None and preset == model.preset) or abs(params / model.params - 1) < NEAR
 
 
-def _reading(kind: Kind, name: str, params: int, tokens: float, low: float, high: float, source: str) -> Reading:
-    return Reading(kind, name, tokens, low, high, 6 * params * tokens, 6 * params * low, 6 * params * high, source)
+def _reading(
+    kind: Kind, name: str, params: int, tokens: float, low: float, high: float, source: str
+) -> Reading:
+    return Reading(
+        kind,
+        name,
+        tokens,
+        low,
+        high,
+        6 * params * tokens,
+        6 * params * low,
+        6 * params * high,
+        source,
+    )

@@ -16,12 +16,14 @@ from onecard.advise.savers import variant
 from onecard.advise.shapes import total_params
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
-from onecard.plan.memory import peak_memory
-from onecard.plan.result import Fits
+from onecard.planner.memory import peak_memory
+from onecard.planner.result import Fits
 
 HOST_BYTES = 16  # a parameter: fp32 weights, gradients and two moments
 LINK = 12e9  # bytes a second each way over PCIe 4.0 ×16, as between cards without NVLink
-HOST_BANDWIDTH = 40e9  # bytes a second of a desktop's two channels of DDR5, less what the system takes
+HOST_BANDWIDTH = (
+    40e9  # bytes a second of a desktop's two channels of DDR5, less what the system takes
+)
 UPDATE_BYTES = 28  # read and written for one parameter's Adam step in fp32
 _MOVED = ("weights", "gradients", "optimizer", "cast_weights")
 

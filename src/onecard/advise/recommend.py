@@ -17,10 +17,10 @@ from onecard.facts.datasets import family
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
-from onecard.plan import Range, RunPlan, plan, resolve_device
-from onecard.plan.corpus import Corpus, corpus_of
-from onecard.plan.loss import GPT2_VOCABULARY
-from onecard.plan.result import as_plain
+from onecard.planner import Range, RunPlan, plan, resolve_device
+from onecard.planner.corpus import Corpus, corpus_of
+from onecard.planner.loss import GPT2_VOCABULARY
+from onecard.planner.result import as_plain
 from onecard.version import __version__
 
 SCHEMA = "onecard.recommend/1"
@@ -103,8 +103,13 @@ def recommend(
 
 
 def chosen_run(
-    device: Device, budget: Budget, *, data: str | int | None = None, recipe: str = "gpt2", changes: dict[str, Any] | None = None
-) -> tuple[Search, Candidate]:  # fmt: skip
+    device: Device,
+    budget: Budget,
+    *,
+    data: str | int | None = None,
+    recipe: str = "gpt2",
+    changes: dict[str, Any] | None = None,
+) -> tuple[Search, Candidate]:
     """Only the search and its best run, without what surrounds a recommendation."""
     search = Search(device, _base(device, data, recipe, changes or {}), _corpus(data), budget)
     return search, search.best()
@@ -118,7 +123,9 @@ def _corpus(data: str | int | None) -> Corpus:
     return corpus_of(data, like=DEFAULT_DATA)
 
 
-def _base(device: Device, data: str | int | None, recipe: str, changes: dict[str, Any]) -> RunConfig:
+def _base(
+    device: Device, data: str | int | None, recipe: str, changes: dict[str, Any]
+) -> RunConfig:
     vocabulary = _corpus(data).vocab_size
     if vocabulary is None or vocabulary in GPT2_VOCABULARY:
         vocabulary = GPT2_PADDED_VOCAB
@@ -132,7 +139,9 @@ def _named(best: Candidate, data: str | int | None) -> RunConfig:
     name = best.config.dataset
     if data is None:
         samples = family(DEFAULT_DATA)
-        enough = next((sample for sample in samples if sample.tokens >= 0.98 * best.tokens), samples[-1])
+        enough = next(
+            (sample for sample in samples if sample.tokens >= 0.98 * best.tokens), samples[-1]
+        )
         name = enough.aliases[0]
     elif isinstance(data, str) and name != DEFAULT_DATA:
         name = data
@@ -155,39 +164,89 @@ def _reasons(search: Search, best: Candidate, limit: Limit) -> list[Note]:
     device, budget = search.device, search.budget
     said = []
     if limit == "memory":
-        said.append(Note("limit-memory", "memory is what limits it: with more than the {card:bytes} of the {name}, a larger "
-                         "model or a larger micro-batch would do better in the same time",
-                         card=device.usable_bytes, name=device.name))  # fmt: skip
+        said.append(
+            Note(
+                "limit-memory",
+                "memory is what limits it: with more than the {card:bytes} of the {name}, a larger "
+                "model or a larger micro-batch would do better in the same time",
+                card=device.usable_bytes,
+                name=device.name,
+            )
+        )
     elif limit == "data":
-        said.append(Note("limit-data", "data is what limits it: past {tokens:count} tokens ({epochs} times over the set, or "
-                         "further than public runs of its size go) more time would buy little",
-                         tokens=best.tokens, epochs=MOST_EPOCHS))  # fmt: skip
+        said.append(
+            Note(
+                "limit-data",
+                "data is what limits it: past {tokens:count} tokens ({epochs} times over the set, or "
+                "further than public runs of its size go) more time would buy little",
+                tokens=best.tokens,
+                epochs=MOST_EPOCHS,
+            )
+        )
     elif budget.loss is not None:
-        said.append(Note("limit-compute-loss", "compute is what limits it: a smaller model would need more tokens than it saves, a "
-                         "larger one more time for each"))  # fmt: skip
+        said.append(
+            Note(
+                "limit-compute-loss",
+                "compute is what limits it: a smaller model would need more tokens than it saves, a "
+                "larger one more time for each",
+            )
+        )
     elif budget.tokens is not None:
-        said.append(Note("limit-tokens", "the largest model that {tokens:count} tokens are enough for (Chinchilla's optimum); a larger "
-                         "one would spend its time better on more tokens", tokens=budget.tokens))  # fmt: skip
+        said.append(
+            Note(
+                "limit-tokens",
+                "the largest model that {tokens:count} tokens are enough for (Chinchilla's optimum); a larger "
+                "one would spend its time better on more tokens",
+                tokens=budget.tokens,
+            )
+        )
     else:
-        said.append(Note("limit-compute", "compute is what limits it: in that time a larger model would see too few tokens, and a "
-                         "smaller one would learn too little from each"))  # fmt: skip
+        said.append(
+            Note(
+                "limit-compute",
+                "compute is what limits it: in that time a larger model would see too few tokens, and a "
+                "smaller one would learn too little from each",
+            )
+        )
     c, m = best.config, best.tuned.memory
-    said.append(Note("choice-batch", "micro-batch {batch}: the fastest that fits, with {used:bytes} of the {card:bytes} and "
-                     "{desktop:bytes} kept for the desktop", batch=c.batch_size, used=m.process_bytes.mid,
-                     card=m.card_bytes, desktop=m.desktop_bytes))  # fmt: skip
     said.append(
         Note(
-            "choice-total", "{tokens:int} tokens a step, as runs of this size and length want", tokens=c.tokens_per_step
+            "choice-batch",
+            "micro-batch {batch}: the fastest that fits, with {used:bytes} of the {card:bytes} and "
+            "{desktop:bytes} kept for the desktop",
+            batch=c.batch_size,
+            used=m.process_bytes.mid,
+            card=m.card_bytes,
+            desktop=m.desktop_bytes,
         )
     )
     said.append(
-        Note("choice-muon", "learning rate {rate:g}: Muon's own, whatever the size", rate=c.learning_rate)
+        Note(
+            "choice-total",
+            "{tokens:int} tokens a step, as runs of this size and length want",
+            tokens=c.tokens_per_step,
+        )
+    )
+    said.append(
+        Note(
+            "choice-muon",
+            "learning rate {rate:g}: Muon's own, whatever the size",
+            rate=c.learning_rate,
+        )
         if c.optimizer == "muon"
-        else Note("choice-rate", "learning rate {rate:g}: that of the size (GPT-3, table 2.1)", rate=c.learning_rate)
+        else Note(
+            "choice-rate",
+            "learning rate {rate:g}: that of the size (GPT-3, table 2.1)",
+            rate=c.learning_rate,
+        )
     )
     if names := best.tuned.savers.names:
         said.append(
-            Note("choice-savers", "memory savers: {savers}; they pay for themselves here", savers=", ".join(names))
+            Note(
+                "choice-savers",
+                "memory savers: {savers}; they pay for themselves here",
+                savers=", ".join(names),
+            )
         )
     else:
         said.append(Note("choice-plain", "no memory saver is worth its cost here"))
@@ -197,17 +256,27 @@ def _reasons(search: Search, best: Candidate, limit: Limit) -> list[Note]:
 def _notes(search: Search, best: Candidate) -> list[Note]:
     said = []
     if not best.estimate.in_support:
-        said.append(Note("short", "no public run is this short for its size: take the loss as a guess"))
+        said.append(
+            Note("short", "no public run is this short for its size: take the loss as a guess")
+        )
     if search.corpus.family is None:
         said.append(
-            Note("unknown-data", "no public losses are on this data: the sizes are ranked as if it were FineWeb")
+            Note(
+                "unknown-data",
+                "no public losses are on this data: the sizes are ranked as if it were FineWeb",
+            )
         )
     if search.base.recipe == "gpt2" and search.base.optimizer == "adamw":
         said.append(
-            Note("modern", "--recipe modern makes each token go further; see what it recommends for the same hours")
+            Note(
+                "modern",
+                "--recipe modern makes each token go further; see what it recommends for the same hours",
+            )
         )
     if search.base.block_size != 1024:
-        said.append(Note("context", "the expected loss has no term for the context: public runs have 1024"))
+        said.append(
+            Note("context", "the expected loss has no term for the context: public runs have 1024")
+        )
     return said
 
 
@@ -228,7 +297,9 @@ def _runners_up(search: Search, best: Candidate, runs: list[Candidate]) -> list[
         if len(found) >= 3:
             break
         if run.params != best.params and all(run.config != other.config for other in found):
-            found.append(_alternative("smaller" if run.params < best.params else "larger", run, best, search))
+            found.append(
+                _alternative("smaller" if run.params < best.params else "larger", run, best, search)
+            )
     return found
 
 
@@ -241,25 +312,55 @@ def _sooner(search: Search) -> Candidate | None:
 
 def _alternative(kind: str, run: Candidate, best: Candidate, search: Search) -> Alternative:
     difference = run.loss - best.loss
-    figures = {"nats": difference, "params": run.params, "tokens": run.tokens, "seconds": run.seconds}
+    figures = {
+        "nats": difference,
+        "params": run.params,
+        "tokens": run.tokens,
+        "seconds": run.seconds,
+    }
     if search.budget.loss is not None:
         longer = {**figures, "extra": run.seconds - best.seconds}
         trade = (
             Note(
-                "trade-smaller-loss", "cheaper to use afterwards; takes {extra:duration} longer to get there", **longer
+                "trade-smaller-loss",
+                "cheaper to use afterwards; takes {extra:duration} longer to get there",
+                **longer,
             )
             if kind == "smaller"
             else Note(
-                "trade-larger-loss", "fewer tokens, each slower; takes {extra:duration} longer to get there", **longer
+                "trade-larger-loss",
+                "fewer tokens, each slower; takes {extra:duration} longer to get there",
+                **longer,
             )
         )
     elif kind == "smaller" and run.tokens < 1.05 * best.tokens:
-        trade = Note("trade-smaller-data", "cheaper to use afterwards and sooner done, for {nats:.3f} nats", **figures)
+        trade = Note(
+            "trade-smaller-data",
+            "cheaper to use afterwards and sooner done, for {nats:.3f} nats",
+            **figures,
+        )
     elif kind == "smaller":
-        trade = Note("trade-smaller", "cheaper to use afterwards and more tokens seen, for {nats:.3f} nats", **figures)
+        trade = Note(
+            "trade-smaller",
+            "cheaper to use afterwards and more tokens seen, for {nats:.3f} nats",
+            **figures,
+        )
     elif kind == "larger":
-        trade = Note("trade-larger", "better with every further hour, for {nats:.3f} nats now", **figures)
+        trade = Note(
+            "trade-larger", "better with every further hour, for {nats:.3f} nats now", **figures
+        )
     else:
-        trade = Note("trade-sooner", "what the other half of the time would buy: {nats:.3f} nats", **figures)
-    return Alternative(kind, run.config, run.params, run.tokens, run.seconds, run.loss, difference,
-                       run.tuned.memory.process_bytes.mid, trade)  # fmt: skip
+        trade = Note(
+            "trade-sooner", "what the other half of the time would buy: {nats:.3f} nats", **figures
+        )
+    return Alternative(
+        kind,
+        run.config,
+        run.params,
+        run.tokens,
+        run.seconds,
+        run.loss,
+        difference,
+        run.tuned.memory.process_bytes.mid,
+        trade,
+    )

@@ -13,7 +13,7 @@ from onecard.advise.search import run_seconds
 from onecard.config import RunConfig
 from onecard.facts.gpus import find_gpu
 from onecard.facts.rentals import rentals
-from onecard.plan.result import Range
+from onecard.planner.result import Range
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,28 @@ def rented(config: RunConfig) -> list[Rented]:
         if tuned is None:
             continue
         middle = run_seconds(tuned.config, tuned.time)
-        seconds = Range(*(middle * end / tuned.time.seconds.mid for end in (
-            tuned.time.seconds.low, tuned.time.seconds.mid, tuned.time.seconds.high)))  # fmt: skip
+        seconds = Range(
+            *(
+                middle * end / tuned.time.seconds.mid
+                for end in (tuned.time.seconds.low, tuned.time.seconds.mid, tuned.time.seconds.high)
+            )
+        )
         hours = middle / 3600
-        offers.append(Rented(
-            gpu=device.name,
-            batch_size=tuned.config.batch_size,
-            gradient_accumulation_steps=tuned.config.gradient_accumulation_steps,
-            savers=tuned.savers.names,
-            step_seconds=tuned.time.seconds.mid,
-            seconds=seconds,
-            cost=hours * rental.typical,
-            cost_low=None if rental.low is None else hours * rental.low,
-            cost_high=None if rental.high is None else hours * rental.high,
-            currency=rental.currency,
-            price=rental.typical,
-            period=rental.period,
-            source=rental.source,
-        ))  # fmt: skip
+        offers.append(
+            Rented(
+                gpu=device.name,
+                batch_size=tuned.config.batch_size,
+                gradient_accumulation_steps=tuned.config.gradient_accumulation_steps,
+                savers=tuned.savers.names,
+                step_seconds=tuned.time.seconds.mid,
+                seconds=seconds,
+                cost=hours * rental.typical,
+                cost_low=None if rental.low is None else hours * rental.low,
+                cost_high=None if rental.high is None else hours * rental.high,
+                currency=rental.currency,
+                price=rental.typical,
+                period=rental.period,
+                source=rental.source,
+            )
+        )
     return sorted(offers, key=lambda offer: offer.cost)

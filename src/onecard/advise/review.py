@@ -19,8 +19,8 @@ from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
-from onecard.plan import RunPlan, plan, resolve_device
-from onecard.plan.result import as_plain
+from onecard.planner import RunPlan, plan, resolve_device
+from onecard.planner.result import as_plain
 from onecard.units import parse_count
 from onecard.version import __version__
 
@@ -90,17 +90,27 @@ def review(
 def _claims(source: str, as_is: RunPlan) -> list[Claim]:
     """Sizes in the names that are not the model's: each said size once."""
     config = as_is.config
-    names = {"out_dir": config.out_dir, "wandb_run_name": config.wandb_run_name, "file": Path(source).stem}
+    names = {
+        "out_dir": config.out_dir,
+        "wandb_run_name": config.wandb_run_name,
+        "file": Path(source).stem,
+    }
     found: dict[str, Claim] = {}
     for where, text in names.items():
-        for said in re.findall(r"(?<![\w.])(\d+(?:\.\d+)?[MBmb])(?![\w])", re.sub(r"[-_/]", " ", text)):
+        for said in re.findall(
+            r"(?<![\w.])(\d+(?:\.\d+)?[MBmb])(?![\w])", re.sub(r"[-_/]", " ", text)
+        ):
             size = parse_count(said)
-            if all(abs(size / true - 1) > OFF for true in (as_is.params.nanogpt, as_is.params.total)):
+            if all(
+                abs(size / true - 1) > OFF for true in (as_is.params.nanogpt, as_is.params.total)
+            ):
                 found.setdefault(said.upper(), Claim(said, where, size))
     return list(found.values())
 
 
-def _fitted(as_is: RunPlan, device: Device, data: str | int | None, price: Price | str | None) -> Fitted | None:
+def _fitted(
+    as_is: RunPlan, device: Device, data: str | int | None, price: Price | str | None
+) -> Fitted | None:
     try:
         return fit(as_is.config, device, data=data, price=price)
     except UserError:
@@ -116,10 +126,20 @@ def _better(
     text = data if data is not None else as_is.config.dataset
     changes = {"block_size": as_is.config.block_size}
     answers: list[Recommendation | None] = []
-    for budget in (Budget(seconds=as_is.time.total_seconds.mid), Budget(loss=as_is.loss.expected.mid)):
+    for budget in (
+        Budget(seconds=as_is.time.total_seconds.mid),
+        Budget(loss=as_is.loss.expected.mid),
+    ):
         try:
             answers.append(
-                recommend(device, budget, data=text, recipe=as_is.config.recipe, changes=changes, price=price)
+                recommend(
+                    device,
+                    budget,
+                    data=text,
+                    recipe=as_is.config.recipe,
+                    changes=changes,
+                    price=price,
+                )
             )
         except UserError:
             answers.append(None)
@@ -129,13 +149,26 @@ def _better(
 def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
     c, p = as_is.config, as_is.params
     said = [
-        Note("review-is", "it is a model of {params:count} parameters (nanoGPT prints {nanogpt:count}): {layers} layers, {heads} heads of "
-             "{head}, {width} wide", params=p.total, nanogpt=p.nanogpt, layers=c.n_layer, heads=c.n_head,
-             head=c.n_embd // c.n_head, width=c.n_embd),
-    ]  # fmt: skip
+        Note(
+            "review-is",
+            "it is a model of {params:count} parameters (nanoGPT prints {nanogpt:count}): {layers} layers, {heads} heads of "
+            "{head}, {width} wide",
+            params=p.total,
+            nanogpt=p.nanogpt,
+            layers=c.n_layer,
+            heads=c.n_head,
+            head=c.n_embd // c.n_head,
+            width=c.n_embd,
+        ),
+    ]
     for claim in claims:
         said.append(
-            Note("review-claim", "its {where} says {said}, which it is not", where=claim.where, said=claim.said)
+            Note(
+                "review-claim",
+                "its {where} says {said}, which it is not",
+                where=claim.where,
+                said=claim.said,
+            )
         )
     return said
 
@@ -146,52 +179,113 @@ def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
     verdict = {
         "yes": Note("review-fits", "it fits: {used:bytes} of the {name}'s {card:bytes}", **figures),
         "tight": Note(
-            "review-tight", "it is too tight to rely on: {used:bytes} of the {name}'s {card:bytes}", **figures
+            "review-tight",
+            "it is too tight to rely on: {used:bytes} of the {name}'s {card:bytes}",
+            **figures,
         ),
         "no": Note(
-            "review-no-fit", "it does not fit: it wants {used:bytes} and the {name} has {card:bytes}", **figures
+            "review-no-fit",
+            "it does not fit: it wants {used:bytes} and the {name} has {card:bytes}",
+            **figures,
         ),
     }[m.fits]
     if m.fits == "yes" or fitted is None:
         return [verdict]
     c = fitted.config
-    return [verdict, Note("review-mend", "batch_size = {batch}, gradient_accumulation_steps = {steps}{savers} makes it fit, the total batch "
-                          "unchanged", batch=c.batch_size, steps=c.gradient_accumulation_steps,
-                          savers="".join(f", {name}" for name in fitted.savers))]  # fmt: skip
+    return [
+        verdict,
+        Note(
+            "review-mend",
+            "batch_size = {batch}, gradient_accumulation_steps = {steps}{savers} makes it fit, the total batch "
+            "unchanged",
+            batch=c.batch_size,
+            steps=c.gradient_accumulation_steps,
+            savers="".join(f", {name}" for name in fitted.savers),
+        ),
+    ]
 
 
 def _hours(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
     t = as_is.time
     said = [
-        Note("review-time", "{steps:int} steps of {step:duration} take about {total:duration} for {tokens:count} tokens",
-             steps=as_is.config.max_iters, step=t.step_seconds.mid, total=t.total_seconds.mid, tokens=as_is.tokens.total),
-    ]  # fmt: skip
-    if fitted and as_is.memory.fits == "yes" and fitted.plan.time.step_seconds.mid < 0.98 * t.step_seconds.mid:
+        Note(
+            "review-time",
+            "{steps:int} steps of {step:duration} take about {total:duration} for {tokens:count} tokens",
+            steps=as_is.config.max_iters,
+            step=t.step_seconds.mid,
+            total=t.total_seconds.mid,
+            tokens=as_is.tokens.total,
+        ),
+    ]
+    if (
+        fitted
+        and as_is.memory.fits == "yes"
+        and fitted.plan.time.step_seconds.mid < 0.98 * t.step_seconds.mid
+    ):
         c = fitted.config
-        said.append(Note("review-faster", "batch_size = {batch}, gradient_accumulation_steps = {steps}{savers} does the same run in "
-                         "{total:duration}", batch=c.batch_size, steps=c.gradient_accumulation_steps,
-                         savers="".join(f", {name}" for name in fitted.savers),
-                         total=fitted.plan.time.total_seconds.mid))  # fmt: skip
+        said.append(
+            Note(
+                "review-faster",
+                "batch_size = {batch}, gradient_accumulation_steps = {steps}{savers} does the same run in "
+                "{total:duration}",
+                batch=c.batch_size,
+                steps=c.gradient_accumulation_steps,
+                savers="".join(f", {name}" for name in fitted.savers),
+                total=fitted.plan.time.total_seconds.mid,
+            )
+        )
     return said
 
 
-def _gain(as_is: RunPlan, better: Recommendation | None, sooner: Recommendation | None) -> list[Note]:
+def _gain(
+    as_is: RunPlan, better: Recommendation | None, sooner: Recommendation | None
+) -> list[Note]:
     if as_is.loss is None:
-        return [Note("review-no-loss", "no public losses are on this data, so nothing is said of what would be better")]
-    said = [Note("review-loss", "it should end at a loss of {loss:.2f}", loss=as_is.loss.expected.mid)]
+        return [
+            Note(
+                "review-no-loss",
+                "no public losses are on this data, so nothing is said of what would be better",
+            )
+        ]
+    said = [
+        Note("review-loss", "it should end at a loss of {loss:.2f}", loss=as_is.loss.expected.mid)
+    ]
     if better is not None:
         gain = as_is.loss.expected.mid - better.expected_loss.mid
         c = better.config
-        figures = {"params": better.plan.params.total, "layers": c.n_layer, "width": c.n_embd, "gain": gain,
-                   "tokens": better.plan.tokens.total, "loss": better.expected_loss.mid}  # fmt: skip
+        figures = {
+            "params": better.plan.params.total,
+            "layers": c.n_layer,
+            "width": c.n_embd,
+            "gain": gain,
+            "tokens": better.plan.tokens.total,
+            "loss": better.expected_loss.mid,
+        }
         said.append(
-            Note("review-better", "better in the same hours: {params:count} parameters ({layers} layers, {width} wide) on {tokens:count} tokens, "
-                 "expected {loss:.2f}, {gain:.2f} nats lower", **figures)
+            Note(
+                "review-better",
+                "better in the same hours: {params:count} parameters ({layers} layers, {width} wide) on {tokens:count} tokens, "
+                "expected {loss:.2f}, {gain:.2f} nats lower",
+                **figures,
+            )
             if gain > 0.005
-            else Note("review-good", "nothing better is known for the same hours: it is within {gain:.3f} nats of the best", **{**figures, "gain": max(gain, 0.001)})
-        )  # fmt: skip
-    if sooner is not None and sooner.plan.time.total_seconds.mid < 0.95 * as_is.time.total_seconds.mid:
-        said.append(Note("review-sooner", "the same loss in {total:duration}: {params:count} parameters on {tokens:count} tokens",
-                         total=sooner.plan.time.total_seconds.mid, params=sooner.plan.params.total,
-                         tokens=sooner.plan.tokens.total))  # fmt: skip
+            else Note(
+                "review-good",
+                "nothing better is known for the same hours: it is within {gain:.3f} nats of the best",
+                **{**figures, "gain": max(gain, 0.001)},
+            )
+        )
+    if (
+        sooner is not None
+        and sooner.plan.time.total_seconds.mid < 0.95 * as_is.time.total_seconds.mid
+    ):
+        said.append(
+            Note(
+                "review-sooner",
+                "the same loss in {total:duration}: {params:count} parameters on {tokens:count} tokens",
+                total=sooner.plan.time.total_seconds.mid,
+                params=sooner.plan.params.total,
+                tokens=sooner.plan.tokens.total,
+            )
+        )
     return said

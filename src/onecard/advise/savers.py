@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
-from onecard.plan.calibration import Calibration
-from onecard.plan.calibration_file import load_calibration
-from onecard.plan.memory import peak_memory
-from onecard.plan.result import Memory
-from onecard.plan.speed import StepTime, step_time
+from onecard.planner.calibration import Calibration
+from onecard.planner.calibration_file import load_calibration
+from onecard.planner.memory import peak_memory
+from onecard.planner.result import Memory
+from onecard.planner.speed import StepTime, step_time
 from onecard.units import GIB
 
 # What a saver must bring before it is taken, as a share of the step's time. All but the last change no result, only
@@ -116,7 +116,13 @@ def fastest(
     best: Tuned | None = None
     ranked = sorted(
         (
-            (_per_token(_with_batch(s.on(config), batches[-1], sequences), s, device, dtype, gpus)[0], i, s)
+            (
+                _per_token(
+                    _with_batch(s.on(config), batches[-1], sequences), s, device, dtype, gpus
+                )[0],
+                i,
+                s,
+            )
             for i, s in enumerate(choices or all_savers(config))
         ),
         key=lambda item: item[:2],
@@ -131,7 +137,13 @@ def fastest(
             trial = _with_batch(saving, batch, sequences)
             charged, time = _per_token(trial, savers, device, dtype, gpus)
             if best is None or charged < best.seconds_per_token:
-                best = Tuned(trial, savers, time, peak_memory(trial, device, dtype, gpus, advice=False), charged)
+                best = Tuned(
+                    trial,
+                    savers,
+                    time,
+                    peak_memory(trial, device, dtype, gpus, advice=False),
+                    charged,
+                )
             elif charged * BOUND_SLACK > best.seconds_per_token:
                 break  # smaller ones are slower still
     return best
@@ -147,7 +159,9 @@ def own_step_time(config: RunConfig, device: Device, dtype: str, gpus: int = 1) 
     return step_time(config, device, dtype, gpus, _calibration(device))
 
 
-def _per_token(config: RunConfig, savers: Savers, device: Device, dtype: str, gpus: int) -> tuple[float, StepTime]:
+def _per_token(
+    config: RunConfig, savers: Savers, device: Device, dtype: str, gpus: int
+) -> tuple[float, StepTime]:
     time = own_step_time(config, device, dtype, gpus)
     charge = 1 + savers.charge + DOUBLING_CHARGE * math.log2(config.batch_size)
     return time.seconds.mid * charge / config.tokens_per_step, time
@@ -164,7 +178,13 @@ def micro_batches(config: RunConfig, gpus: int = 1, most: int = 128) -> tuple[in
 
 
 def _fitting(
-    config: RunConfig, device: Device, dtype: str, batches: Sequence[int], sequences: int, gpus: int, near: int
+    config: RunConfig,
+    device: Device,
+    dtype: str,
+    batches: Sequence[int],
+    sequences: int,
+    gpus: int,
+    near: int,
 ) -> int:
     """How many of `batches`, from the smallest, fit: memory grows with the micro-batch, so bisect, from `near` on."""
     low, high = 0, len(batches)
@@ -182,4 +202,6 @@ def _fitting(
 def with_memory(device: Device, gib: float) -> Device:
     """The same card with other memory, as if it were sold so: for what-ifs."""
     share = device.usable_bytes / device.memory_bytes
-    return dataclasses.replace(device, memory_bytes=round(gib * GIB), usable_bytes=round(gib * GIB * share))
+    return dataclasses.replace(
+        device, memory_bytes=round(gib * GIB), usable_bytes=round(gib * GIB * share)
+    )

@@ -17,11 +17,11 @@ from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, us
 from onecard.config import GPT2_PADDED_VOCAB, RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
-from onecard.plan.corpus import Corpus
-from onecard.plan.loss import LossEstimate, expected_loss, loss_fit
-from onecard.plan.optimal import compute_optimal_tokens
-from onecard.plan.speed import StepTime
-from onecard.plan.warnings import usual_learning_rate
+from onecard.planner.corpus import Corpus
+from onecard.planner.loss import LossEstimate, expected_loss, loss_fit
+from onecard.planner.optimal import compute_optimal_tokens
+from onecard.planner.speed import StepTime
+from onecard.planner.warnings import usual_learning_rate
 from onecard.units import HOUR, YEAR
 
 MOST_EPOCHS = 4  # repetition costs next to nothing up to there (Muennighoff et al. 2023)
@@ -32,7 +32,9 @@ SCHEDULE_STEPS = 1000  # a shorter schedule gets a smaller batch instead
 SMALLEST_BATCH = 32 * 1024  # tokens
 TIME_SLACK = 0.95  # of the time with free memory: no saver or micro-batch is faster than that
 MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
-HIGHEST_RATE = 3e-3  # below about 5M parameters the rule for the learning rate runs ahead of what is stable
+HIGHEST_RATE = (
+    3e-3  # below about 5M parameters the rule for the learning rate runs ahead of what is stable
+)
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,16 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name, value, example in (
-            ("time", self.seconds, "--hours 20"), ("tokens", self.tokens, "--tokens 10B"), ("loss", self.loss, "--until-loss 3.2"),
-        ):  # fmt: skip
+            ("time", self.seconds, "--hours 20"),
+            ("tokens", self.tokens, "--tokens 10B"),
+            ("loss", self.loss, "--until-loss 3.2"),
+        ):
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise UserError(f"the {name} must be above zero", hint=f"for example {example}")
         if self.seconds is not None and self.seconds > 100 * YEAR:
-            raise UserError("nobody trains for more than a hundred years", hint="for example --days 30")
+            raise UserError(
+                "nobody trains for more than a hundred years", hint="for example --days 30"
+            )
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,9 @@ class Search:
     def shapes(self) -> tuple[Shape, ...]:
         """Those whose size the public losses cover."""
         low, high = loss_fit()["support"]["params"]
-        return tuple(shape for shape in shapes() if low <= matmul_params(self._model(shape).shape) <= high)
+        return tuple(
+            shape for shape in shapes() if low <= matmul_params(self._model(shape).shape) <= high
+        )
 
     @property
     def tried(self) -> list[Shape]:
@@ -126,7 +134,9 @@ class Search:
         """Enough tokens for the size that public runs went so short; `most_tokens` keeps to the other end. The smallest
         shape always counts, so that there is an answer."""
         fewest = loss_fit()["support"]["tokens_per_param"][0]
-        return bool(shape == self.shapes[0] or tokens >= fewest * matmul_params(self._model(shape).shape))
+        return bool(
+            shape == self.shapes[0] or tokens >= fewest * matmul_params(self._model(shape).shape)
+        )
 
     def estimate(self, model: RunConfig, tokens: float) -> LossEstimate:
         found = expected_loss(model, tokens, self.family, self.corpus.tokens)
@@ -155,7 +165,9 @@ class Search:
             return tokens * per_token + time.compile_seconds
         if self.budget.tokens is not None:
             tokens = self.budget.tokens
-            return self.estimate(model, tokens).final.mid if self._feeds(model, tokens) else math.inf
+            return (
+                self.estimate(model, tokens).final.mid if self._feeds(model, tokens) else math.inf
+            )
         assert self.budget.seconds is not None
         tokens = min(max((self.budget.seconds - time.compile_seconds) / per_token, 1.0), most)
         return self.estimate(model, tokens).final.mid if self._covered(shape, tokens) else math.inf
@@ -187,7 +199,9 @@ class Search:
         """The best run of one shape in the budget; None if it does not fit or has too little time."""
         if shape not in self._runs:
             run = self.uncovered_run(shape)
-            self._runs[shape] = run if run is not None and self._covered(shape, run.tokens) else None
+            self._runs[shape] = (
+                run if run is not None and self._covered(shape, run.tokens) else None
+            )
         return self._runs[shape]
 
     def uncovered_run(self, shape: Shape) -> Candidate | None:
@@ -199,7 +213,11 @@ class Search:
             if tuned is None:
                 return None
             steps = self._steps(shape, tuned)
-            if steps >= SCHEDULE_STEPS or sequences % 2 or sequences * self.base.block_size <= SMALLEST_BATCH:
+            if (
+                steps >= SCHEDULE_STEPS
+                or sequences % 2
+                or sequences * self.base.block_size <= SMALLEST_BATCH
+            ):
                 break
             sequences //= 2  # a short schedule: smaller steps, more of them
         if steps < FEWEST_STEPS:
@@ -207,7 +225,14 @@ class Search:
         tokens = steps * tuned.config.tokens_per_step
         estimate = self.estimate(model, tokens)
         config = scheduled(tuned, steps, self.corpus)
-        return Candidate(tuned, config, total_params(model.shape), run_seconds(config, tuned.time), tokens, estimate)
+        return Candidate(
+            tuned,
+            config,
+            total_params(model.shape),
+            run_seconds(config, tuned.time),
+            tokens,
+            estimate,
+        )
 
     def tuned(self, shape: Shape, sequences: int) -> Tuned | None:
         key = shape, sequences
@@ -231,7 +256,9 @@ class Search:
             return min(most, math.ceil(self.budget.tokens / per_step))
         assert self.budget.seconds is not None
         evaluations = EVALS + self.budget.seconds / HOUR
-        reserve = evaluations * 1.1 * EVAL_TOKENS / 3 * tuned.seconds_per_token  # an evaluation is forward only
+        reserve = (
+            evaluations * 1.1 * EVAL_TOKENS / 3 * tuned.seconds_per_token
+        )  # an evaluation is forward only
         free = self.budget.seconds - tuned.time.compile_seconds - reserve
         return _rounded_down(min(most, int(max(0.0, free) / (tuned.seconds_per_token * per_step))))
 
@@ -261,7 +288,9 @@ class Search:
                 hint="even the smallest, with every memory saver, does not; try another --gpu",
             )
         if self.budget.loss is not None:
-            reachable = [self.estimate(self._model(s), self.most_tokens(s)).final.mid for s in self.shapes]
+            reachable = [
+                self.estimate(self._model(s), self.most_tokens(s)).final.mid for s in self.shapes
+            ]
             return UserError(
                 f"no run on the {self.device.name} that public losses cover is expected to reach a loss of {self.budget.loss:g}",
                 hint=f"about {min(reachable):.2f} is the lowest for any size on this data; try a higher loss or more --data",
@@ -271,7 +300,10 @@ class Search:
                 f"{self.budget.tokens:,.0f} tokens are too few to train anything",
                 hint=f"even the smallest model wants {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example --tokens 1B",
             )
-        need = FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token + smallest.time.compile_seconds
+        need = (
+            FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token
+            + smallest.time.compile_seconds
+        )
         return UserError(
             f"that time is too little to train anything on the {self.device.name}",
             hint=f"even the smallest model wants {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give more --hours",
@@ -280,7 +312,9 @@ class Search:
 
 def base_config(device: Device, **changes: object) -> RunConfig:
     """What every candidate on that card shares. The vocabulary is padded: 50257 rows are slow in the largest matmul."""
-    return RunConfig().replace(**{"vocab_size": GPT2_PADDED_VOCAB, "compile": can_compile(device), **changes})
+    return RunConfig().replace(
+        **{"vocab_size": GPT2_PADDED_VOCAB, "compile": can_compile(device), **changes}
+    )
 
 
 def can_compile(device: Device) -> bool:
@@ -292,7 +326,9 @@ def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
     """The tuned config with its schedule: what a person gets, checked like any other."""
     config = tuned.config
     rate = (
-        MUON_RATE if config.optimizer == "muon" else min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape)))
+        MUON_RATE
+        if config.optimizer == "muon"
+        else min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape)))
     )
     interval = _ladder(min(steps / (EVALS - 1), HOUR / tuned.time.seconds.mid))
     return variant(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from onecard.advise.search import Candidate, Search
 from onecard.advise.shapes import PROPORTIONS, Shape
 from onecard.messages import Note
-from onecard.plan.optimal import compute_optimal_tokens
+from onecard.planner.optimal import compute_optimal_tokens
 
 FLAT = 0.01  # nats: less than runs of one recipe differ by; seven times the noise between seeds
 FLAT_TIME = 0.05  # where a loss is asked for: the time to reach it
@@ -50,14 +50,23 @@ def neighbours(search: Search, best: Candidate) -> list[Candidate]:
         shape
         for shape in search.shapes
         if shape == chosen
-        or (shape.n_layer == round(shape.n_embd / PROPORTIONS[0]) and 1 / 12 < search.params(shape) / best.params < 12)
+        or (
+            shape.n_layer == round(shape.n_embd / PROPORTIONS[0])
+            and 1 / 12 < search.params(shape) / best.params < 12
+        )
     ]
     return [run for shape in ladder if (run := search.run(shape)) is not None]
 
 
 def size_of(run: Candidate) -> Size:
     return Size(
-        run.params, run.config.n_layer, run.config.n_embd, run.tokens, run.seconds, run.loss, run.estimate.in_support
+        run.params,
+        run.config.n_layer,
+        run.config.n_embd,
+        run.tokens,
+        run.seconds,
+        run.loss,
+        run.estimate.in_support,
     )
 
 
@@ -66,9 +75,13 @@ def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensi
     half, double = (_nearest(search, best.params * factor) for factor in (0.5, 2.0))
     everything = [*runs, best, *(run for run in (half, double) if run and run.estimate.in_support)]
     until = search.budget.loss is not None
-    flat = _within(everything, search.score(best) * (1 + FLAT_TIME) if until else best.loss + FLAT, search)
+    flat = _within(
+        everything, search.score(best) * (1 + FLAT_TIME) if until else best.loss + FLAT, search
+    )
     unsure = _within(everything, search.score(best) * 2 if until else best.loss + error, search)
-    optimal = min(everything, key=lambda run: abs(math.log(run.tokens / compute_optimal_tokens(run.params))))
+    optimal = min(
+        everything, key=lambda run: abs(math.log(run.tokens / compute_optimal_tokens(run.params)))
+    )
     is_flat = flat[1] >= 1.5 * flat[0]
     said = _time_notes(flat, error) if until else _loss_notes(flat, unsure, error, is_flat)
     if double is None:
@@ -79,9 +92,16 @@ def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensi
             )
         )
     if optimal.params != best.params and not until:
-        said.append(Note("chinchilla", "Chinchilla's law would choose about {params:count} parameters and {tokens:count} tokens here: "
-                         "{difference:.3f} nats more by our fit to public GPT-2 runs",
-                         params=optimal.params, tokens=optimal.tokens, difference=optimal.loss - best.loss))  # fmt: skip
+        said.append(
+            Note(
+                "chinchilla",
+                "Chinchilla's law would choose about {params:count} parameters and {tokens:count} tokens here: "
+                "{difference:.3f} nats more by our fit to public GPT-2 runs",
+                params=optimal.params,
+                tokens=optimal.tokens,
+                difference=optimal.loss - best.loss,
+            )
+        )
     return Sensitivity(
         half=size_of(half) if half else None,
         double=size_of(double) if double else None,
@@ -94,31 +114,62 @@ def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensi
     )
 
 
-def _loss_notes(flat: tuple[int, int], unsure: tuple[int, int], error: float, is_flat: bool) -> list[Note]:
+def _loss_notes(
+    flat: tuple[int, int], unsure: tuple[int, int], error: float, is_flat: bool
+) -> list[Note]:
     figures = {"low": flat[0], "high": flat[1], "flat": FLAT}
     return [
-        Note("flat", "the optimum is flat: from {low:count} to {high:count} parameters the expected loss is the same to {flat:g} nats", **figures)
+        Note(
+            "flat",
+            "the optimum is flat: from {low:count} to {high:count} parameters the expected loss is the same to {flat:g} nats",
+            **figures,
+        )
         if is_flat
-        else Note("sharp", "the size matters: only {low:count} to {high:count} parameters come within {flat:g} nats of the best", **figures)
+        else Note(
+            "sharp",
+            "the size matters: only {low:count} to {high:count} parameters come within {flat:g} nats of the best",
+            **figures,
+        )
         if flat[0] < flat[1]
-        else Note("sharpest", "the size matters: no other comes within {flat:g} nats of the best", **figures),
-        Note("fit-error", "the loss is known to ±{error:.2f} nats, which cannot tell sizes from {low:count} to {high:count} apart; the "
-             "error is mostly common to them all, so their order is surer than that", error=error, low=unsure[0], high=unsure[1]),
-    ]  # fmt: skip
+        else Note(
+            "sharpest",
+            "the size matters: no other comes within {flat:g} nats of the best",
+            **figures,
+        ),
+        Note(
+            "fit-error",
+            "the loss is known to ±{error:.2f} nats, which cannot tell sizes from {low:count} to {high:count} apart; the "
+            "error is mostly common to them all, so their order is surer than that",
+            error=error,
+            low=unsure[0],
+            high=unsure[1],
+        ),
+    ]
 
 
 def _time_notes(flat: tuple[int, int], error: float) -> list[Note]:
     return [
-        Note("flat-time", "from {low:count} to {high:count} parameters it takes the same time to within {share:.0%}",
-             low=flat[0], high=flat[1], share=FLAT_TIME),
-        Note("fit-error-time", "the loss is known to ±{error:.2f} nats, so the time to reach it is a rough guess", error=error),
-    ]  # fmt: skip
+        Note(
+            "flat-time",
+            "from {low:count} to {high:count} parameters it takes the same time to within {share:.0%}",
+            low=flat[0],
+            high=flat[1],
+            share=FLAT_TIME,
+        ),
+        Note(
+            "fit-error-time",
+            "the loss is known to ±{error:.2f} nats, so the time to reach it is a rough guess",
+            error=error,
+        ),
+    ]
 
 
 def _nearest(search: Search, params: float) -> Candidate | None:
     """The run of the shape nearest to a size, however short; None if no shape is near, or it does not fit."""
     shape = min(search.shapes, key=lambda s: abs(math.log(search.params(s) / params)))
-    return search.uncovered_run(shape) if abs(math.log(search.params(shape) / params)) < 0.2 else None
+    return (
+        search.uncovered_run(shape) if abs(math.log(search.params(shape) / params)) < 0.2 else None
+    )
 
 
 def _within(runs: list[Candidate], most: float, search: Search) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from onecard.config import GPT2_PADDED_VOCAB, ModelShape
-from onecard.plan.params import params
-from onecard.plan.workload import Workload
+from onecard.planner.params import params
+from onecard.planner.workload import Workload
 
 HEAD = 64  # as in all GPT-2s; attention kernels are at their best with 64 or 128
 # Width over depth. GPT-2's four sizes, which the public losses are made of, go from 64 (124M) to 33 (1.5B); the loss law
@@ -32,8 +32,15 @@ class Shape:
 @cache
 def shapes() -> tuple[Shape, ...]:
     """All of them, from small to large."""
-    found = {Shape(max(2, round(width / ratio)), width) for width in WIDTHS for ratio in PROPORTIONS}
-    return tuple(sorted(found, key=lambda s: (s.n_embd**2 * s.n_layer * 12 + GPT2_PADDED_VOCAB * s.n_embd, s.n_layer)))
+    found = {
+        Shape(max(2, round(width / ratio)), width) for width in WIDTHS for ratio in PROPORTIONS
+    }
+    return tuple(
+        sorted(
+            found,
+            key=lambda s: (s.n_embd**2 * s.n_layer * 12 + GPT2_PADDED_VOCAB * s.n_embd, s.n_layer),
+        )
+    )
 
 
 def total_params(shape: ModelShape) -> int:

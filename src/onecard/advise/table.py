@@ -11,7 +11,7 @@ from typing import Any
 from onecard.advise.recommend import chosen_run
 from onecard.advise.search import Budget
 from onecard.facts.gpus import find_gpu
-from onecard.plan.result import as_plain
+from onecard.planner.result import as_plain
 from onecard.units import HOUR
 from onecard.version import __version__
 
@@ -65,7 +65,11 @@ class MemoryTable:
 
 
 def memory_table(
-    budget: Budget, *, data: str | int | None = None, recipe: str = "gpt2", changes: dict[str, Any] | None = None
+    budget: Budget,
+    *,
+    data: str | int | None = None,
+    recipe: str = "gpt2",
+    changes: dict[str, Any] | None = None,
 ) -> MemoryTable:
     """The best run in the budget on the typical card of each class."""
     rows = []
@@ -75,21 +79,24 @@ def memory_table(
         search, best = chosen_run(device, budget, data=data, recipe=recipe, changes=changes)
         family = search.family
         config, step = best.config, best.tuned.time.seconds.mid
-        rows.append(Row(
-            memory_gb=memory,
-            gpu=device.name,
-            n_layer=config.n_layer,
-            n_head=config.n_head,
-            n_embd=config.n_embd,
-            params=best.params,
-            nanogpt_params=best.params - (0 if config.shape.modern else config.block_size * config.n_embd),
-            batch_size=config.batch_size,
-            gradient_accumulation_steps=config.gradient_accumulation_steps,
-            savers=best.tuned.savers.names,
-            learning_rate=config.learning_rate,
-            step_seconds=step,
-            tokens=best.tokens,
-            loss=best.loss,
-            hours_10b=TABLE_TOKENS / config.tokens_per_step * step / HOUR,
-        ))  # fmt: skip
+        rows.append(
+            Row(
+                memory_gb=memory,
+                gpu=device.name,
+                n_layer=config.n_layer,
+                n_head=config.n_head,
+                n_embd=config.n_embd,
+                params=best.params,
+                nanogpt_params=best.params
+                - (0 if config.shape.modern else config.block_size * config.n_embd),
+                batch_size=config.batch_size,
+                gradient_accumulation_steps=config.gradient_accumulation_steps,
+                savers=best.tuned.savers.names,
+                learning_rate=config.learning_rate,
+                step_seconds=step,
+                tokens=best.tokens,
+                loss=best.loss,
+                hours_10b=TABLE_TOKENS / config.tokens_per_step * step / HOUR,
+            )
+        )
     return MemoryTable(SCHEMA, __version__, budget, family, rows)

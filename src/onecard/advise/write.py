@@ -10,7 +10,7 @@ from onecard.advise.recommend import Recommendation
 from onecard.advise.search import MOST_EPOCHS
 from onecard.config import RunConfig, to_nanogpt, to_toml
 from onecard.errors import UserError
-from onecard.plan import RunPlan
+from onecard.planner import RunPlan
 from onecard.runs.record import write_text_atomically
 from onecard.units import show_bytes, show_count, show_duration
 
@@ -30,7 +30,9 @@ def _head(plan: RunPlan, how: str) -> str:
         f"{show_bytes(plan.memory.process_bytes.mid)} of {show_bytes(plan.memory.card_bytes)}",
     ]
     if plan.loss:
-        lines.append(f"expected loss {plan.loss.expected.mid:.2f} ({plan.loss.expected.low:.2f} to {plan.loss.expected.high:.2f}) on {plan.loss.dataset}")  # fmt: skip
+        lines.append(
+            f"expected loss {plan.loss.expected.mid:.2f} ({plan.loss.expected.low:.2f} to {plan.loss.expected.high:.2f}) on {plan.loss.dataset}"
+        )
     return "\n".join(lines)
 
 
@@ -41,9 +43,7 @@ def _comments(answer: Recommendation) -> dict[str, str]:
         for name, size in (("half", s.half), ("double", s.double))
         if size is not None
     )
-    flat = (
-        f"from {show_count(s.flat_params[0])} to {show_count(s.flat_params[1])} parameters the loss is the same to 0.01"
-    )
+    flat = f"from {show_count(s.flat_params[0])} to {show_count(s.flat_params[1])} parameters the loss is the same to 0.01"
     comments = {
         "dataset": f"at least {show_count(plan.tokens.total / MOST_EPOCHS)} tokens of it, better {show_count(plan.tokens.total)}",
         "n_layer": f"{show_count(plan.params.total)} parameters; {around or 'the largest that fits'}",
@@ -79,11 +79,17 @@ def _memory_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
     return {
         "batch_size": f"the fastest that fits: {show_bytes(plan.memory.process_bytes.mid)} of {show_bytes(plan.memory.card_bytes)}",
         "gradient_accumulation_steps": f"{c.batch_size * c.gradient_accumulation_steps} sequences, {plan.tokens.per_step:,} tokens a step",
-        "compile": "faster and smaller" if c.compile else "torch.compile does not support this card",
-        "chunked_loss": "never holds all logits at once" if c.chunked_loss else "the logits fit: no need",
-        "recompute": "activations computed again going backward" if c.recompute != "none" else "the activations fit: no need",
+        "compile": "faster and smaller"
+        if c.compile
+        else "torch.compile does not support this card",
+        "chunked_loss": "never holds all logits at once"
+        if c.chunked_loss
+        else "the logits fit: no need",
+        "recompute": "activations computed again going backward"
+        if c.recompute != "none"
+        else "the activations fit: no need",
         "optimizer": _OPTIMIZERS[c.optimizer],
-    }  # fmt: skip
+    }
 
 
 def check_target(path: Path, force: bool = False) -> None:
@@ -91,9 +97,13 @@ def check_target(path: Path, force: bool = False) -> None:
     if path.suffix.lower() not in (".py", ".toml"):
         raise UserError(f"{path.name} is neither .toml nor .py", hint="for example --out run.toml")
     if path.is_dir() or (path.exists() and not force):
-        raise UserError(f"{path} exists already", hint="choose another name, or add --force to replace it")
+        raise UserError(
+            f"{path} exists already", hint="choose another name, or add --force to replace it"
+        )
     if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent}", hint="make it first, or choose another name")
+        raise UserError(
+            f"there is no folder {path.parent}", hint="make it first, or choose another name"
+        )
 
 
 def write_config(path: Path, text: str, force: bool = False) -> None:
@@ -103,5 +113,6 @@ def write_config(path: Path, text: str, force: bool = False) -> None:
         write_text_atomically(path, text)
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror or error}", hint="check the folder and its rights"
+            f"cannot write {path}: {error.strerror or error}",
+            hint="check the folder and its rights",
         ) from None

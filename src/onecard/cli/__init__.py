@@ -32,7 +32,16 @@ VERBS: dict[str, str] = {
 
 
 # What `pip install onecard` leaves out.
-_TRAINING = {"torch", "numpy", "safetensors", "pyarrow", "zstandard", "tokenizers", "huggingface_hub", "fastokens"}
+_TRAINING = {
+    "torch",
+    "numpy",
+    "safetensors",
+    "pyarrow",
+    "zstandard",
+    "tokenizers",
+    "huggingface_hub",
+    "fastokens",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -78,7 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             return _own_fault(error)
-        print(f"onecard: {error.strerror}: {error.filename or 'where the answer was to be written'}", file=sys.stderr)
+        print(
+            f"onecard: {error.strerror}: {error.filename or 'where the answer was to be written'}",
+            file=sys.stderr,
+        )
         print("  hint: free some of the disk, then run it again", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -105,7 +117,10 @@ def _dispatch(words: list[str]) -> int:
         return 0
     verb = words[0]
     if verb not in VERBS:
-        raise UserError(f"unknown command {verb!r}", hint=nearest(verb, VERBS) or "`onecard --help` lists the commands")
+        raise UserError(
+            f"unknown command {verb!r}",
+            hint=nearest(verb, VERBS) or "`onecard --help` lists the commands",
+        )
     parser = parser_of(verb)
     args, rest = parser.parse_known_args(words[1:])
     if hasattr(args, "overrides"):  # nanoGPT's own spelling: --n_layer=6
@@ -118,8 +133,13 @@ def _dispatch(words: list[str]) -> int:
 def parser_of(verb: str) -> argparse.ArgumentParser:
     """The argument parser of one verb, with its example."""
     module = importlib.import_module(f"onecard.cli.{verb.replace('-', '_')}")
-    parser = _Parser(prog=f"onecard {verb}", description=module.HELP, epilog=f"example:\n  {module.EXAMPLE}",
-                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
+    parser = _Parser(
+        prog=f"onecard {verb}",
+        description=module.HELP,
+        epilog=f"example:\n  {module.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     module.configure(parser)
     return parser
 
@@ -127,8 +147,14 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
 def _overview() -> str:
     width = max(map(len, VERBS)) + 2
     lines = [f"  {verb:{width}}{what}" for verb, what in VERBS.items()]
-    return "\n".join([
-        "onecard: plan a GPT training run before you start it, run it on the card you have, and learn from it.", "",
-        "usage: onecard COMMAND … [--help]", "", *lines, "",
-        'example:\n  onecard plan gpt2 --gpu "RTX 4070"',
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "onecard: plan a GPT training run before you start it, run it on the card you have, and learn from it.",
+            "",
+            "usage: onecard COMMAND … [--help]",
+            "",
+            *lines,
+            "",
+            'example:\n  onecard plan gpt2 --gpu "RTX 4070"',
+        ]
+    )

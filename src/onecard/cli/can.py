@@ -14,18 +14,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help='a preset (gpt2-xl), a size (350M), a known model ("Gopher 1.4B") or a config file',
     )
-    parser.add_argument("--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here (default)')
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them (default 1)")
     parser.add_argument(
-        "--for", dest="time", default="1y", metavar="TIME", help="the time there is: 20h, 30d, 1y (default 1y)"
+        "--gpu",
+        metavar="NAME",
+        help='a card ("RTX 4070", 4090, a .toml file), cpu, or here (default)',
     )
-    parser.add_argument("--utilization", type=float, metavar="U",
-                        help="the share of peak × time that counts, 0 to 1 (default: the rate we predict)")  # fmt: skip
     parser.add_argument(
-        "--tokens", metavar="N", help="to train on, such as 10B (default: compute-optimal for the size)"
+        "--gpus", type=int, default=1, metavar="N", help="how many of them (default 1)"
     )
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
-                        help="change a config key; nanoGPT's --KEY=VALUE works too")  # fmt: skip
+    parser.add_argument(
+        "--for",
+        dest="time",
+        default="1y",
+        metavar="TIME",
+        help="the time there is: 20h, 30d, 1y (default 1y)",
+    )
+    parser.add_argument(
+        "--utilization",
+        type=float,
+        metavar="U",
+        help="the share of peak × time that counts, 0 to 1 (default: the rate we predict)",
+    )
+    parser.add_argument(
+        "--tokens",
+        metavar="N",
+        help="to train on, such as 10B (default: compute-optimal for the size)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="change a config key; nanoGPT's --KEY=VALUE works too",
+    )
     add_report(parser)
 
 

@@ -10,7 +10,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     from onecard.cli.run_sources import add_sources
 
     add_sources(
-        parser, "runs", "+", "two or more runs: run folders, logs, CSV, trainer_state.json; FILE#2 is its second run"
+        parser,
+        "runs",
+        "+",
+        "two or more runs: run folders, logs, CSV, trainer_state.json; FILE#2 is its second run",
     )
 
 

@@ -11,8 +11,8 @@ from onecard.errors import RunFailure, UserError
 from onecard.units import parse_count, show_bytes, show_count, show_duration
 
 if TYPE_CHECKING:
-    from onecard.data.encode import Event
-    from onecard.data.size import Size
+    from onecard.data.preparation.encode import Event
+    from onecard.data.preparation.size import Size
 
 HELP = "download, tokenise, shuffle and shard text; `data show DIR` and `data verify DIR` look at the result"
 EXAMPLE = "onecard data fineweb-edu --tokens 3.7B"
@@ -28,26 +28,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "kjj0/fineweb10B-gpt2, files and folders of parquet, jsonl or text, stdlib (the default); "
         "or `show DIR`, `verify DIR`",
     )
-    parser.add_argument("--tokens", type=parse_count, metavar="N", help="stop at about so many tokens: 3.7B, 100M")
+    parser.add_argument(
+        "--tokens", type=parse_count, metavar="N", help="stop at about so many tokens: 3.7B, 100M"
+    )
     parser.add_argument("--out", metavar="DIR", help="the folder to make (data/NAME)")
-    parser.add_argument("--val-fraction", type=_number, metavar="F", help="share of documents kept for validation")
-    parser.add_argument("--seed", type=_whole, default=1337, metavar="S", help="of the shuffle (1337)")
+    parser.add_argument(
+        "--val-fraction", type=_number, metavar="F", help="share of documents kept for validation"
+    )
+    parser.add_argument(
+        "--seed", type=_whole, default=1337, metavar="S", help="of the shuffle (1337)"
+    )
     parser.add_argument("--workers", type=_whole, metavar="N", help="processes (one per core)")
     parser.add_argument(
-        "--tokenizer", default="gpt2", metavar="T", help="gpt2, bytes, chars, or bpe:8192 to train one (gpt2)"
+        "--tokenizer",
+        default="gpt2",
+        metavar="T",
+        help="gpt2, bytes, chars, or bpe:8192 to train one (gpt2)",
     )
-    parser.add_argument("--column", default="text", metavar="C", help="the column that holds the text (text)")
-    parser.add_argument("--min-chars", type=_whole, default=0, metavar="N", help="leave out shorter documents")
-    parser.add_argument("--language", metavar="L", help="keep documents whose `language` column says L")
     parser.add_argument(
-        "--min-language-score", type=_number, metavar="P", help="and whose `language_score` is at least P"
+        "--column", default="text", metavar="C", help="the column that holds the text (text)"
     )
-    parser.add_argument("--dedup", action="store_true", help="drop exact copies of earlier documents")
     parser.add_argument(
-        "--shard-tokens", type=parse_count, default=100_000_000, metavar="N", help="tokens in a shard (100M)"
+        "--min-chars", type=_whole, default=0, metavar="N", help="leave out shorter documents"
+    )
+    parser.add_argument(
+        "--language", metavar="L", help="keep documents whose `language` column says L"
+    )
+    parser.add_argument(
+        "--min-language-score",
+        type=_number,
+        metavar="P",
+        help="and whose `language_score` is at least P",
+    )
+    parser.add_argument(
+        "--dedup", action="store_true", help="drop exact copies of earlier documents"
+    )
+    parser.add_argument(
+        "--shard-tokens",
+        type=parse_count,
+        default=100_000_000,
+        metavar="N",
+        help="tokens in a shard (100M)",
     )
     parser.add_argument("--name", metavar="NAME", help="the set's name, in its files' names")
-    parser.add_argument("--fresh", action="store_true", help="throw away what an unfinished run left, and begin anew")
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="throw away what an unfinished run left, and begin anew",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what it will take")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
@@ -56,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     if args.source and args.source[0] in ("show", "verify"):
         if len(args.source) != 2:
             raise UserError(
-                f"`onecard data {args.source[0]}` takes one folder", hint=f"onecard data {args.source[0]} data/stdlib"
+                f"`onecard data {args.source[0]}` takes one folder",
+                hint=f"onecard data {args.source[0]} data/stdlib",
             )
         return (_show if args.source[0] == "show" else _verify)(args.source[1], args.json)
     options = {
@@ -76,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     }
     _need_libraries()
     if args.dry_run:
-        from onecard.data.pipeline import sized
+        from onecard.data.preparation.pipeline import sized
 
         size, folder = sized(args.source, args.out, args.tokens, workers=args.workers, **options)
         print(json.dumps(size.__dict__) if args.json else _sizes(size, folder))
@@ -98,7 +127,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(manifest.to_json(), ensure_ascii=False))
         return 0
-    print(f"{manifest.name}: {show_count(manifest.tokens)} tokens" + _shortfall(manifest.tokens, args.tokens))
+    print(
+        f"{manifest.name}: {show_count(manifest.tokens)} tokens"
+        + _shortfall(manifest.tokens, args.tokens)
+    )
     for name, split in manifest.splits.items():
         counts = f"{split['tokens']:>15,} tokens  {split['documents']:>11,} documents  {len(split['shards'])} shards"
         print(f"  {name:5} {counts}")
@@ -114,7 +146,9 @@ def _need_libraries() -> None:
         import numpy  # noqa: F401
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise UserError(f"preparing data needs {error.name}", hint="pip install 'onecard[train]'") from None
+        raise UserError(
+            f"preparing data needs {error.name}", hint="pip install 'onecard[train]'"
+        ) from None
 
 
 def _sizes(size: "Size", folder: Path) -> str:
@@ -126,7 +160,11 @@ def _sizes(size: "Size", folder: Path) -> str:
 
 
 def _shortfall(tokens: int, wanted: int | None) -> str:
-    return f" (all there is; {show_count(wanted)} were asked for)" if wanted and tokens < wanted else ""
+    return (
+        f" (all there is; {show_count(wanted)} were asked for)"
+        if wanted and tokens < wanted
+        else ""
+    )
 
 
 class _Bar:
@@ -181,11 +219,14 @@ class _Bar:
         elif now - self.said > 10:
             self.said = now
             left = show_duration((event.total - event.done) / rate) if rate > 0 else "?"
-            print(f"{event.stage}: {event.done / max(event.total, 1):.0%}, {what}, {left} left", file=sys.stderr)
+            print(
+                f"{event.stage}: {event.done / max(event.total, 1):.0%}, {what}, {left} left",
+                file=sys.stderr,
+            )
 
 
 def _show(path: str, as_json: bool) -> int:
-    from onecard.data.look import look
+    from onecard.data.read.look import look
 
     found = look(path)
     if as_json:
@@ -194,13 +235,22 @@ def _show(path: str, as_json: bool) -> int:
     print(f"{found['name']}  ({found['path']}, {found['format']} format)")
     for source in found["sources"]:
         revision = f" @ {source['revision']}" if source.get("revision") else ""
-        print(f"  from {source['uri']}{revision}" + (f", licence {source['licence']}" if source.get("licence") else ""))
+        print(
+            f"  from {source['uri']}{revision}"
+            + (f", licence {source['licence']}" if source.get("licence") else "")
+        )
     for name, split in found["splits"].items():
-        documents = f"{split['documents']:>12,} documents" if split.get("documents") is not None else ""
+        documents = (
+            f"{split['documents']:>12,} documents" if split.get("documents") is not None else ""
+        )
         disk = f"{split['shards']} shards, {show_bytes(split['disk_bytes'])}"
         print(f"  {name:5} {split['tokens']:>15,} tokens {documents} {disk}")
     tokenizer = found["tokenizer"]
-    print(f"  tokeniser {tokenizer['name']}, {tokenizer['vocab_size']:,} ids" if tokenizer else "  tokeniser unknown")
+    print(
+        f"  tokeniser {tokenizer['name']}, {tokenizer['vocab_size']:,} ids"
+        if tokenizer
+        else "  tokeniser unknown"
+    )
     if found["bytes_per_token"]:
         print(f"  {found['bytes_per_token']:.2f} bytes of text per token")
     for sample in found["samples"]:
@@ -225,13 +275,25 @@ def _verify(path: str, as_json: bool) -> int:
     known = all(shard.sha256 for split in data.splits.values() for shard in split.shards)
     tokens = sum(split.tokens for split in data.splits.values())
     if as_json:
-        print(json.dumps({"path": str(data.path), "tokens": tokens, "sha256_known": known, "problems": problems}))
+        print(
+            json.dumps(
+                {
+                    "path": str(data.path),
+                    "tokens": tokens,
+                    "sha256_known": known,
+                    "problems": problems,
+                }
+            )
+        )
         return 1 if problems else 0
     if problems:
         raise RunFailure(
-            f"{data.path} is damaged: {'; '.join(problems)}", hint="delete those files' folder and prepare it again"
+            f"{data.path} is damaged: {'; '.join(problems)}",
+            hint="delete those files' folder and prepare it again",
         )
-    what = "every sha256, header and id" if known else "every header and id (no sha256 is on record)"
+    what = (
+        "every sha256, header and id" if known else "every header and id (no sha256 is on record)"
+    )
     print(
         f"{data.path}: {tokens:,} tokens in {sum(len(s.shards) for s in data.splits.values())} files; {what} is right"
     )

@@ -17,18 +17,43 @@ CARDS = ("RTX 3060 12GB", "RTX 4070", "RTX 4090", "RTX 5090", "A100 80GB", "H100
 RUN = "fineweb-124M-12gb"  # GPT-2 small's size on 10 B tokens: the run most people start with
 # A model that two cores train in about a minute, on the text that every Python brings along.
 SMALL = {
-    "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 128, "batch_size": 16, "gradient_accumulation_steps": 1,
-    "eval_interval": 100, "eval_iters": 20, "log_interval": 10, "compile": False,
-}  # fmt: skip
-BASELINE = {"recipe": "gpt2", "max_iters": 300, "learning_rate": 1e-3, "min_lr": 1e-4, "warmup_iters": 20}
+    "n_layer": 4,
+    "n_head": 4,
+    "n_embd": 128,
+    "block_size": 128,
+    "batch_size": 16,
+    "gradient_accumulation_steps": 1,
+    "eval_interval": 100,
+    "eval_iters": 20,
+    "log_interval": 10,
+    "compile": False,
+}
+BASELINE = {
+    "recipe": "gpt2",
+    "max_iters": 300,
+    "learning_rate": 1e-3,
+    "min_lr": 1e-4,
+    "warmup_iters": 20,
+}
 MODERN = {"recipe": "modern", "max_iters": 300}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="onecard-demo", metavar="DIR", help="where it all goes (default onecard-demo)")
-    parser.add_argument("--no-open", action="store_true", help="do not open the report in a browser")
-    parser.add_argument("--json", action="store_true", help="where things are and how long it took, at the end")
-    parser.add_argument("--lang", metavar="en|es|hi", help="the report's language (default: your locale's)")
+    parser.add_argument(
+        "--out",
+        default="onecard-demo",
+        metavar="DIR",
+        help="where it all goes (default onecard-demo)",
+    )
+    parser.add_argument(
+        "--no-open", action="store_true", help="do not open the report in a browser"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="where things are and how long it took, at the end"
+    )
+    parser.add_argument(
+        "--lang", metavar="en|es|hi", help="the report's language (default: your locale's)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     runs = {name: folder / name for name in ("baseline", "modern")}
     for name, settings in (("baseline", BASELINE), ("modern", MODERN)):
         words = [
-            f"--{key}={value}" for key, value in {**SMALL, **settings, "dataset": data, "out_dir": runs[name]}.items()
+            f"--{key}={value}"
+            for key, value in {**SMALL, **settings, "dataset": data, "out_dir": runs[name]}.items()
         ]
         if _finished(runs[name]):
             continue
@@ -68,7 +94,12 @@ def run(args: argparse.Namespace) -> int:
             *(["--resume"] if runs[name].exists() else []),
         )
     _type(out, "let it speak", "sample", str(runs["modern"]), "def ", "--tokens", "120")
-    _type(out, "what was predicted, what came, and why they differ", "compare", *map(str, runs.values()))
+    _type(
+        out,
+        "what was predicted, what came, and why they differ",
+        "compare",
+        *map(str, runs.values()),
+    )
     page = folder / "report.html"
     language = ["--lang", args.lang] if args.lang else []
     _write_page(page, ["compare", *map(str, runs.values()), "--html", *language])
@@ -77,7 +108,15 @@ def run(args: argparse.Namespace) -> int:
         f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: docs/guide.md has the first half hour."
     )
     if args.json:
-        print(json.dumps({"report": str(page), "runs": {k: str(v) for k, v in runs.items()}, "seconds": seconds}))
+        print(
+            json.dumps(
+                {
+                    "report": str(page),
+                    "runs": {k: str(v) for k, v in runs.items()},
+                    "seconds": seconds,
+                }
+            )
+        )
     elif not args.no_open and _has_screen():
         webbrowser.open(page.resolve().as_uri())
     return 0
@@ -91,7 +130,10 @@ def _cards_table(out) -> None:  # type: ignore[no-untyped-def]
     from onecard.units import show_bytes, show_duration
 
     table = Table(
-        title=f"onecard plan {RUN}: 124 M parameters on 10.5 B tokens", title_justify="left", box=None, pad_edge=False
+        title=f"onecard plan {RUN}: 124 M parameters on 10.5 B tokens",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
     )
     table.add_column("card", no_wrap=True)
     for column in ("a step", "in all", "memory", "of", "fits", "kWh", "loss"):
@@ -99,10 +141,15 @@ def _cards_table(out) -> None:  # type: ignore[no-untyped-def]
     for card in (*CARDS, "here"):
         each = plan(load(RUN), card)
         table.add_row(
-            each.device.name, show_duration(each.time.step_seconds.mid), show_duration(each.time.total_seconds.mid),
-            show_bytes(each.memory.process_bytes.mid), show_bytes(each.memory.card_bytes), each.memory.fits,
-            f"{each.energy.kwh.mid:,.1f}", f"{each.loss.expected.mid:.2f}" if each.loss else "–",
-        )  # fmt: skip
+            each.device.name,
+            show_duration(each.time.step_seconds.mid),
+            show_duration(each.time.total_seconds.mid),
+            show_bytes(each.memory.process_bytes.mid),
+            show_bytes(each.memory.card_bytes),
+            each.memory.fits,
+            f"{each.energy.kwh.mid:,.1f}",
+            f"{each.loss.expected.mid:.2f}" if each.loss else "–",
+        )
     out.print(table)
 
 
@@ -115,7 +162,9 @@ def _type(out, why: str, *words: str) -> None:  # type: ignore[no-untyped-def]
     if code == 130:
         raise KeyboardInterrupt
     if code:
-        raise RunFailure(f"the demo stopped at `onecard {words[0]}`", hint="run it again: it goes on from there")
+        raise RunFailure(
+            f"the demo stopped at `onecard {words[0]}`", hint="run it again: it goes on from there"
+        )
 
 
 def _finished(run: Path) -> bool:
@@ -135,11 +184,15 @@ def _write_page(page: Path, words: list[str]) -> None:
     with contextlib.redirect_stdout(shown):
         code = main(words)
     if code:
-        raise RunFailure("the report could not be made", hint=f"`onecard {' '.join(words)}` shows why")
+        raise RunFailure(
+            "the report could not be made", hint=f"`onecard {' '.join(words)}` shows why"
+        )
     write_text_atomically(page, shown.getvalue())
 
 
 def _has_screen() -> bool:
     if os.environ.get("CI") or not sys.stdout.isatty():
         return False
-    return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return sys.platform in ("win32", "darwin") or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )

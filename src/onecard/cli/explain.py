@@ -9,7 +9,9 @@ EXAMPLE = 'onecard explain train.log --gpu "RTX 4070"'
 def configure(parser: argparse.ArgumentParser) -> None:
     from onecard.cli.run_sources import add_sources
 
-    add_sources(parser, "runs", "+", "a run folder or a log; two or more are explained side by side")
+    add_sources(
+        parser, "runs", "+", "a run folder or a log; two or more are explained side by side"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,6 +40,13 @@ def run(args: argparse.Namespace) -> int:
 
         return explain_document(found[0], findings, explain=args.explain)
 
-    show_report(args, lambda: {"schema": "onecard.explain/1", "run": found[0].to_json(),
-                               "findings": [finding.to_json() for finding in findings]}, document)  # fmt: skip
+    show_report(
+        args,
+        lambda: {
+            "schema": "onecard.explain/1",
+            "run": found[0].to_json(),
+            "findings": [finding.to_json() for finding in findings],
+        },
+        document,
+    )
     return 0

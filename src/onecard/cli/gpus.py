@@ -14,9 +14,15 @@ a card of your own goes in gpus.toml in onecard's config folder (--where prints 
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", help="words that must all occur: a name, a maker, an architecture, 12gb")
-    parser.add_argument("--here", action="store_true", help="the card in this machine, asked of its driver")
-    parser.add_argument("--where", action="store_true", help="print where your own gpus.toml belongs")
+    parser.add_argument(
+        "words", nargs="*", help="words that must all occur: a name, a maker, an architecture, 12gb"
+    )
+    parser.add_argument(
+        "--here", action="store_true", help="the card in this machine, asked of its driver"
+    )
+    parser.add_argument(
+        "--where", action="store_true", help="print where your own gpus.toml belongs"
+    )
     parser.add_argument("--json", action="store_true", help="machine-readable, in base units")
 
 
@@ -34,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     cards = [here()] if args.here else search_gpus(args.words)
     if not cards:
         raise UserError(
-            f"no card matches {' '.join(args.words)!r}", hint="use fewer words; `onecard gpus` lists them all"
+            f"no card matches {' '.join(args.words)!r}",
+            hint="use fewer words; `onecard gpus` lists them all",
         )
     if args.json:
         print(json.dumps([asdict(card) for card in cards], indent=1))
@@ -53,16 +60,25 @@ def run(args: argparse.Namespace) -> int:
     for card in cards:
         rates = (card.bf16_flops, card.fp16_flops, card.fp32_flops)
         table.add_row(
-            escape(card.name), card.architecture, f"{card.memory_bytes / GIB:.3g}", f"{card.bandwidth / 1e9:,.0f}",
-            *("–" if rate is None else f"{rate / 1e12:.3g}" for rate in rates), f"{card.watts:.0f}", card.confidence,
-        )  # fmt: skip
+            escape(card.name),
+            card.architecture,
+            f"{card.memory_bytes / GIB:.3g}",
+            f"{card.bandwidth / 1e9:,.0f}",
+            *("–" if rate is None else f"{rate / 1e12:.3g}" for rate in rates),
+            f"{card.watts:.0f}",
+            card.confidence,
+        )
     out = console()
     out.print(table)
     out.print(
         "\n[dim]TFLOPS, dense, accumulating in fp32. sure: A checked, B computed from the specification, C a guess.[/]"
     )
     for card in cards if len(cards) <= 3 else ():
-        taken = "" if card.taken_bytes is None else f"; {card.taken_bytes / GIB:.2f} GiB in use by other programs"
+        taken = (
+            ""
+            if card.taken_bytes is None
+            else f"; {card.taken_bytes / GIB:.2f} GiB in use by other programs"
+        )
         checked = f" ({card.checked})" if card.checked else ""
         told = f"{card.name}: {card.source}{checked}{taken}. {card.note}".rstrip()
         out.print(f"[dim]{escape(told)}[/]")

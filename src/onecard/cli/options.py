@@ -11,23 +11,41 @@ FORMATS = ("json", "markdown", "html")
 
 def add_config(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """CONFIG, --set key=value, and (through main) nanoGPT's own --key=value."""
-    parser.add_argument("config", nargs=None if required else "?", metavar="CONFIG",
-                        help="a nanoGPT config/*.py (read, never run), a .toml, or a preset such as gpt2")  # fmt: skip
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
-                        help="change a config key; nanoGPT's --KEY=VALUE works too")  # fmt: skip
+    parser.add_argument(
+        "config",
+        nargs=None if required else "?",
+        metavar="CONFIG",
+        help="a nanoGPT config/*.py (read, never run), a .toml, or a preset such as gpt2",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="change a config key; nanoGPT's --KEY=VALUE works too",
+    )
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """How the answer is shown."""
     formats = parser.add_mutually_exclusive_group()
-    formats.add_argument("--json", action="store_true", help="machine-readable, base units (docs/formats.md)")
+    formats.add_argument(
+        "--json", action="store_true", help="machine-readable, base units (docs/formats.md)"
+    )
     formats.add_argument("--markdown", action="store_true", help="for a README, an issue or a wiki")
     formats.add_argument("--html", action="store_true", help="one self-contained page")
-    parser.add_argument("--explain", action="store_true", help="each figure with its formula and source")
-    parser.add_argument("--lang", metavar="en|es|hi", help="the report's language (default: your locale's)")
+    parser.add_argument(
+        "--explain", action="store_true", help="each figure with its formula and source"
+    )
+    parser.add_argument(
+        "--lang", metavar="en|es|hi", help="the report's language (default: your locale's)"
+    )
 
 
-def show_report(args: argparse.Namespace, as_json: Callable[[], Any], document: Callable[[], Any]) -> None:
+def show_report(
+    args: argparse.Namespace, as_json: Callable[[], Any], document: Callable[[], Any]
+) -> None:
     """Print the answer in the format asked for."""
     if args.json:
         print(json.dumps(as_json(), ensure_ascii=False, indent=1, allow_nan=False))

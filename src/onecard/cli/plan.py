@@ -3,7 +3,9 @@
 import argparse
 
 HELP = "What will this run need? Tokens, FLOPs, hours, memory, money and expected loss, before it starts."
-EXAMPLE = 'onecard plan gpt2 --gpu "RTX 4070" --data fineweb-edu-10B --price 0.25EUR --batch_size=16'
+EXAMPLE = (
+    'onecard plan gpt2 --gpu "RTX 4070" --data fineweb-edu-10B --price 0.25EUR --batch_size=16'
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -11,11 +13,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     add_config(parser)
     parser.add_argument(
-        "--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here: this machine (default)'
+        "--gpu",
+        metavar="NAME",
+        help='a card ("RTX 4070", 4090, a .toml file), cpu, or here: this machine (default)',
     )
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them (default 1)")
-    parser.add_argument("--data", metavar="NAME|TOKENS", help="a data set, a prepared folder, or tokens such as 3.7B")
-    parser.add_argument("--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US")
+    parser.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="how many of them (default 1)"
+    )
+    parser.add_argument(
+        "--data",
+        metavar="NAME|TOKENS",
+        help="a data set, a prepared folder, or tokens such as 3.7B",
+    )
+    parser.add_argument(
+        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
+    )
     parser.add_argument("--presets", action="store_true", help="list the named configs and stop")
     add_report(parser)
 
@@ -25,9 +37,15 @@ def run(args: argparse.Namespace) -> int:
         return _presets(args.json)
     from onecard.cli.options import show_report
     from onecard.config import load
-    from onecard.plan import plan
+    from onecard.planner import plan
 
-    result = plan(load(args.config, args.overrides), args.gpu, gpus=args.gpus, data=args.data, price=args.price)
+    result = plan(
+        load(args.config, args.overrides),
+        args.gpu,
+        gpus=args.gpus,
+        data=args.data,
+        price=args.price,
+    )
 
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.plan_view import plan_document

@@ -14,24 +14,35 @@ if TYPE_CHECKING:
 
     from onecard.facts.gpus import Device
     from onecard.messages import Note
-    from onecard.plan.calibration import Calibration
+    from onecard.planner.calibration import Calibration
 
 HELP = "Measure this machine's card (or CPU) with real train steps; plans for it are then made from that."
 EXAMPLE = "onecard probe --quick"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="a quarter of a minute instead of a minute or two")
     parser.add_argument(
-        "--device", default="auto", metavar="auto|cpu|cuda|mps", help="what to measure (default: the card)"
+        "--quick", action="store_true", help="a quarter of a minute instead of a minute or two"
     )
-    parser.add_argument("--show", action="store_true", help="measure nothing: what is known of this machine")
-    parser.add_argument("--forget", action="store_true", help="remove what was measured on this machine's device")
-    parser.add_argument("--json", action="store_true", help="the calibration as JSON, as it is kept")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="auto|cpu|cuda|mps",
+        help="what to measure (default: the card)",
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="measure nothing: what is known of this machine"
+    )
+    parser.add_argument(
+        "--forget", action="store_true", help="remove what was measured on this machine's device"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="the calibration as JSON, as it is kept"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.plan.calibration_file import disturbance, load_calibration, write_calibration
+    from onecard.planner.calibration_file import disturbance, load_calibration, write_calibration
 
     if args.show or args.forget:
         device = _device(args.device)
@@ -42,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
         for note in notes:
             print(note, file=sys.stderr)
         if known is None:
-            raise UserError(f"nothing was measured on this machine's {device.name}", hint="`onecard probe` does it")
+            raise UserError(
+                f"nothing was measured on this machine's {device.name}",
+                hint="`onecard probe` does it",
+            )
         _show(known, device, args.json)
         return 0
 
@@ -64,7 +78,7 @@ def _device(asked: str) -> "Device":
 
 
 def _forget(device: "Device", as_json: bool) -> int:
-    from onecard.plan.calibration_file import read_calibrations
+    from onecard.planner.calibration_file import read_calibrations
 
     files = [path for path, found in read_calibrations() if found.device == device.name]
     for path in files:
@@ -96,15 +110,21 @@ def _progress(quiet: bool) -> "Iterator[Callable[[float, float, str], None]]":
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-               TimeRemainingColumn(compact=True))  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(compact=True),
+    )
     with Progress(*columns, console=out, transient=True) as bar:
         task = bar.add_task("", total=1.0)
-        yield lambda done, whole, what: bar.update(task, completed=done, total=max(whole, done), description=what)
+        yield lambda done, whole, what: bar.update(
+            task, completed=done, total=max(whole, done), description=what
+        )
 
 
 def _show(calibration: "Calibration", device: "Device", as_json: bool) -> None:
-    from onecard.plan.calibration_file import file_of, to_json
+    from onecard.planner.calibration_file import file_of, to_json
 
     path = file_of(calibration)
     if as_json:
@@ -117,32 +137,67 @@ def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> N
     from rich.table import Table
 
     from onecard.cli.terminal import console
-    from onecard.plan.calibration import mode
-    from onecard.plan.speed import workload_time
+    from onecard.planner.calibration import mode
+    from onecard.planner.speed import workload_time
     from onecard.units import show_duration
 
     out = console()
     rates, peak = calibration.rates, device.peak_flops(calibration.dtype)
-    limit = "" if calibration.power_limit_watts is None else f", {calibration.power_limit_watts:.0f} W"
-    out.print(f"[bold]{calibration.device}[/]{limit}, torch {calibration.torch}, {calibration.date}")
+    limit = (
+        "" if calibration.power_limit_watts is None else f", {calibration.power_limit_watts:.0f} W"
+    )
+    out.print(
+        f"[bold]{calibration.device}[/]{limit}, torch {calibration.torch}, {calibration.date}"
+    )
     table = _table(Table, "measured alone", ("", "measured", "specified or estimated", "share"))
-    for name, what in (("matmul", "large matmul"), ("matmul_narrow", "narrow matmul"), ("matmul_head", "GPT-2's head")):
+    for name, what in (
+        ("matmul", "large matmul"),
+        ("matmul_narrow", "narrow matmul"),
+        ("matmul_head", "GPT-2's head"),
+    ):
         table.add_row(
-            what, f"{rates[name] / 1e9:,.0f} GFLOPS", f"{peak / 1e9:,.0f} GFLOPS", f"{rates[name] / peak:.0%}"
+            what,
+            f"{rates[name] / 1e9:,.0f} GFLOPS",
+            f"{peak / 1e9:,.0f} GFLOPS",
+            f"{rates[name] / peak:.0%}",
         )
     for name in ("copy", "triad"):
         reached = rates[name] / device.bandwidth
-        table.add_row(name, f"{rates[name] / 1e9:,.0f} GB/s", f"{device.bandwidth / 1e9:,.0f} GB/s", f"{reached:.0%}")
+        table.add_row(
+            name,
+            f"{rates[name] / 1e9:,.0f} GB/s",
+            f"{device.bandwidth / 1e9:,.0f} GB/s",
+            f"{reached:.0%}",
+        )
     table.add_row("memory new to the process", f"{rates['fresh'] / 1e9:,.1f} GB/s", "", "")
     table.add_row("tiny operation", f"{rates['operation_seconds'] * 1e6:.1f} µs", "", "")
     out.print(table)
-    titles = ("steps", "layers", "width", "context", "batch", "vocabulary", "measured", "predicted", "off by")
+    titles = (
+        "steps",
+        "layers",
+        "width",
+        "context",
+        "batch",
+        "vocabulary",
+        "measured",
+        "predicted",
+        "off by",
+    )
     table = _table(Table, "real train steps, and what a plan now predicts for them", titles)
     for seen in calibration.observations:
         w, mid = seen.work, workload_time(seen.work, device, calibration).seconds.mid
         batch = f"{w.batch_size} × {w.accumulation:.0f}"
-        table.add_row(mode(w), str(w.n_layer), str(w.n_embd), str(w.block_size), batch, f"{w.vocab_size:,}",
-                      show_duration(seen.seconds), show_duration(mid), f"{mid / seen.seconds - 1:+.1%}")  # fmt: skip
+        table.add_row(
+            mode(w),
+            str(w.n_layer),
+            str(w.n_embd),
+            str(w.block_size),
+            batch,
+            f"{w.vocab_size:,}",
+            show_duration(seen.seconds),
+            show_duration(mid),
+            f"{mid / seen.seconds - 1:+.1%}",
+        )
     out.print(table)
     ranges = ", ".join(f"{kind} ±{half:.0%}" for kind, half in calibration.spread.items())
     out.print(f"range of a plan  {ranges}")

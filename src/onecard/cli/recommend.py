@@ -10,35 +10,86 @@ EXAMPLE = """onecard recommend --gpu "RTX 4070" --hours 20 --out run.toml
   onecard recommend --fit gpt2 --gpu "RTX 3060 12GB"
   onecard recommend --review fineweb-81M-24gb --gpu 4090"""
 CHOSEN_KEYS = (
-    "n_layer", "n_head", "n_embd", "batch_size", "gradient_accumulation_steps", "max_iters", "learning_rate", "min_lr",
-    "warmup_iters", "lr_decay_iters", "chunked_loss", "recompute", "eval_interval", "eval_iters", "dataset", "recipe",
-)  # fmt: skip
+    "n_layer",
+    "n_head",
+    "n_embd",
+    "batch_size",
+    "gradient_accumulation_steps",
+    "max_iters",
+    "learning_rate",
+    "min_lr",
+    "warmup_iters",
+    "lr_decay_iters",
+    "chunked_loss",
+    "recompute",
+    "eval_interval",
+    "eval_iters",
+    "dataset",
+    "recipe",
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from onecard.cli.options import add_report
 
-    parser.add_argument("--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here')
+    parser.add_argument(
+        "--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here'
+    )
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--hours", type=_number, metavar="H", help="the time there is (default 24)")
     budget.add_argument("--days", type=_number, metavar="D", help="the same in days")
     budget.add_argument(
-        "--tokens", metavar="N", help="the best model for so many tokens, such as 10B, however long it takes"
+        "--tokens",
+        metavar="N",
+        help="the best model for so many tokens, such as 10B, however long it takes",
     )
-    budget.add_argument("--until-loss", type=_number, metavar="L", help="the quickest run that should reach this loss")
+    budget.add_argument(
+        "--until-loss",
+        type=_number,
+        metavar="L",
+        help="the quickest run that should reach this loss",
+    )
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--fit", metavar="CONFIG", help="keep this model and total batch; find the fastest way that fits")
-    mode.add_argument("--review", metavar="CONFIG", help="what a config really is, and what is better for its hours")
-    mode.add_argument("--rent", action="store_true", help="also the same run on rented cards, with hours and money")
-    parser.add_argument("--data", metavar="NAME|TOKENS", help="a data set, a prepared folder, or tokens such as 3.7B")
-    parser.add_argument("--recipe", choices=("gpt2", "modern"), help="the kind of model (default gpt2)")
-    parser.add_argument("--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US")
+    mode.add_argument(
+        "--fit",
+        metavar="CONFIG",
+        help="keep this model and total batch; find the fastest way that fits",
+    )
+    mode.add_argument(
+        "--review",
+        metavar="CONFIG",
+        help="what a config really is, and what is better for its hours",
+    )
+    mode.add_argument(
+        "--rent",
+        action="store_true",
+        help="also the same run on rented cards, with hours and money",
+    )
     parser.add_argument(
-        "--out", metavar="FILE", help="write the config, ready for `onecard train`: .toml or nanoGPT's .py"
+        "--data",
+        metavar="NAME|TOKENS",
+        help="a data set, a prepared folder, or tokens such as 3.7B",
+    )
+    parser.add_argument(
+        "--recipe", choices=("gpt2", "modern"), help="the kind of model (default gpt2)"
+    )
+    parser.add_argument(
+        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write the config, ready for `onecard train`: .toml or nanoGPT's .py",
     )
     parser.add_argument("--force", action="store_true", help="let --out replace a file")
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
-                        help="fix a config key that is not the choice's own, such as block_size=512")  # fmt: skip
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="fix a config key that is not the choice's own, such as block_size=512",
+    )
     add_report(parser)
 
 
@@ -91,7 +142,9 @@ def _changes(args: argparse.Namespace) -> dict[str, object]:
     changes = parse_overrides(args.overrides)
     for key in changes:
         if key in CHOSEN_KEYS:
-            raise UserError(f"{key} is for recommend to choose", hint="--fit CONFIG keeps a model of your own")
+            raise UserError(
+                f"{key} is for recommend to choose", hint="--fit CONFIG keeps a model of your own"
+            )
     return changes
 
 
@@ -99,8 +152,15 @@ def _recommend(args: argparse.Namespace) -> int:
     from onecard.advise.recommend import recommend
     from onecard.cli.options import show_report
 
-    answer = recommend(args.gpu, _budget(args), data=args.data, recipe=args.recipe or "gpt2", changes=_changes(args),
-                       price=args.price, rent=args.rent)  # fmt: skip
+    answer = recommend(
+        args.gpu,
+        _budget(args),
+        data=args.data,
+        recipe=args.recipe or "gpt2",
+        changes=_changes(args),
+        price=args.price,
+        rent=args.rent,
+    )
     _save(args, answer)
 
     def document():  # type: ignore[no-untyped-def]
@@ -133,7 +193,9 @@ def _review(args: argparse.Namespace) -> int:
     from onecard.advise.review import review
     from onecard.cli.options import show_report
 
-    answer = review(args.review, args.gpu, data=args.data, overrides=args.overrides, price=args.price)
+    answer = review(
+        args.review, args.gpu, data=args.data, overrides=args.overrides, price=args.price
+    )
     if answer.better is not None:
         _save(args, answer.better)
 
@@ -150,7 +212,9 @@ def _table(args: argparse.Namespace) -> int:
     from onecard.advise.table import memory_table
     from onecard.cli.options import show_report
 
-    answer = memory_table(_budget(args), data=args.data, recipe=args.recipe or "gpt2", changes=_changes(args))
+    answer = memory_table(
+        _budget(args), data=args.data, recipe=args.recipe or "gpt2", changes=_changes(args)
+    )
 
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.memory_table_view import memory_table_document

@@ -17,12 +17,27 @@ def add_sources(parser: argparse.ArgumentParser, name: str, count: str, words: s
     from onecard.cli.options import add_report
 
     parser.add_argument(name, nargs=count, metavar="RUN", help=words)
-    parser.add_argument("--gpu", metavar="NAME", help="the card the runs were on, where their logs do not say")
-    parser.add_argument("--config", action="append", default=[], metavar="FILE",
-                        help="the config of a foreign log; once for all runs, or once a run in their order")  # fmt: skip
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
-                        help="a config key of all runs; nanoGPT's --KEY=VALUE works too")  # fmt: skip
-    parser.add_argument("--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US")
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="the card the runs were on, where their logs do not say"
+    )
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the config of a foreign log; once for all runs, or once a run in their order",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="a config key of all runs; nanoGPT's --KEY=VALUE works too",
+    )
+    parser.add_argument(
+        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
+    )
     add_report(parser)
 
 
@@ -31,12 +46,15 @@ def read_sources(args: argparse.Namespace, sources: list[str]) -> "list[RunFigur
     from onecard.config import parse_overrides
     from onecard.errors import UserError
     from onecard.facts.prices import parse_price
-    from onecard.plan import resolve_device
+    from onecard.planner import resolve_device
     from onecard.runs.figures import figures
     from onecard.runs.read import read_runs
 
     if len(args.config) not in (0, 1, len(sources)):
-        raise UserError(f"{len(args.config)} configs for {len(sources)} runs", hint="give --config once, or once a run")
+        raise UserError(
+            f"{len(args.config)} configs for {len(sources)} runs",
+            hint="give --config once, or once a run",
+        )
     if sources.count("-") > 1:
         raise UserError("standard input can be one run only", hint="write the other one to a file")
     flags = parse_overrides(args.overrides)
@@ -73,10 +91,22 @@ class _bar:
             print(f"onecard: reading {self.name} ({self.size / 1e6:.0f} MB)", file=sys.stderr)
             return None
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        bar = Progress(TextColumn(f"reading {self.name}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-                       console=Console(stderr=True), transient=True)  # fmt: skip
+        bar = Progress(
+            TextColumn(f"reading {self.name}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
         task = bar.add_task("", total=self.size)
         bar.start()
         self._progress = bar

@@ -8,9 +8,15 @@ EXAMPLE = "onecard runs"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="*", default=["."], metavar="DIR", help="where to look (default: here)")
-    parser.add_argument("--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US")
-    parser.add_argument("--json", action="store_true", help="machine-readable, base units (docs/formats.md)")
+    parser.add_argument(
+        "folders", nargs="*", default=["."], metavar="DIR", help="where to look (default: here)"
+    )
+    parser.add_argument(
+        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="machine-readable, base units (docs/formats.md)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
 
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("run", "state", "step", "loss", "hours", "cost"):
-        table.add_column(head, justify="left" if head in ("run", "state") else "right", overflow="fold")
+        table.add_column(
+            head, justify="left" if head in ("run", "state") else "right", overflow="fold"
+        )
     for row in rows:
         table.add_row(*_cells(row))
     console().print(table)

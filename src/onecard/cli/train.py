@@ -10,9 +10,11 @@ from onecard.errors import OnecardError, UserError
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
-    from onecard.plan import RunPlan
+    from onecard.planner import RunPlan
 
-HELP = "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
+HELP = (
+    "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
+)
 EXAMPLE = "onecard train train_shakespeare_char --max_iters=200 --device=cpu --compile=False"
 
 
@@ -20,11 +22,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     from onecard.cli.options import add_config
 
     add_config(parser)
-    parser.add_argument("--resume", action="store_true", help="go on with the run in out_dir from its last checkpoint")
-    parser.add_argument("--extend", action="store_true", help="go on with a finished run to a larger max_iters")
-    parser.add_argument("--profile", action="store_true",
-                        help="no run: a few steps, where their time goes, and a trace in out_dir/profile")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="no progress; only what must be heard, on stderr")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in out_dir from its last checkpoint",
+    )
+    parser.add_argument(
+        "--extend", action="store_true", help="go on with a finished run to a larger max_iters"
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="no run: a few steps, where their time goes, and a trace in out_dir/profile",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="no progress; only what must be heard, on stderr"
+    )
     parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
 
 
@@ -42,7 +55,7 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     config = chosen_config(args)
     if args.profile:
         return _profile(config, as_json=args.json, speaks=speaks)
-    from onecard.plan import plan
+    from onecard.planner import plan
 
     try:
         planned = plan(config)
@@ -53,10 +66,10 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     if planned is not None and speaks and not args.json and not args.quiet:
         print("\n".join(summary(planned)))
 
-    from onecard.train.faults import Faults
-    from onecard.train.loop import train
-    from onecard.train.machine import choose_device, watt_meter
-    from onecard.train.view import View
+    from onecard.model.machine import choose_device, watt_meter
+    from onecard.train.io.view import View
+    from onecard.train.run.faults import Faults
+    from onecard.train.run.loop import train
 
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""))
     resume = args.resume or args.extend
@@ -64,11 +77,15 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
         train(config, resume=resume, faults=faults)
         return 0
     meter = watt_meter(choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0))))
-    with View(config, planned, config.max_iters, quiet=args.quiet or args.json, watts=meter) as view:
+    with View(
+        config, planned, config.max_iters, quiet=args.quiet or args.json, watts=meter
+    ) as view:
         outcome = train(config, resume=resume, view=view, plan=planned, faults=faults)
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
-            view.message(f"this run was finished at step {outcome.step:,}; "
-                         f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` goes on")  # fmt: skip
+            view.message(
+                f"this run was finished at step {outcome.step:,}; "
+                f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` goes on"
+            )
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
     return _ended(outcome, args)
@@ -100,8 +117,13 @@ def _ended(outcome: Any, args: argparse.Namespace) -> int:
     import signal
 
     if args.json:
-        answer = {"state": outcome.state, "step": outcome.step, "loss": outcome.loss, "val_loss": outcome.val_loss,
-                  "folder": str(outcome.folder)}  # fmt: skip
+        answer = {
+            "state": outcome.state,
+            "step": outcome.step,
+            "loss": outcome.loss,
+            "val_loss": outcome.val_loss,
+            "folder": str(outcome.folder),
+        }
         print(json.dumps(answer))
     elif outcome.state == "stopped":
         print(
@@ -109,7 +131,9 @@ def _ended(outcome: Any, args: argparse.Namespace) -> int:
         )
     else:
         found = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"
-        print(f"finished at step {outcome.step:,}{found}; `onecard sample {outcome.folder}` lets it speak")
+        print(
+            f"finished at step {outcome.step:,}{found}; `onecard sample {outcome.folder}` lets it speak"
+        )
     return 130 if outcome.stopped_by == signal.SIGINT else 0
 
 
@@ -130,8 +154,10 @@ def chosen_config(args: argparse.Namespace) -> "RunConfig":
     config = load(args.config or saved, args.overrides)
     if args.extend:
         if config.max_iters <= before.max_iters:
-            raise UserError(f"the run in {out_dir} already goes to max_iters = {before.max_iters}",
-                            hint=f"--extend needs a larger one, such as --max_iters={2 * before.max_iters}")  # fmt: skip
+            raise UserError(
+                f"the run in {out_dir} already goes to max_iters = {before.max_iters}",
+                hint=f"--extend needs a larger one, such as --max_iters={2 * before.max_iters}",
+            )
         if "lr_decay_iters" not in given and before.lr_decay_iters == before.max_iters:
             config = config.replace(lr_decay_iters=config.max_iters)
     return config
@@ -151,5 +177,7 @@ def summary(plan: "RunPlan") -> list[str]:
         f"memory    {show_bytes(memory.allocated_bytes.mid)} of {show_bytes(memory.card_bytes)}: fits {memory.fits}",
     ]
     if plan.loss is not None:
-        lines.append(f"loss      {plan.loss.expected.low:.2f} to {plan.loss.expected.high:.2f} expected at the end")
+        lines.append(
+            f"loss      {plan.loss.expected.low:.2f} to {plan.loss.expected.high:.2f} expected at the end"
+        )
     return [*lines, *(f"note      {warning}" for warning in plan.warnings[:4])]

@@ -10,7 +10,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     from onecard.cli.options import add_config
 
     add_config(parser)
-    parser.add_argument("--steps", type=int, default=6, metavar="N", help="steps of each run (default 6)")
+    parser.add_argument(
+        "--steps", type=int, default=6, metavar="N", help="steps of each run (default 6)"
+    )
     parser.add_argument("--json", action="store_true", help="the comparison as JSON")
 
 
@@ -22,20 +24,29 @@ def run(args: argparse.Namespace) -> int:
     from onecard.errors import UserError
 
     if args.steps < 2:
-        raise UserError(f"--steps must be at least 2, not {args.steps}", hint="one before the stop and one after")
+        raise UserError(
+            f"--steps must be at least 2, not {args.steps}",
+            hint="one before the stop and one after",
+        )
     config = load(args.config, args.overrides)
+    from onecard.train.io.view import View
     from onecard.train.verify import verify_resume
-    from onecard.train.view import View
 
     with View(config, None, args.steps, quiet=args.json) as view:
         found = verify_resume(config, args.steps, view)
     if args.json:
         print(json.dumps(dataclasses.asdict(found)))
     elif found.exact:
-        print(f"exact: {found.steps} losses and all weights are the same to the last bit after a stop at step "
-              f"{found.stopped_at}")  # fmt: skip
+        print(
+            f"exact: {found.steps} losses and all weights are the same to the last bit after a stop at step "
+            f"{found.stopped_at}"
+        )
     else:
-        print(f"not bit for bit: losses differ by up to {found.largest_loss_difference:.2g}, weights by up to "
-              f"{found.largest_weight_difference:.2g}")  # fmt: skip
-        print("  on a GPU the order of additions inside some kernels is free; compare with two whole runs")
+        print(
+            f"not bit for bit: losses differ by up to {found.largest_loss_difference:.2g}, weights by up to "
+            f"{found.largest_weight_difference:.2g}"
+        )
+        print(
+            "  on a GPU the order of additions inside some kernels is free; compare with two whole runs"
+        )
     return 0 if found.exact else 1

@@ -13,9 +13,14 @@ from typing import Any
 from onecard.errors import UserError
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
 _UNARY: dict[type, Callable[[Any], Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
@@ -40,18 +45,28 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", None) or "too deep"
         why = "a number that is too long" if "digits" in why else why
-        raise UserError(f"{name}, line {line}: not readable as Python ({why})",
-                        hint="a config holds lines like n_layer = 12") from None  # fmt: skip
+        raise UserError(
+            f"{name}, line {line}: not readable as Python ({why})",
+            hint="a config holds lines like n_layer = 12",
+        ) from None
     names: dict[str, Any] = {}
     for statement in tree.body:
         try:
             _take(statement, names)
         except _NotLiteralError as error:
-            raise UserError(f"{name}, line {error.line}: {error.why}",
-                            hint="a config holds only values and arithmetic; it is read, never run") from None  # fmt: skip
+            raise UserError(
+                f"{name}, line {error.line}: {error.why}",
+                hint="a config holds only values and arithmetic; it is read, never run",
+            ) from None
         except RecursionError:
-            raise UserError(f"{name}, line {statement.lineno}: nested too deep", hint="write the value out") from None
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+            raise UserError(
+                f"{name}, line {statement.lineno}: nested too deep", hint="write the value out"
+            ) from None
+    used = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
     return {key: value for key, value in names.items() if key in keys or key not in used}
 
 
@@ -78,13 +93,19 @@ def _take(statement: ast.stmt, names: dict[str, Any]) -> None:
         case ast.Expr(value=ast.Call()):
             raise _NotLiteralError(statement, "a config cannot call a function")
         case _:
-            raise _NotLiteralError(statement, f"a config cannot hold this ({type(statement).__name__})")
+            raise _NotLiteralError(
+                statement, f"a config cannot hold this ({type(statement).__name__})"
+            )
 
 
 def _value(node: ast.expr, names: dict[str, Any]) -> Any:
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
-            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > _LARGEST:
+            if (
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and abs(value) > _LARGEST
+            ):
                 raise _NotLiteralError(node, "a number beyond 10^18")
             return value
         case ast.Name(id=name):
@@ -111,7 +132,11 @@ def _combine(node: ast.AST, op: ast.operator, left: Any, right: Any) -> Any:
         if len(left) + len(right) > 10_000:
             raise _NotLiteralError(node, "text that is too long")
         return left + right
-    if not isinstance(left, int | float) or not isinstance(right, int | float) or type(op) not in _BINARY:
+    if (
+        not isinstance(left, int | float)
+        or not isinstance(right, int | float)
+        or type(op) not in _BINARY
+    ):
         raise _NotLiteralError(node, "arithmetic on something that is not a number")
     if isinstance(op, ast.Pow) and (abs(right) > 64 or abs(left) > 1e6):
         raise _NotLiteralError(node, "a power beyond what a config needs")

@@ -14,7 +14,9 @@ from onecard.config.literal import read_python
 _FOLDER = Path(__file__).parent / "preset_files"
 
 PRESETS: tuple[str, ...] = tuple(
-    sorted(entry.name.removesuffix(".py") for entry in _FOLDER.iterdir() if entry.name.endswith(".py"))
+    sorted(
+        entry.name.removesuffix(".py") for entry in _FOLDER.iterdir() if entry.name.endswith(".py")
+    )
 )
 
 
@@ -33,7 +35,13 @@ def _source(name: str) -> str:
 
 
 def _released(n_layer: int, n_head: int, n_embd: int) -> dict[str, Any]:
-    return {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd, "vocab_size": 50257, "bias": True}
+    return {
+        "n_layer": n_layer,
+        "n_head": n_head,
+        "n_embd": n_embd,
+        "vocab_size": 50257,
+        "bias": True,
+    }
 
 
 # The shapes that `init_from = "gpt2*"` brings along, as in nanoGPT.

@@ -24,7 +24,9 @@ def load(source: str | Path | None, overrides: Iterable[str] = ()) -> RunConfig:
     where = ""
     if source is not None:
         if not str(source).strip():
-            raise UserError("the config's name is empty", hint="name a preset such as gpt2, or a file")
+            raise UserError(
+                "the config's name is empty", hint="name a preset such as gpt2, or a file"
+            )
         path = Path(source)
         if str(source) in PRESETS and not path.is_file():
             values = preset(str(source))
@@ -62,12 +64,23 @@ def read_file(path: Path) -> dict[str, Any]:
     if path.suffix.lower() == ".toml":
         try:
             values = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
-            why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "a value in it is too long or too deep"
-            raise UserError(f"{path.name} is not TOML: {why}", hint="lines look like n_layer = 12") from None
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # a number of 5,000 digits is a plain ValueError
+            why = (
+                str(error)
+                if isinstance(error, tomllib.TOMLDecodeError)
+                else "a value in it is too long or too deep"
+            )
+            raise UserError(
+                f"{path.name} is not TOML: {why}", hint="lines look like n_layer = 12"
+            ) from None
         table = next((key for key, value in values.items() if isinstance(value, dict | list)), None)
         if table is not None:
-            raise UserError(f"{path.name}: {table!r} is a table or a list", hint="a config is flat: key = value")
+            raise UserError(
+                f"{path.name}: {table!r} is a table or a list", hint="a config is flat: key = value"
+            )
         return values
     return read_python(text, path.name, KEYS)
 
@@ -76,10 +89,15 @@ def _text(path: Path) -> str:
     try:
         if path.is_dir():
             raise UserError(f"{path} is a folder", hint="name a config file inside it, or a preset")
-        if path.exists() and not path.is_file():  # a pipe without a writer or /dev/zero would never end
+        if (
+            path.exists() and not path.is_file()
+        ):  # a pipe without a writer or /dev/zero would never end
             raise UserError(f"{path} is not a file", hint="save the config as a file and name that")
         if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(f"{path.name} is too large for a config", hint="a config is a page of key = value lines")
+            raise UserError(
+                f"{path.name} is too large for a config",
+                hint="a config is a page of key = value lines",
+            )
         content = path.read_bytes()
     except FileNotFoundError:
         hint = (
@@ -93,11 +111,16 @@ def _text(path: Path) -> str:
             hint="check the path and its rights",
         ) from None
     if b"\0" in content:
-        raise UserError(f"{path.name} is a binary file, not a config", hint="a config is text: key = value lines")
+        raise UserError(
+            f"{path.name} is a binary file, not a config",
+            hint="a config is text: key = value lines",
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path.name} is not UTF-8 (byte {error.start})", hint="save it as UTF-8") from None
+        raise UserError(
+            f"{path.name} is not UTF-8 (byte {error.start})", hint="save it as UTF-8"
+        ) from None
 
 
 def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
@@ -111,10 +134,14 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
                 f"{word!r} is not an option here",
                 hint=f"a config key is set as --{key or 'key'}=value"
                 if key in KEYS
-                else (word.startswith("--") and nearest(key, KEYS)) or "write overrides as --key=value",
+                else (word.startswith("--") and nearest(key, KEYS))
+                or "write overrides as --key=value",
             )
         if key not in KEYS:
-            raise UserError(f"unknown config key {key!r}", hint=nearest(key, KEYS) or "docs/cli.md lists the keys")
+            raise UserError(
+                f"unknown config key {key!r}",
+                hint=nearest(key, KEYS) or "docs/cli.md lists the keys",
+            )
         values[key] = _literal(text)
     return values
 

@@ -10,7 +10,7 @@ A key written beside it in the same file, or on the command line, still wins.
 
 from typing import Any
 
-# Measured in docs/LOG.md; the same numbers serve at every width and depth tried (train/muon.py scales the groups).
+# Measured in docs/LOG.md; the same numbers serve at every width and depth tried (train/optim/muon.py scales the groups).
 _MODERN: dict[str, Any] = {
     "optimizer": "muon",
     "schedule": "linear",

@@ -13,7 +13,9 @@ from onecard.errors import UserError, nearest
 
 Value = bool | int | float | str | None
 
-GPT2_PADDED_VOCAB = 50304  # 50257 padded up to a multiple of 64: nanoGPT's choice, for the tensor cores
+GPT2_PADDED_VOCAB = (
+    50304  # 50257 padded up to a multiple of 64: nanoGPT's choice, for the tensor cores
+)
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,10 @@ class RunConfig:
         """Build from a mapping; an unknown key is a mistake, answered with the nearest names."""
         for key in values:
             if key not in KEYS:
-                raise UserError(f"unknown config key {key!r}{where}",
-                                hint=nearest(key, KEYS) or "docs/cli.md lists the keys")  # fmt: skip
+                raise UserError(
+                    f"unknown config key {key!r}{where}",
+                    hint=nearest(key, KEYS) or "docs/cli.md lists the keys",
+                )
         return cls(**values)
 
     def replace(self, **changes: Any) -> "RunConfig":
@@ -118,12 +122,24 @@ class RunConfig:
 
     def changed(self) -> dict[str, Value]:
         """The keys that differ from the defaults, in the order they are declared."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        }
 
     @property
     def shape(self) -> ModelShape:
-        return ModelShape(self.n_layer, self.n_head, self.n_embd, self.vocab_size or GPT2_PADDED_VOCAB,
-                          self.block_size, self.bias, self.tied, self.recipe == "modern")  # fmt: skip
+        return ModelShape(
+            self.n_layer,
+            self.n_head,
+            self.n_embd,
+            self.vocab_size or GPT2_PADDED_VOCAB,
+            self.block_size,
+            self.bias,
+            self.tied,
+            self.recipe == "modern",
+        )
 
     @property
     def tokens_per_micro_batch(self) -> int:
@@ -153,8 +169,10 @@ def _typed(key: str, value: Any) -> Value:
         if value is None and "none" in options:  # --recompute=none, which reads as Python's None
             value = "none"
         if value not in options or isinstance(value, bool):
-            raise UserError(f"{key} must be {' or '.join(map(str, options))}, not {value!r}",
-                            hint=_meant(key, str(value), options))  # fmt: skip
+            raise UserError(
+                f"{key} must be {' or '.join(map(str, options))}, not {value!r}",
+                hint=_meant(key, str(value), options),
+            )
         return str(value)
     hint = _HINTS[key]
     allowed = get_args(hint) or (hint,)
@@ -183,9 +201,14 @@ def _typed(key: str, value: Any) -> Value:
 
 # What people call the dtypes elsewhere; too far from their names in letters for `nearest`.
 _SHORT_DTYPES = {
-    "fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16",
-    "fp32": "float32", "f32": "float32", "single": "float32",
-}  # fmt: skip
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "f32": "float32",
+    "single": "float32",
+}
 
 
 def _meant(key: str, value: str, options: tuple[str, ...]) -> str:
@@ -200,18 +223,29 @@ def _wrong_type(key: str, value: Any, allowed: tuple[Any, ...]) -> UserError:
     wanted = next(names[t] for t in (bool, int, float, str) if t in allowed)
     shown = repr(value)
     shown = shown if len(shown) <= 40 else shown[:37] + "..."
-    return UserError(f"{key} must be {wanted}, not {shown}",
-                     hint=f"its default is {getattr(RunConfig, key)!r}")  # fmt: skip
+    return UserError(
+        f"{key} must be {wanted}, not {shown}", hint=f"its default is {getattr(RunConfig, key)!r}"
+    )
 
 
 # Largest sizes anyone means; beyond them it is a slip of the keyboard, and the arithmetic stays finite.
 _SIZE_LIMITS = {
-    "n_layer": 1_000, "n_head": 1_000, "n_embd": 200_000, "block_size": 10_000_000, "batch_size": 1_000_000,
-    "gradient_accumulation_steps": 1_000_000, "max_iters": 1_000_000_000, "vocab_size": 10_000_000,
-    "eval_interval": 1_000_000_000, "eval_iters": 1_000_000_000, "log_interval": 1_000_000_000,
-    "keep_checkpoints": 1_000_000, "checkpoint_interval": 1_000_000_000, "sample_interval": 1_000_000_000,
+    "n_layer": 1_000,
+    "n_head": 1_000,
+    "n_embd": 200_000,
+    "block_size": 10_000_000,
+    "batch_size": 1_000_000,
+    "gradient_accumulation_steps": 1_000_000,
+    "max_iters": 1_000_000_000,
+    "vocab_size": 10_000_000,
+    "eval_interval": 1_000_000_000,
+    "eval_iters": 1_000_000_000,
+    "log_interval": 1_000_000_000,
+    "keep_checkpoints": 1_000_000,
+    "checkpoint_interval": 1_000_000_000,
+    "sample_interval": 1_000_000_000,
     "lr_decay_iters": 1_000_000_000,
-}  # fmt: skip
+}
 _FRACTIONS = ("dropout", "beta1", "beta2")
 
 
@@ -226,13 +260,20 @@ def _check(c: RunConfig) -> None:
                 hint=f"for example {key} = {getattr(RunConfig, key) or 1}",
             )
         if value > limit:
-            raise UserError(f"{key} = {value} is beyond anything that can be trained",
-                            hint=f"the largest accepted is {limit:,}")  # fmt: skip
+            raise UserError(
+                f"{key} = {value} is beyond anything that can be trained",
+                hint=f"the largest accepted is {limit:,}",
+            )
     if c.n_embd % c.n_head:
-        heads = min((h for h in range(1, c.n_embd + 1) if c.n_embd % h == 0), key=lambda h: abs(h - c.n_head))
+        heads = min(
+            (h for h in range(1, c.n_embd + 1) if c.n_embd % h == 0),
+            key=lambda h: abs(h - c.n_head),
+        )
         width = max(round(c.n_embd / c.n_head), 1) * c.n_head
-        raise UserError(f"n_embd = {c.n_embd} is not divisible by n_head = {c.n_head}",
-                        hint=f"n_head = {heads} would do, or n_embd = {width}")  # fmt: skip
+        raise UserError(
+            f"n_embd = {c.n_embd} is not divisible by n_head = {c.n_head}",
+            hint=f"n_head = {heads} would do, or n_embd = {width}",
+        )
     for key in _FRACTIONS:
         value = getattr(c, key)
         if not 0 <= value < 1:
@@ -242,29 +283,48 @@ def _check(c: RunConfig) -> None:
             )
     if not 0 < c.decay_fraction <= 1:
         raise UserError(
-            f"decay_fraction must be above 0 and at most 1, not {c.decay_fraction}", hint="its default is 0.2"
+            f"decay_fraction must be above 0 and at most 1, not {c.decay_fraction}",
+            hint="its default is 0.2",
         )
     if not 0 < c.learning_rate <= 100:
         raise UserError(
-            f"learning_rate must be above 0 and at most 100, not {c.learning_rate}", hint="for example 6e-4"
+            f"learning_rate must be above 0 and at most 100, not {c.learning_rate}",
+            hint="for example 6e-4",
         )
     if c.min_lr < 0 or c.min_lr > c.learning_rate:
-        raise UserError(f"min_lr = {c.min_lr} must lie between 0 and learning_rate = {c.learning_rate}",
-                        hint=f"a tenth of it is usual: min_lr = {c.learning_rate / 10:g}")  # fmt: skip
+        raise UserError(
+            f"min_lr = {c.min_lr} must lie between 0 and learning_rate = {c.learning_rate}",
+            hint=f"a tenth of it is usual: min_lr = {c.learning_rate / 10:g}",
+        )
     if not 0 <= c.weight_decay <= 100:
-        raise UserError(f"weight_decay must be from 0 to 100, not {c.weight_decay}", hint="its default is 0.1")
+        raise UserError(
+            f"weight_decay must be from 0 to 100, not {c.weight_decay}", hint="its default is 0.1"
+        )
     if not 0 <= c.grad_clip <= 1e6:
-        raise UserError(f"grad_clip must be 0 (off) or a positive norm, not {c.grad_clip}", hint="its default is 1.0")
+        raise UserError(
+            f"grad_clip must be 0 (off) or a positive norm, not {c.grad_clip}",
+            hint="its default is 1.0",
+        )
     if c.warmup_iters < 0:
-        raise UserError(f"warmup_iters must be 0 or more, not {c.warmup_iters}", hint="for example warmup_iters = 100")
+        raise UserError(
+            f"warmup_iters must be 0 or more, not {c.warmup_iters}",
+            hint="for example warmup_iters = 100",
+        )
     if c.decay_lr and c.warmup_iters > c.max_iters:
-        raise UserError(f"warmup_iters = {c.warmup_iters} is longer than the run of max_iters = {c.max_iters}",
-                        hint=f"a warm-up of {max(1, c.max_iters // 50)} steps would suit it")  # fmt: skip
+        raise UserError(
+            f"warmup_iters = {c.warmup_iters} is longer than the run of max_iters = {c.max_iters}",
+            hint=f"a warm-up of {max(1, c.max_iters // 50)} steps would suit it",
+        )
     if c.max_hours is not None and not 0 < c.max_hours <= 1e6:
-        raise UserError(f"max_hours must be above 0, not {c.max_hours}", hint="for example max_hours = 20")
+        raise UserError(
+            f"max_hours must be above 0, not {c.max_hours}", hint="for example max_hours = 20"
+        )
     if not -(2**63) <= c.seed < 2**63:
         raise UserError("seed must fit in 64 bits", hint="for example seed = 1337")
     for key in ("out_dir", "dataset", "init_from", "device"):
         value = getattr(c, key)
         if not value or "\0" in value or len(value) > 4096:
-            raise UserError(f"{key} must be a name or a path", hint=f"its default is {getattr(RunConfig, key)!r}")
+            raise UserError(
+                f"{key} must be a name or a path",
+                hint=f"its default is {getattr(RunConfig, key)!r}",
+            )

@@ -7,10 +7,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onecard.data.manifest import Layout, Manifest, Shard, Summary, read_manifest, resolve, scan, summary
-    from onecard.data.pipeline import prepare
-    from onecard.data.shards import Dataset, Split, open_dataset
-    from onecard.data.tokenizer import Tokenizer, gpt2, load_tokenizer
+    from onecard.data.preparation.pipeline import prepare
+    from onecard.data.read.manifest import (
+        Layout,
+        Manifest,
+        Shard,
+        Summary,
+        read_manifest,
+        resolve,
+        scan,
+        summary,
+    )
+    from onecard.data.read.shards import Dataset, Split, open_dataset
+    from onecard.data.tokenizers.kinds import Tokenizer, gpt2, load_tokenizer
 
 __all__ = [
     "Dataset",
@@ -31,10 +40,19 @@ __all__ = [
 ]
 
 _HOME = {
-    "manifest": ("Layout", "Manifest", "Shard", "Summary", "read_manifest", "resolve", "scan", "summary"),
-    "pipeline": ("prepare",),
-    "shards": ("Dataset", "Split", "open_dataset"),
-    "tokenizer": ("Tokenizer", "gpt2", "load_tokenizer"),
+    "read.manifest": (
+        "Layout",
+        "Manifest",
+        "Shard",
+        "Summary",
+        "read_manifest",
+        "resolve",
+        "scan",
+        "summary",
+    ),
+    "preparation.pipeline": ("prepare",),
+    "read.shards": ("Dataset", "Split", "open_dataset"),
+    "tokenizers.kinds": ("Tokenizer", "gpt2", "load_tokenizer"),
 }
 
 

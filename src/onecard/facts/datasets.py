@@ -41,7 +41,9 @@ def all_datasets() -> tuple[DatasetFacts, ...]:
     raw = fact_file("datasets.toml")
     entries: list[dict[str, Any]] = tomllib.loads(raw)["dataset"]
     return tuple(
-        DatasetFacts(**{**entry, "aliases": tuple(entry["aliases"]), "paths": tuple(entry.get("paths", ()))})
+        DatasetFacts(
+            **{**entry, "aliases": tuple(entry["aliases"]), "paths": tuple(entry.get("paths", ()))}
+        )
         for entry in entries
     )
 
@@ -60,7 +62,10 @@ def find_dataset(name: str) -> DatasetFacts:
     """Like `known_dataset`, but an unknown name is a user's mistake with the nearest names."""
     found = known_dataset(name)
     if found is None:
-        names = {key for entry in all_datasets() for key in (entry.name, *entry.aliases)} | {"fineweb", "fineweb-edu"}
+        names = {key for entry in all_datasets() for key in (entry.name, *entry.aliases)} | {
+            "fineweb",
+            "fineweb-edu",
+        }
         raise UserError(
             f"unknown data set {name!r}",
             hint=nearest(name, names) or "known: " + ", ".join(e.name for e in all_datasets()),
@@ -71,4 +76,6 @@ def find_dataset(name: str) -> DatasetFacts:
 def family(name: str) -> list[DatasetFacts]:
     """The samples of a family, smallest first: "fineweb-edu" has 10BT, 100BT and 350BT."""
     prefix = f"{name.strip().lower()}:"
-    return sorted((e for e in all_datasets() if e.name.lower().startswith(prefix)), key=lambda e: e.tokens)
+    return sorted(
+        (e for e in all_datasets() if e.name.lower().startswith(prefix)), key=lambda e: e.tokens
+    )

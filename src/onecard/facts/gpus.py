@@ -104,13 +104,18 @@ def find_gpu(name: str, memory_gib: float | None = None) -> Device:
     if found:
         names = [device.name for device in found]
         raise UserError(
-            f"{name!r} can mean {', '.join(names[:-1])} or {names[-1]}", hint=f'say which: --gpu "{names[0]}"'
+            f"{name!r} can mean {', '.join(names[:-1])} or {names[-1]}",
+            hint=f'say which: --gpu "{names[0]}"',
         )
     if others := _matches(_without_memory(name), None):
         has = " or ".join(f"{device.memory_bytes / GIB:g}" for device in others)
-        raise UserError(f"no {others[0].name} has that memory: {name!r}", hint=f"it is sold with {has} GB")
+        raise UserError(
+            f"no {others[0].name} has that memory: {name!r}", hint=f"it is sold with {has} GB"
+        )
     known = {key: device.name for device in all_gpus() for key, _ in _keys(device)}
-    close = dict.fromkeys(known[key] for key in difflib.get_close_matches(_key(name)[0], known, n=6))
+    close = dict.fromkeys(
+        known[key] for key in difflib.get_close_matches(_key(name)[0], known, n=6)
+    )
     hint = f"did you mean {' or '.join(list(close)[:3])}? " if close else ""
     raise UserError(f"unknown GPU {name!r}", hint=f"{hint}`onecard gpus` lists them all")
 
@@ -122,7 +127,10 @@ def search_gpus(words: list[str]) -> list[Device]:
         device
         for device in all_gpus()
         if all(
-            any(word in text.lower() for text in (device.name, device.vendor, device.architecture, *device.aliases))
+            any(
+                word in text.lower()
+                for text in (device.name, device.vendor, device.architecture, *device.aliases)
+            )
             or (
                 word.removesuffix("gb").isdigit()
                 and f"{device.memory_bytes / GIB:g}gb" == word.removesuffix("gb") + "gb"
@@ -171,9 +179,7 @@ def metal_bytes(memory_bytes: float) -> int:
     return round(memory_bytes * (0.75 if memory_bytes >= 36 * GIB else 2 / 3))
 
 
-_LEFT_OUT = (
-    r"nvidia|geforce|amd|radeon|intel|apple|tesla|instinct|graphics|gpu|generation|corporation|edition|\(r\)|\(tm\)"
-)
+_LEFT_OUT = r"nvidia|geforce|amd|radeon|intel|apple|tesla|instinct|graphics|gpu|generation|corporation|edition|\(r\)|\(tm\)"
 
 
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3}) ?gi?b?(?![a-z0-9])", re.IGNORECASE)
@@ -190,7 +196,11 @@ def _key(name: str) -> tuple[str, float | None]:
     memory = _MEMORY.search(bare)
     if memory:
         bare = bare.replace(memory[0], " ")
-    words = re.sub(r"[^a-z0-9]", "", re.sub(_LEFT_OUT, " ", bare)) or re.sub(r"[^a-z0-9]", "", bare) or bare.strip()
+    words = (
+        re.sub(r"[^a-z0-9]", "", re.sub(_LEFT_OUT, " ", bare))
+        or re.sub(r"[^a-z0-9]", "", bare)
+        or bare.strip()
+    )
     return re.sub(r"^(rtx|gtx|rx)(?=a?\d)", "", words), float(memory[1]) if memory else None
 
 
@@ -254,14 +264,22 @@ def card(entry: dict[str, object], path: Path) -> Device:
         shipped = {_key(row["name"]): row for row in table("gpus")}
         if _key(str(like)) not in shipped:
             raise UserError(
-                f"{path.name}: {name!r} is like an unknown card {like!r}", hint="`onecard gpus` lists them all"
+                f"{path.name}: {name!r} is like an unknown card {like!r}",
+                hint="`onecard gpus` lists them all",
             )
         device = _from_row(shipped[_key(str(like))])
     else:
-        missing = [key for key in ("memory_gib", "bandwidth_gbs", "fp32_tflops", "watts") if key not in own]
+        missing = [
+            key for key in ("memory_gib", "bandwidth_gbs", "fp32_tflops", "watts") if key not in own
+        ]
         if missing:
-            raise UserError(f"{path.name}: {name!r} lacks {', '.join(missing)}", hint='give them, or like = "RTX 4070"')
-        device = Device(name, "user", "user", "user", 0, 0, 0, None, None, None, 0, 0, 1, False, "C", "", "")
+            raise UserError(
+                f"{path.name}: {name!r} lacks {', '.join(missing)}",
+                hint='give them, or like = "RTX 4070"',
+            )
+        device = Device(
+            name, "user", "user", "user", 0, 0, 0, None, None, None, 0, 0, 1, False, "C", "", ""
+        )
     numbers = {key: float(value) for key, value in own.items() if isinstance(value, int | float)}
     changes: dict[str, object] = {
         "name": name,

@@ -62,7 +62,11 @@ def known_device(seen: Seen) -> Device:
 
 
 class _NvmlMemory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 def _nvml() -> list[Seen]:
@@ -86,14 +90,18 @@ def _nvml() -> list[Seen]:
         ):
             limited = nvml.nvmlDeviceGetPowerManagementLimit(handle, ctypes.byref(milliwatts)) == 0
             watts = milliwatts.value / 1000 if limited else None
-            cards.append(Seen(name.value.decode(errors="replace"), memory.total, memory.used, watts))
+            cards.append(
+                Seen(name.value.decode(errors="replace"), memory.total, memory.used, watts)
+            )
     nvml.nvmlShutdown()
     return cards
 
 
 def _nvidia_smi() -> list[Seen]:
     answer = _output(
-        "nvidia-smi", "--query-gpu=name,memory.total,memory.used,power.limit", "--format=csv,noheader,nounits"
+        "nvidia-smi",
+        "--query-gpu=name,memory.total,memory.used,power.limit",
+        "--format=csv,noheader,nounits",
     )
     cards = []
     for line in answer.splitlines():
@@ -105,7 +113,9 @@ def _nvidia_smi() -> list[Seen]:
 
 
 def _rocm_smi() -> list[Seen]:
-    answer = _output("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showmaxpower", "--json")
+    answer = _output(
+        "rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showmaxpower", "--json"
+    )
     try:
         told = json.loads(answer or "{}")
     except json.JSONDecodeError:
@@ -116,7 +126,10 @@ def _rocm_smi() -> list[Seen]:
             continue
         lower = {str(key).lower(): str(value) for key, value in fields.items()}
         name = lower.get("card series") or lower.get("card model") or ""
-        total, used = lower.get("vram total memory (b)", ""), lower.get("vram total used memory (b)", "")
+        total, used = (
+            lower.get("vram total memory (b)", ""),
+            lower.get("vram total used memory (b)", ""),
+        )
         power = lower.get("max graphics package power (w)", "")
         if name and total.isdigit():
             watts = float(power) if re.fullmatch(r"\d+(\.\d+)?", power) else None
@@ -157,7 +170,9 @@ def cpu() -> Device:
 
 def available_cores() -> int:
     """Cores this process may use: its affinity, and the container's quota if there is one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
@@ -186,7 +201,9 @@ def _flops_per_clock(info: str) -> int:
 
 def _gigahertz(info: str) -> float:
     found = [float(value) for value in re.findall(r"cpu MHz\s*:\s*([\d.]+)", info)]
-    return max(found) / 1000 if found else 3.0  # a common sustained clock where the system does not tell
+    return (
+        max(found) / 1000 if found else 3.0
+    )  # a common sustained clock where the system does not tell
 
 
 def _memory() -> tuple[int, int]:
@@ -205,9 +222,21 @@ def _memory() -> tuple[int, int]:
 def _windows_memory() -> tuple[int, int]:
     class Status(ctypes.Structure):
         _fields_ = (
-            ("length", ctypes.c_ulong), ("load", ctypes.c_ulong),
-            *((name, ctypes.c_ulonglong) for name in ("total", "free", "page", "page_free", "virtual", "virtual_free", "more")),
-        )  # fmt: skip
+            ("length", ctypes.c_ulong),
+            ("load", ctypes.c_ulong),
+            *(
+                (name, ctypes.c_ulonglong)
+                for name in (
+                    "total",
+                    "free",
+                    "page",
+                    "page_free",
+                    "virtual",
+                    "virtual_free",
+                    "more",
+                )
+            ),
+        )
 
     status = Status(length=ctypes.sizeof(Status))
     ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined]
@@ -219,7 +248,9 @@ def _output(*command: str) -> str:
     import subprocess  # not needed to plan for a named card
 
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, errors="replace")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=False, errors="replace"
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -19,7 +19,9 @@ class KnownModel:
     tokens_high: float
     source: str
     preset: str | None = None  # the released model of this preset's shape
-    losses: dict[str, float] = field(default_factory=dict)  # data set → nats per GPT-2 token on its validation text
+    losses: dict[str, float] = field(
+        default_factory=dict
+    )  # data set → nats per GPT-2 token on its validation text
 
     @property
     def tokens(self) -> float:

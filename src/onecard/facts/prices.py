@@ -24,7 +24,10 @@ def electricity(region: str) -> Price:
     rows = {row["region"]: row for row in table("electricity")}
     key = re.sub(r"[ -]", "_", region.strip().upper())
     if key not in rows:
-        hint = nearest(key, rows) or "give a number, as in --price 0.25, or a region such as US, ES, IN or WORLD"
+        hint = (
+            nearest(key, rows)
+            or "give a number, as in --price 0.25, or a region such as US, ES, IN or WORLD"
+        )
         raise UserError(f"no electricity price for {region!r}", hint=hint)
     row = rows[key]
     guess = "; a guess" if row["confidence"] == "C" else ""
@@ -35,7 +38,9 @@ def electricity(region: str) -> Price:
 def parse_price(text: str) -> Price:
     """--price: "0.25", "0.25 EUR", "€0.25", or a region's name."""
     symbols = {"€": "EUR", "$": "USD", "£": "GBP", "₹": "INR"}
-    found = re.fullmatch(r"([€$£₹]?)\s*(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?(?:\s*/\s*kWh)?", text.strip())
+    found = re.fullmatch(
+        r"([€$£₹]?)\s*(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?(?:\s*/\s*kWh)?", text.strip()
+    )
     if found is None:
         if re.search(r"\d", text):
             raise UserError(f"{text!r} is not a price", hint="write it like 0.25, 0.25EUR or ES")

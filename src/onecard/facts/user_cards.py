@@ -49,33 +49,54 @@ def read_user_cards(path: Path, must_exist: bool = False) -> list[dict[str, obje
     """The [[gpu]] tables of the file, checked key by key."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would never end
-            raise UserError(f"{path} is not a file", hint="`onecard gpus --help` shows what it holds")
+            raise UserError(
+                f"{path} is not a file", hint="`onecard gpus --help` shows what it holds"
+            )
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if must_exist:
-            raise UserError(f"no card file {path}", hint="`onecard gpus --help` shows what it holds") from None
+            raise UserError(
+                f"no card file {path}", hint="`onecard gpus --help` shows what it holds"
+            ) from None
         return []
-    except (OSError, ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # a number of 5,000 digits is a plain ValueError
         why = getattr(error, "strerror", None) or str(error).partition(";")[0]
-        raise UserError(f"cannot read {path}: {why}", hint="`onecard gpus --help` shows what it holds") from None
+        raise UserError(
+            f"cannot read {path}: {why}", hint="`onecard gpus --help` shows what it holds"
+        ) from None
     if not content and not must_exist:
         return []  # nothing in it, or only comments
     entries = content.get("gpu", [])
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise UserError(f"{path.name} has no [[gpu]] table", hint="`onecard gpus --help` shows what it holds")
+    if (
+        not isinstance(entries, list)
+        or not entries
+        or not all(isinstance(entry, dict) for entry in entries)
+    ):
+        raise UserError(
+            f"{path.name} has no [[gpu]] table", hint="`onecard gpus --help` shows what it holds"
+        )
     for entry in entries:
         for key, value in entry.items():
             if key not in _KEYS:
                 raise UserError(
-                    f"{path.name}: unknown key {key!r}", hint=nearest(key, _KEYS) or f"known: {', '.join(_KEYS)}"
+                    f"{path.name}: unknown key {key!r}",
+                    hint=nearest(key, _KEYS) or f"known: {', '.join(_KEYS)}",
                 )
             wanted = str if key in ("name", "like") else int | float
             if not isinstance(value, wanted) or isinstance(value, bool):
                 raise UserError(
-                    f"{path.name}: {key} = {value!r} is of the wrong kind", hint="names are text, the rest numbers"
+                    f"{path.name}: {key} = {value!r} is of the wrong kind",
+                    hint="names are text, the rest numbers",
                 )
             if not isinstance(value, str) and not 0 < value < 1e7:
-                raise UserError(f"{path.name}: {key} = {value} must be above 0", hint="in GiB, GB/s, TFLOPS and watts")
+                raise UserError(
+                    f"{path.name}: {key} = {value} must be above 0",
+                    hint="in GiB, GB/s, TFLOPS and watts",
+                )
         if not entry.get("name"):
             raise UserError(f"{path.name}: a [[gpu]] without a name", hint='add name = "…"')
     return entries

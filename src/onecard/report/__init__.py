@@ -14,8 +14,14 @@ from onecard.report.language import NAMES, Language, language
 __all__ = ["Language", "language", "show"]
 
 
-def show(document: Document, format: str = "terminal", lang: str | None = None, width: int | None = None,
-         color: bool | None = None, encoding: str | None = None) -> str:  # fmt: skip
+def show(
+    document: Document,
+    format: str = "terminal",
+    lang: str | None = None,
+    width: int | None = None,
+    color: bool | None = None,
+    encoding: str | None = None,
+) -> str:
     """The document as text, "terminal", "markdown" or "html". Width, colour and encoding are standard output's unless given."""
     speech = language(lang)
     if format == "markdown":
@@ -31,10 +37,14 @@ def show(document: Document, format: str = "terminal", lang: str | None = None, 
     encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
     if speech.code == "hi" and not encoding.lower().replace("-", "").startswith("utf"):
         if lang is not None:
-            raise UserError(f"this terminal's encoding ({encoding}) has no letters for {NAMES[speech.code]}",
-                            hint="set PYTHONIOENCODING=utf-8, or use --lang en")  # fmt: skip
+            raise UserError(
+                f"this terminal's encoding ({encoding}) has no letters for {NAMES[speech.code]}",
+                hint="set PYTHONIOENCODING=utf-8, or use --lang en",
+            )
         speech = language("en")  # nobody asked: words beat a page of question marks
-    return terminal(document, speech, width or _width(), wants_color() if color is None else color, encoding)
+    return terminal(
+        document, speech, width or _width(), wants_color() if color is None else color, encoding
+    )
 
 
 def wants_color() -> bool:

@@ -2,7 +2,7 @@
 
 from onecard.config import RunConfig
 from onecard.messages import T
-from onecard.plan.result import RunPlan
+from onecard.planner.result import RunPlan
 from onecard.report.document import Figure, Notes, Quantity, Section, Text, Value
 from onecard.report.plan_summary import headline
 
@@ -25,17 +25,37 @@ def saver_words(names: list[str]) -> Value:
 def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
     """The choice, as the config says it."""
     rows = [
-        Figure(T("Model"), T("{layers} layers, {heads} heads, {width} wide", layers=config.n_layer, heads=config.n_head,
-                             width=config.n_embd)),
-        Figure(T("Micro-batch × accumulation"), batch_words(config),
-               note=T("{tokens:int} tokens a step", tokens=config.tokens_per_step)),
-        Figure(T("Steps"), Quantity(config.max_iters, "int"),
-               note=T("{warmup:int} of warm-up, then {schedule}", warmup=config.warmup_iters, schedule=config.schedule)),
-        Figure(T("Learning rate"), Quantity(config.learning_rate, "g"),
-               note=T("falling to {rate:g}", rate=config.min_lr)),
+        Figure(
+            T("Model"),
+            T(
+                "{layers} layers, {heads} heads, {width} wide",
+                layers=config.n_layer,
+                heads=config.n_head,
+                width=config.n_embd,
+            ),
+        ),
+        Figure(
+            T("Micro-batch × accumulation"),
+            batch_words(config),
+            note=T("{tokens:int} tokens a step", tokens=config.tokens_per_step),
+        ),
+        Figure(
+            T("Steps"),
+            Quantity(config.max_iters, "int"),
+            note=T(
+                "{warmup:int} of warm-up, then {schedule}",
+                warmup=config.warmup_iters,
+                schedule=config.schedule,
+            ),
+        ),
+        Figure(
+            T("Learning rate"),
+            Quantity(config.learning_rate, "g"),
+            note=T("falling to {rate:g}", rate=config.min_lr),
+        ),
         Figure(T("Memory savers"), saver_words(savers) if savers else T("none needed")),
         Figure(T("Data"), config.dataset),
-    ]  # fmt: skip
+    ]
     return tuple(rows)
 
 
@@ -48,14 +68,32 @@ def model_headline(plan: RunPlan) -> tuple[Figure, ...]:
 def next_step(plan: RunPlan, written: str | None) -> Text:
     if written is None:
         return T("--out run.toml writes this config, ready for `onecard train run.toml`.")
-    return T("{file} is written; next: `onecard data {data} --tokens {tokens}`, then `onecard train {file}`.", file=written,
-             data=plan.config.dataset, tokens=f"{plan.tokens.total / 1e9:.2g}B")  # fmt: skip
+    return T(
+        "{file} is written; next: `onecard data {data} --tokens {tokens}`, then `onecard train {file}`.",
+        file=written,
+        data=plan.config.dataset,
+        tokens=f"{plan.tokens.total / 1e9:.2g}B",
+    )
 
 
 def how_found(formulas: dict[str, str], plan: RunPlan | None = None) -> Section:
     """For --explain: the rules of the choice, then the formulas of the figures it rests on."""
-    rests_on = ("params.total", "memory.allocated_bytes", "memory.process_bytes", "time.step_seconds", "loss.expected")
+    rests_on = (
+        "params.total",
+        "memory.allocated_bytes",
+        "memory.process_bytes",
+        "time.step_seconds",
+        "loss.expected",
+    )
     below = {key: plan.formulas[key] for key in rests_on if key in plan.formulas} if plan else {}
-    return Section(T("How this was found"), (Notes(tuple(
-        T("{name}: {formula}", name=name, formula=formula) for name, formula in {**formulas, **below}.items()
-    )),))  # fmt: skip
+    return Section(
+        T("How this was found"),
+        (
+            Notes(
+                tuple(
+                    T("{name}: {formula}", name=name, formula=formula)
+                    for name, formula in {**formulas, **below}.items()
+                )
+            ),
+        ),
+    )

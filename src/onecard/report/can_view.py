@@ -42,12 +42,16 @@ READINGS = {
 def can_document(answer: Answer, explain: bool = False) -> Document:
     sections = [_compute(answer), _memory(answer)]
     if answer.instead:
-        sections.append(Section(T("What to do instead"), (Notes(tuple(way.text for way in answer.instead)),)))
+        sections.append(
+            Section(T("What to do instead"), (Notes(tuple(way.text for way in answer.instead)),))
+        )
     if explain:
         sections.append(how_found(CAN))
     return Document(
         title=T("Can {card} train {model}?", card=_card(answer), model=answer.model),
-        subtitle=T("{params:int} parameters, in {time:duration}", params=answer.params, time=answer.seconds),
+        subtitle=T(
+            "{params:int} parameters, in {time:duration}", params=answer.params, time=answer.seconds
+        ),
         headline=_headline(answer),
         sections=tuple(sections),
         summary=(answer.verdict_text, *(way.text for way in answer.instead[:1])),
@@ -68,27 +72,45 @@ def _headline(answer: Answer) -> tuple[Figure, ...]:
     return (
         Figure(T("Verdict"), verdict, tone=tone),
         Figure(T("Compute"), Quantity(c.ratio, ".3g", "×"), note=T("what it needs")),
-        Figure(T("Memory, plain"), fits, note=T("{used:bytes} of {card:bytes}", used=m.plain_process_bytes, card=m.card_bytes),
-               tone=fits_tone),
+        Figure(
+            T("Memory, plain"),
+            fits,
+            note=T("{used:bytes} of {card:bytes}", used=m.plain_process_bytes, card=m.card_bytes),
+            tone=fits_tone,
+        ),
         Figure(T("Time"), Quantity(c.predicted_seconds, "duration"), note=T("as we predict")),
-    )  # fmt: skip
+    )
 
 
 def _compute(answer: Answer) -> Section:
     c = answer.compute
     delivered = Table(
-        (Column(T("Delivered in {time:duration} by", time=answer.seconds)), Column("TFLOPS", "right"), Column(T("of it"), "right"),
-         Column("FLOPs", "right")),
-        tuple((_delivery(d), Quantity(d.flops_per_second / 1e12, ",.1f"),
-               Quantity(d.utilization, "percent") if d.name != "predicted" else "–", Quantity(d.flops, "power"))
-              for d in c.deliveries),
+        (
+            Column(T("Delivered in {time:duration} by", time=answer.seconds)),
+            Column("TFLOPS", "right"),
+            Column(T("of it"), "right"),
+            Column("FLOPs", "right"),
+        ),
+        tuple(
+            (
+                _delivery(d),
+                Quantity(d.flops_per_second / 1e12, ",.1f"),
+                Quantity(d.utilization, "percent") if d.name != "predicted" else "–",
+                Quantity(d.flops, "power"),
+            )
+            for d in c.deliveries
+        ),
         marked=(0,),
-    )  # fmt: skip
+    )
     columns = (
-        Column(T("Needed")), Column(T("tokens"), "right"), Column("FLOPs", "right"),
+        Column(T("Needed")),
+        Column(T("tokens"), "right"),
+        Column("FLOPs", "right"),
         *(Column(_times(d), "right") for d in c.deliveries),
-    )  # fmt: skip
-    needed = Table(columns, tuple(row for n in c.readings for row in _needed(n, c.deliveries)), marked=(0,))
+    )
+    needed = Table(
+        columns, tuple(row for n in c.readings for row in _needed(n, c.deliveries)), marked=(0,)
+    )
     blocks: list[Block] = [delivered, needed]
     if answer.notes:
         blocks.append(Notes(tuple(answer.notes)))
@@ -96,14 +118,22 @@ def _compute(answer: Answer) -> Section:
 
 
 def _delivery(d: Delivery) -> Text:
-    return T("its {dtype} tensor peak", dtype=d.dtype) if d.name == "tensor_peak" else DELIVERIES[d.name]
+    return (
+        T("its {dtype} tensor peak", dtype=d.dtype)
+        if d.name == "tensor_peak"
+        else DELIVERIES[d.name]
+    )
 
 
 def _times(d: Delivery) -> Text:
     """The title of a column of ratios: how many times over each delivery does it."""
     if d.name == "predicted":
         return T("× as predicted")
-    return "× fp32" if d.name == "float32_peak" else "× " + d.dtype.replace("bfloat", "bf").replace("float", "fp")
+    return (
+        "× fp32"
+        if d.name == "float32_peak"
+        else "× " + d.dtype.replace("bfloat", "bf").replace("float", "fp")
+    )
 
 
 def _needed(n: Needed, deliveries: list[Delivery]) -> list[tuple[Value, ...]]:
@@ -120,38 +150,79 @@ def _needed(n: Needed, deliveries: list[Delivery]) -> list[tuple[Value, ...]]:
             )
         ]
     return [
-        (T("{name}, {end}", name=label, end=end), Quantity(tokens, "count"), Quantity(flops, "power"), *_ratios(n, deliveries, flops))
+        (
+            T("{name}, {end}", name=label, end=end),
+            Quantity(tokens, "count"),
+            Quantity(flops, "power"),
+            *_ratios(n, deliveries, flops),
+        )
         for end, tokens, flops in (
             (T("low guess"), r.tokens_low, r.needed_low),
             (T("high guess"), r.tokens_high, r.needed_high),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _ratios(n: Needed, deliveries: list[Delivery], flops: float) -> tuple[Value, ...]:
     ratios = (n.ratios[d.name] * n.reading.needed_flops / flops for d in deliveries)
-    return tuple(Quantity(ratio, ",.0f" if ratio >= 100 else ",.1f" if ratio >= 10 else ",.2f") for ratio in ratios)
+    return tuple(
+        Quantity(ratio, ",.0f" if ratio >= 100 else ",.1f" if ratio >= 10 else ",.2f")
+        for ratio in ratios
+    )
 
 
 def _memory(answer: Answer) -> Section:
     m = answer.memory
     rows: list[tuple[Value, ...]] = [
-        (T("plain"), Quantity(m.plain_bytes, "bytes"), Quantity(m.plain_process_bytes, "bytes"), FITS[m.plain_fits][0], "–"),
-    ]  # fmt: skip
+        (
+            T("plain"),
+            Quantity(m.plain_bytes, "bytes"),
+            Quantity(m.plain_process_bytes, "bytes"),
+            FITS[m.plain_fits][0],
+            "–",
+        ),
+    ]
     for row in m.with_savers:
-        rows.append((saver_words(row.savers), Quantity(row.allocated_bytes, "bytes"), Quantity(row.process_bytes, "bytes"),
-                     FITS[row.fits][0], Quantity(row.largest_batch, "int") if row.largest_batch else "–"))  # fmt: skip
+        rows.append(
+            (
+                saver_words(row.savers),
+                Quantity(row.allocated_bytes, "bytes"),
+                Quantity(row.process_bytes, "bytes"),
+                FITS[row.fits][0],
+                Quantity(row.largest_batch, "int") if row.largest_batch else "–",
+            )
+        )
     rows.append(
-        (T("CPU offload (estimate)"), "–", Quantity(m.offload.process_bytes, "bytes"), FITS[m.offload.fits][0], "–")
+        (
+            T("CPU offload (estimate)"),
+            "–",
+            Quantity(m.offload.process_bytes, "bytes"),
+            FITS[m.offload.fits][0],
+            "–",
+        )
     )
-    columns = (Column(T("At micro-batch 1, with")), Column(T("allocated"), "right"), Column(T("on the card"), "right"),
-               Column(T("verdict")), Column(T("micro-batch"), "right"))  # fmt: skip
-    said = T("The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.", card=answer.device.name,
-             room=m.card_bytes, desktop=m.desktop_bytes)  # fmt: skip
+    columns = (
+        Column(T("At micro-batch 1, with")),
+        Column(T("allocated"), "right"),
+        Column(T("on the card"), "right"),
+        Column(T("verdict")),
+        Column(T("micro-batch"), "right"),
+    )
+    said = T(
+        "The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.",
+        card=answer.device.name,
+        room=m.card_bytes,
+        desktop=m.desktop_bytes,
+    )
     notes = (
         said,
         T("The last column is the fastest micro-batch that fits."),
-        T("CPU offload would keep {bytes:bytes} in the computer's memory and add {extra:duration} to a step.",
-          bytes=m.offload.host_bytes, extra=m.offload.extra_step_seconds),
-    )  # fmt: skip
-    return Section(T("Memory: needed against there is"), (Table(columns, tuple(rows)), Notes(notes)))
+        T(
+            "CPU offload would keep {bytes:bytes} in the computer's memory and add {extra:duration} to a step.",
+            bytes=m.offload.host_bytes,
+            extra=m.offload.extra_step_seconds,
+        ),
+    )
+    return Section(
+        T("Memory: needed against there is"), (Table(columns, tuple(rows)), Notes(notes))
+    )

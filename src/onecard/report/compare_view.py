@@ -4,7 +4,7 @@ show(compare_document(compare([figures(a, card), figures(b, card)])), "terminal"
 """
 
 from onecard.messages import T
-from onecard.plan.formulas import FORMULAS
+from onecard.planner.formulas import FORMULAS
 from onecard.report.document import (
     Block,
     Column,
@@ -28,7 +28,9 @@ from onecard.units import HOUR
 _POINTS = 120  # of a plotted curve
 _NONE = "–"
 
-_AXIS: dict[str, tuple[T, T, str]] = {  # title of the table, label of the plot, how the amount is printed
+_AXIS: dict[
+    str, tuple[T, T, str]
+] = {  # title of the table, label of the plot, how the amount is printed
     "steps": (T("At equal steps"), T("steps"), "int"),
     "tokens": (T("At equal tokens"), T("tokens"), "count"),
     "hours": (T("At equal hours"), T("hours of training"), "hours"),
@@ -71,9 +73,11 @@ def compare_document(c: Comparison, explain: bool = False) -> Document:
         title=T("Runs compared"),
         subtitle=" · ".join(f.name for f in c.runs),
         sections=tuple(section for section in sections if section.blocks),
-        footer=T("≈: worked out from other figures, not logged. Times are of training alone: compilation and evaluations "
-                 "are left out."),
-    )  # fmt: skip
+        footer=T(
+            "≈: worked out from other figures, not logged. Times are of training alone: compilation and evaluations "
+            "are left out."
+        ),
+    )
 
 
 def explain_document(f: RunFigures, findings: list[Finding], explain: bool = False) -> Document:
@@ -87,13 +91,18 @@ def explain_document(f: RunFigures, findings: list[Finding], explain: bool = Fal
         title=T("The run explained"),
         subtitle=f.name,
         sections=tuple(section for section in sections if section.blocks),
-        footer=T("≈: worked out from other figures, not logged. Times are of training alone: compilation and evaluations "
-                 "are left out."),
-    )  # fmt: skip
+        footer=T(
+            "≈: worked out from other figures, not logged. Times are of training alone: compilation and evaluations "
+            "are left out."
+        ),
+    )
 
 
 def _formulas(wanted: bool) -> Section:
-    named = tuple(T("{name}: {formula}", name=name, formula=FORMULAS[key]) for key, name in _WORKED_OUT.items())
+    named = tuple(
+        T("{name}: {formula}", name=name, formula=FORMULAS[key])
+        for key, name in _WORKED_OUT.items()
+    )
     return Section(T("Compute"), (Notes(named),) if wanted else ())
 
 
@@ -112,7 +121,10 @@ def _side_by_side(runs: list[RunFigures]) -> Table:
     row(T("one step"), *(_figure(f, "step_seconds", "duration") for f in runs))
     row(T("predicted"), *(_quantity(f.predicted.get("step_seconds"), "duration") for f in runs))
     row(T("tokens/s"), *(_figure(f, "tokens_per_second", "int") for f in runs))
-    row(T("TFLOPS"), *(_figure(f, "tflops", ",.1f" if (f.tflops or 1) >= 1 else ".2g") for f in runs))
+    row(
+        T("TFLOPS"),
+        *(_figure(f, "tflops", ",.1f" if (f.tflops or 1) >= 1 else ".2g") for f in runs),
+    )
     row(T("MFU of this card"), *(_figure(f, "mfu_card", ".1%") for f in runs))
     row(T("MFU as printed"), *(_figure(f, "mfu_printed", ".1%") for f in runs))
     row(T("steps done"), *(_quantity(f.run.last_step, "int") for f in runs))
@@ -120,7 +132,10 @@ def _side_by_side(runs: list[RunFigures]) -> Table:
     row(
         T("hours of training"),
         *(
-            _quantity(f.seconds / HOUR if f.seconds else None, ",.2f" if (f.seconds or 0) > HOUR / 10 else ".2g")
+            _quantity(
+                f.seconds / HOUR if f.seconds else None,
+                ",.2f" if (f.seconds or 0) > HOUR / 10 else ".2g",
+            )
             for f in runs
         ),
     )
@@ -129,8 +144,14 @@ def _side_by_side(runs: list[RunFigures]) -> Table:
     row(T("bits per byte"), *(_figure(f, "final_bits_per_byte", ".4f") for f in runs))
     row(T("loss at the end, projected"), *(_quantity(f.projected_loss, ".2f") for f in runs))
     row(T("time left"), *(_quantity(f.seconds_left, "duration") for f in runs))
-    row(T("kWh so far"), *(_figure(f, "kwh", ",.2f" if (f.kwh or 1) >= 0.1 else ".2g") for f in runs))
-    row(T("cost so far"), *(Quantity((f.cost, f.currency), "money") if f.cost is not None else _NONE for f in runs))
+    row(
+        T("kWh so far"),
+        *(_figure(f, "kwh", ",.2f" if (f.kwh or 1) >= 0.1 else ".2g") for f in runs),
+    )
+    row(
+        T("cost so far"),
+        *(Quantity((f.cost, f.currency), "money") if f.cost is not None else _NONE for f in runs),
+    )
     row(T("lines not read"), *(_quantity(f.run.unreadable or None, "int") for f in runs))
     return Table((Column(""), *(Column(f.name, "right") for f in runs)), tuple(rows))
 
@@ -145,7 +166,11 @@ def _quantity(value: float | None, spec: str) -> Value:
 
 
 def _batch(f: RunFigures) -> Value:
-    if f.config is None or f.tokens_per_step is None or f.config.tokens_per_step != f.tokens_per_step:
+    if (
+        f.config is None
+        or f.tokens_per_step is None
+        or f.config.tokens_per_step != f.tokens_per_step
+    ):
         return _NONE
     return f"{f.config.batch_size} × {f.config.gradient_accumulation_steps}"
 
@@ -159,7 +184,13 @@ def _loss(f: RunFigures) -> Value:
 def _changed(c: Comparison) -> Block:
     if not c.differences:
         same = all(f.config is not None for f in c.runs)
-        return Notes((T("Nothing in the configs differs.") if same else T("The logs do not tell the configs."),))
+        return Notes(
+            (
+                T("Nothing in the configs differs.")
+                if same
+                else T("The logs do not tell the configs."),
+            )
+        )
     columns = (Column(T("key")), *(Column(f.name) for f in c.runs), Column(T("effect")))
     rows: list[tuple[Value, ...]] = [(d.key, *map(str, d.values), d.effect) for d in c.differences]
     return Table(columns, tuple(rows))
@@ -173,7 +204,9 @@ def _won(c: Comparison) -> Figures:
             return T("too close to call") if told and c.comparable is None else T("I can't tell")
         return T("it depends") if winner == DEPENDS else winner
 
-    return Figures(tuple(Figure(label, name(key)) for key, label in _WON.items() if key in c.winners))
+    return Figures(
+        tuple(Figure(label, name(key)) for key, label in _WON.items() if key in c.winners)
+    )
 
 
 def _equal(c: Comparison) -> list[Block]:
@@ -195,7 +228,8 @@ def _equal(c: Comparison) -> list[Block]:
 
 def _row(c: Comparison, row: EqualRow, spec: str) -> tuple[Value, ...]:
     losses: list[Value] = [
-        T("{loss:.4f} ± {error:.3f}", loss=e.value, error=e.error) if e is not None else _NONE for e in row.losses
+        T("{loss:.4f} ± {error:.3f}", loss=e.value, error=e.error) if e is not None else _NONE
+        for e in row.losses
     ]
     ahead: Value = c.runs[row.winner].name if row.winner is not None else T("too close to call")
     at = Quantity(row.at * HOUR, "duration") if spec == "hours" else Quantity(row.at, spec)
@@ -212,8 +246,15 @@ def _own_chart(f: RunFigures) -> list[Block]:
     if len(points) < 2 or not f.tokens_per_step:
         return _charts([f])
     steps = [f.run.last_step * i / 60 for i in range(1, 61)]
-    known = [(step * f.tokens_per_step, loss) for step in steps if (loss := _expected(f, step)) is not None]
-    series = [Series(f.name, points), *([Series(T("expected loss"), tuple(known))] if len(known) > 1 else [])]
+    known = [
+        (step * f.tokens_per_step, loss)
+        for step in steps
+        if (loss := _expected(f, step)) is not None
+    ]
+    series = [
+        Series(f.name, points),
+        *([Series(T("expected loss"), tuple(known))] if len(known) > 1 else []),
+    ]
     return [LineChart(T("Loss against tokens"), tuple(series), T("tokens"), T("loss"))]
 
 
@@ -227,7 +268,15 @@ def _charts(runs: list[RunFigures]) -> list[Block]:
         series = [Series(f.name, points) for f in runs if len(points := _curve(f, axis)) > 1]
         if len(series) == len(runs):
             _, label, spec = _AXIS[axis]
-            blocks.append(LineChart(title, tuple(series), label, T("loss"), x_spec=".3g" if spec == "hours" else spec))
+            blocks.append(
+                LineChart(
+                    title,
+                    tuple(series),
+                    label,
+                    T("loss"),
+                    x_spec=".3g" if spec == "hours" else spec,
+                )
+            )
     return blocks
 
 
@@ -249,7 +298,9 @@ def _curve(f: RunFigures, axis: str) -> tuple[tuple[float, float], ...]:
 
 def _findings(findings: list[Finding]) -> list[Block]:
     """What to try first, by its gain; then what was found."""
-    gains = sorted((f for f in findings if f.gain is not None and f.gain > 0), key=lambda f: -(f.gain or 0.0))
+    gains = sorted(
+        (f for f in findings if f.gain is not None and f.gain > 0), key=lambda f: -(f.gain or 0.0)
+    )
     rest = [f for f in findings if f not in gains]
     blocks: list[Block] = []
     if rest:

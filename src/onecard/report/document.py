@@ -16,7 +16,9 @@ from onecard.messages import T, Words
 
 Text = T | str
 SUMMARY = T("In short")  # the heading of every summary
-Tone = Literal["good", "fair", "bad"]  # green, yellow, red where there is colour; a mark where there is none
+Tone = Literal[
+    "good", "fair", "bad"
+]  # green, yellow, red where there is colour; a mark where there is none
 
 
 # Without repr and equality, which nobody asks of a block: writing them takes a tenth of a plan's time.

@@ -3,26 +3,46 @@
 from onecard.advise.fit import Fitted
 from onecard.advise.savers import savers_of
 from onecard.messages import T
-from onecard.plan.result import RunPlan
+from onecard.planner.result import RunPlan
 from onecard.report.advice_parts import batch_words, model_headline, next_step, saver_words
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Value
 from onecard.report.plan_summary import FITS
 
 
 def fit_document(answer: Fitted, written: str | None = None) -> Document:
-    columns = (Column(""), Column(T("batch")), Column(T("savers")), Column(T("memory"), "right"), Column(T("verdict")),
-               Column(T("a step"), "right"), Column(T("in all"), "right"))  # fmt: skip
+    columns = (
+        Column(""),
+        Column(T("batch")),
+        Column(T("savers")),
+        Column(T("memory"), "right"),
+        Column(T("verdict")),
+        Column(T("a step"), "right"),
+        Column(T("in all"), "right"),
+    )
     before_after = Table(
-        columns, (_row(T("as it was"), answer.before), _row(T("made to fit"), answer.plan)), marked=(1,)
+        columns,
+        (_row(T("as it was"), answer.before), _row(T("made to fit"), answer.plan)),
+        marked=(1,),
     )
     others: tuple[tuple[Value, ...], ...] = tuple(
-        (saver_words(other.savers), f"{other.batch_size} × {other.gradient_accumulation_steps}",
-         Quantity(other.process_bytes, "bytes"), Quantity(other.step_seconds, "duration"))
+        (
+            saver_words(other.savers),
+            f"{other.batch_size} × {other.gradient_accumulation_steps}",
+            Quantity(other.process_bytes, "bytes"),
+            Quantity(other.step_seconds, "duration"),
+        )
         for other in answer.runners_up
-    )  # fmt: skip
-    sections = [Section(T("The same model, made to fit"), (before_after, Notes(tuple(answer.reasons))))]
+    )
+    sections = [
+        Section(T("The same model, made to fit"), (before_after, Notes(tuple(answer.reasons))))
+    ]
     if others:
-        titles = (Column(T("savers")), Column(T("batch")), Column(T("memory"), "right"), Column(T("a step"), "right"))
+        titles = (
+            Column(T("savers")),
+            Column(T("batch")),
+            Column(T("memory"), "right"),
+            Column(T("a step"), "right"),
+        )
         sections.append(Section(T("Other ways that fit"), (Table(titles, others),)))
     if answer.plan.warnings:
         sections.append(Section(T("Remarks"), (Notes(tuple(answer.plan.warnings)),)))
@@ -35,6 +55,12 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
 
 
 def _row(label: T, plan: RunPlan) -> tuple[Value, ...]:
-    return (label, batch_words(plan.config), saver_words(savers_of(plan.config).names),
-            Quantity(plan.memory.process_bytes.mid, "bytes"), FITS[plan.memory.fits][0],
-            Quantity(plan.time.step_seconds.mid, "duration"), Quantity(plan.time.total_seconds.mid, "duration"))  # fmt: skip
+    return (
+        label,
+        batch_words(plan.config),
+        saver_words(savers_of(plan.config).names),
+        Quantity(plan.memory.process_bytes.mid, "bytes"),
+        FITS[plan.memory.fits][0],
+        Quantity(plan.time.step_seconds.mid, "duration"),
+        Quantity(plan.time.total_seconds.mid, "duration"),
+    )

@@ -101,7 +101,9 @@ def render(document: Document, language: Language) -> str:
     if document.summary:
         sentences = " ".join(escape(language.sentence(item)) for item in document.summary)
         body.append(f'<section class="summary"><h2>{say(SUMMARY)}</h2><p>{sentences}</p></section>')
-    body.append(f'<div class="sections">{"".join(_section(section, say) for section in document.sections)}</div>')
+    body.append(
+        f'<div class="sections">{"".join(_section(section, say) for section in document.sections)}</div>'
+    )
     if document.footer is not None:
         body.append(f"<footer>{say(document.footer)}</footer>")
     return (
@@ -133,9 +135,12 @@ class _Say:
 
 def _headline(figure: Figure, say: _Say) -> str:
     beside = say.beside(figure)
-    return (f"<div><dt>{say(figure.label)}</dt>"
-            f'<dd class="value {figure.tone or ""}">{MARKS[figure.tone]}{say(figure.value)}</dd>'
-            + (f'<dd class="note">{beside}</dd>' if beside else "") + "</div>")  # fmt: skip
+    return (
+        f"<div><dt>{say(figure.label)}</dt>"
+        f'<dd class="value {figure.tone or ""}">{MARKS[figure.tone]}{say(figure.value)}</dd>'
+        + (f'<dd class="note">{beside}</dd>' if beside else "")
+        + "</div>"
+    )
 
 
 def _section(section: Section, say: _Say) -> str:
@@ -170,26 +175,41 @@ def _figures(block: Figures, say: _Say) -> str:
     rows = []
     for figure in block.rows:
         kind = ' class="explained"' if figure.formula else ""
-        rows.append(f"<tr{kind}><td>{say(figure.label)}</td>"
-                    f'<td class="value {figure.tone or ""}">{MARKS[figure.tone]}{say(figure.value)}</td>'
-                    f'<td class="note">{say.beside(figure)}</td></tr>')  # fmt: skip
+        rows.append(
+            f"<tr{kind}><td>{say(figure.label)}</td>"
+            f'<td class="value {figure.tone or ""}">{MARKS[figure.tone]}{say(figure.value)}</td>'
+            f'<td class="note">{say.beside(figure)}</td></tr>'
+        )
         if figure.formula:
-            rows.append(f'<tr class="formula"><td colspan="3"><code>{escape(figure.formula)}</code></td></tr>')
+            rows.append(
+                f'<tr class="formula"><td colspan="3"><code>{escape(figure.formula)}</code></td></tr>'
+            )
     return f'<table class="figures">{"".join(rows)}</table>'
 
 
 def _table(table: Table, say: _Say) -> str:
     kinds = [' class="right"' if column.align == "right" else "" for column in table.columns]
-    head = "".join(f"<th{kind}>{say(column.title)}</th>" for kind, column in zip(kinds, table.columns, strict=True))
+    head = "".join(
+        f"<th{kind}>{say(column.title)}</th>"
+        for kind, column in zip(kinds, table.columns, strict=True)
+    )
     head += "<th></th>" if table.bar is not None else ""
-    most = max((_number(row[table.bar]) for row in table.rows), default=0.0) if table.bar is not None else 0.0
+    most = (
+        max((_number(row[table.bar]) for row in table.rows), default=0.0)
+        if table.bar is not None
+        else 0.0
+    )
     rows = []
     for number, row in enumerate(table.rows):
-        cells = "".join(f"<td{kind}>{say(value)}</td>" for kind, value in zip(kinds, row, strict=True))
+        cells = "".join(
+            f"<td{kind}>{say(value)}</td>" for kind, value in zip(kinds, row, strict=True)
+        )
         if table.bar is not None:
             strong = number in table.marked or not table.marked
             cells += f'<td class="bar">{svg.mini_bar(_number(row[table.bar]) / (most or 1.0), strong)}</td>'
-        rows.append(f"<tr{' class=' + chr(34) + 'marked' + chr(34) if number in table.marked else ''}>{cells}</tr>")
+        rows.append(
+            f"<tr{' class=' + chr(34) + 'marked' + chr(34) if number in table.marked else ''}>{cells}</tr>"
+        )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 

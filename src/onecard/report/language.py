@@ -62,9 +62,15 @@ class Language:
     def sentence(self, words: Text) -> str:
         """Remarks are clauses; in a paragraph they are sentences, ended as the language ends them."""
         said = self.text(words)
-        if isinstance(words, T) and not self._template(words).startswith("{"):  # a name keeps its own letters
+        if isinstance(words, T) and not self._template(words).startswith(
+            "{"
+        ):  # a name keeps its own letters
             said = said[:1].upper() + said[1:]
-        return said if said.endswith((".", "!", "?", "।")) else said + ("।" if self.code == "hi" else ".")
+        return (
+            said
+            if said.endswith((".", "!", "?", "।"))
+            else said + ("।" if self.code == "hi" else ".")
+        )
 
     def _template(self, words: T) -> str:
         if isinstance(words, Plural):
@@ -100,7 +106,10 @@ def language(asked: str | None = None, environ: Mapping[str, str] = os.environ) 
         code, region = _split(asked)
         if code not in NAMES:
             listed = ", ".join(f"{code} ({name})" for code, name in NAMES.items())
-            raise UserError(f"no reports in the language {asked!r}", hint=nearest(code, NAMES) or f"there are {listed}")
+            raise UserError(
+                f"no reports in the language {asked!r}",
+                hint=nearest(code, NAMES) or f"there are {listed}",
+            )
         return _made(code, region)
     for variable in ("LC_ALL", "LC_MESSAGES", "LANG"):
         if environ.get(variable):
@@ -122,7 +131,9 @@ def _made(code: str, region: str) -> Language:
     from onecard.report.numbers import locale_words  # Babel: 40 ms that English need not wait for
 
     name, words = locale_words(code, region)
-    with (Path(__file__).parent / "locales" / code / "LC_MESSAGES" / "onecard.mo").open("rb") as compiled:
+    with (Path(__file__).parent / "locales" / code / "LC_MESSAGES" / "onecard.mo").open(
+        "rb"
+    ) as compiled:
         catalogue = gettext.GNUTranslations(compiled)
     return Language(code, name, catalogue, words(catalogue))
 

@@ -67,7 +67,9 @@ def _block(block: Block, language: Language) -> str:
     if isinstance(block, LineChart):
         return _line_chart(block, language)
     if isinstance(block, Notes):
-        return "\n".join(f"- {MARKS[block.tone]}{_safe(language.text(item))}" for item in block.items)
+        return "\n".join(
+            f"- {MARKS[block.tone]}{_safe(language.text(item))}" for item in block.items
+        )
     assert isinstance(block, Paragraph)
     return _safe(language.text(block.text))
 
@@ -97,8 +99,14 @@ def _stacked_bar(chart: StackedBar, language: Language) -> str:
     """The parts as a table with bars, the sum and the limit below."""
     limit = max(float(chart.limit.value), float(chart.total.value)) or 1.0
     rows = [(language.text(part.label), part.value) for part in chart.parts]
-    rows += [(language.text(chart.total_label), chart.total), (language.text(chart.limit_label), chart.limit)]
-    drawn = [[_safe(name), language.quantity(value), _bar(float(value.value) / limit)] for name, value in rows]
+    rows += [
+        (language.text(chart.total_label), chart.total),
+        (language.text(chart.limit_label), chart.limit),
+    ]
+    drawn = [
+        [_safe(name), language.quantity(value), _bar(float(value.value) / limit)]
+        for name, value in rows
+    ]
     for row in drawn[-2:]:
         row[:2] = [f"**{row[0]}**", f"**{row[1]}**"]
     table = _rows([_safe(language.text(chart.title)), "", ""], drawn, ["left", "right", "left"])
@@ -107,8 +115,14 @@ def _stacked_bar(chart: StackedBar, language: Language) -> str:
 
 def _bars(chart: Bars, language: Language) -> str:
     most = max((float(part.value.value) for part in chart.rows), default=0.0) or 1.0
-    rows = [[_safe(language.text(part.label)), language.quantity(part.value), _bar(float(part.value.value) / most)]
-            for part in chart.rows]  # fmt: skip
+    rows = [
+        [
+            _safe(language.text(part.label)),
+            language.quantity(part.value),
+            _bar(float(part.value.value) / most),
+        ]
+        for part in chart.rows
+    ]
     return _rows([_safe(language.text(chart.title)), "", ""], rows, ["left", "right", "left"])
 
 
@@ -116,7 +130,10 @@ def _line_chart(chart: LineChart, language: Language) -> str:
     """A curve as a table of a few points: what a reader of plain text can use."""
     xs = sorted({x for series in chart.series for x, _ in series.points})
     wanted = [min(xs, key=lambda x: abs(x - tick)) for tick in ticks(xs[0], xs[-1], 5)]
-    columns = (Column(chart.x_label, "right"), *(Column(series.label, "right") for series in chart.series))
+    columns = (
+        Column(chart.x_label, "right"),
+        *(Column(series.label, "right") for series in chart.series),
+    )
     rows = []
     for x in dict.fromkeys(wanted):
         row = [language.quantity(Quantity(x, chart.x_spec))]
@@ -124,12 +141,16 @@ def _line_chart(chart: LineChart, language: Language) -> str:
             near = min(series.points, key=lambda point: abs(point[0] - x))
             row.append(language.quantity(Quantity(near[1], chart.y_spec)) if near[0] == x else "")
         rows.append(row)
-    table = _rows([_safe(language.text(column.title)) for column in columns], rows, ["right"] * len(columns))
+    table = _rows(
+        [_safe(language.text(column.title)) for column in columns], rows, ["right"] * len(columns)
+    )
     levels = [
         f"{_safe(language.text(level.label))}: {language.quantity(Quantity(level.y, chart.y_spec))}"
         for level in chart.levels
     ]
-    return f"*{_safe(language.text(chart.title))}*\n\n{table}" + "".join(f"\n\n{level}" for level in levels)
+    return f"*{_safe(language.text(chart.title))}*\n\n{table}" + "".join(
+        f"\n\n{level}" for level in levels
+    )
 
 
 def _rows(titles: list[str], rows: list[list[str]], align: list[str]) -> str:

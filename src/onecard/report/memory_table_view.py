@@ -10,16 +10,31 @@ LETTERS = {"chunked_loss": "c", "recompute=cheap": "r", "recompute=block": "R", 
 
 def memory_table_document(answer: MemoryTable) -> Document:
     saving = any(row.savers for row in answer.rows)
-    columns = (Column("GB", "right"), Column(T("card")), Column(T("shape")), Column(T("params"), "right"),
-               Column(T("batch")), *((Column(T("savers")),) if saving else ()), Column(T("a step"), "right"),
-               Column(T("10 B tokens"), "right"), Column(T("loss"), "right"))  # fmt: skip
+    columns = (
+        Column("GB", "right"),
+        Column(T("card")),
+        Column(T("shape")),
+        Column(T("params"), "right"),
+        Column(T("batch")),
+        *((Column(T("savers")),) if saving else ()),
+        Column(T("a step"), "right"),
+        Column(T("10 B tokens"), "right"),
+        Column(T("loss"), "right"),
+    )
     said: list[Text] = [
-        T("Each row is {asked} on that card; heads are 64 wide, the context is 1024, parameters are the true total.",
-          asked=asked(answer.budget)),
-        T("Shape is layers × width, batch is micro-batch × accumulation. Loss is expected at the end, on {data}.", data=answer.dataset),
-        T("10 B tokens: hours that this model would take for them, further than the time of the row goes."),
+        T(
+            "Each row is {asked} on that card; heads are 64 wide, the context is 1024, parameters are the true total.",
+            asked=asked(answer.budget),
+        ),
+        T(
+            "Shape is layers × width, batch is micro-batch × accumulation. Loss is expected at the end, on {data}.",
+            data=answer.dataset,
+        ),
+        T(
+            "10 B tokens: hours that this model would take for them, further than the time of the row goes."
+        ),
         T("`onecard recommend --gpu NAME` has the reasons, the runners-up and the config."),
-    ]  # fmt: skip
+    ]
     if saving:
         said.append(T("Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 adamw8bit."))
     return Document(
@@ -27,7 +42,11 @@ def memory_table_document(answer: MemoryTable) -> Document:
         subtitle=asked(answer.budget),
         sections=(
             Section(
-                T("By memory"), (Table(columns, tuple(_row(row, saving) for row in answer.rows)), Notes(tuple(said)))
+                T("By memory"),
+                (
+                    Table(columns, tuple(_row(row, saving) for row in answer.rows)),
+                    Notes(tuple(said)),
+                ),
             ),
         ),
     )

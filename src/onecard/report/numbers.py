@@ -47,29 +47,51 @@ class LocaleWords(Words):
     def __init__(self, locale: Locale, catalogue: gettext.NullTranslations):
         self.locale = locale
         self.catalogue = catalogue
-        super().__init__({
-            "count": self.count, "int": self.whole, "bytes": self.size, "duration": self.duration,
-            "percent": self.percent, "power": self.power, "money": self.money, "when": self.when, "date": self.date,
-        })  # fmt: skip
+        super().__init__(
+            {
+                "count": self.count,
+                "int": self.whole,
+                "bytes": self.size,
+                "duration": self.duration,
+                "percent": self.percent,
+                "power": self.power,
+                "money": self.money,
+                "when": self.when,
+                "date": self.date,
+            }
+        )
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec in self.show:
             return self.show[format_spec](value)
         spec = _SPEC.fullmatch(format_spec)
-        if not isinstance(value, int | float) or isinstance(value, bool) or spec is None or not math.isfinite(value):
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or spec is None
+            or not math.isfinite(value)
+        ):
             return str(super().format_field(value, format_spec))
         plus = "+" if spec[1] and value >= 0 else ""
         plain = format(value, format_spec.replace(",", "").replace("+", ""))
         if spec[4] == "%":
-            return plus + self.percent(value, 6 if spec[3] is None else int(spec[3]))  # Python's own % has six decimals
+            return plus + self.percent(
+                value, 6 if spec[3] is None else int(spec[3])
+            )  # Python's own % has six decimals
         if "e" in plain:  # 6e-04 stays as the config writes it
             return plus + plain.replace(".", self.decimal("0.1")[1])
         digits = len(plain.partition(".")[2])
         return plus + self.number(float(plain), digits, grouped=bool(spec[2]))
 
     def number(self, value: float, digits: int, grouped: bool = True) -> str:
-        pattern = ("#,##,##0" if self.locale.language == "hi" else "#,##0") + ("." + "0" * digits if digits else "")
-        return str(format_decimal(_rounded(value, digits), format=pattern, locale=self.locale, group_separator=grouped))
+        pattern = ("#,##,##0" if self.locale.language == "hi" else "#,##0") + (
+            "." + "0" * digits if digits else ""
+        )
+        return str(
+            format_decimal(
+                _rounded(value, digits), format=pattern, locale=self.locale, group_separator=grouped
+            )
+        )
 
     def decimal(self, text: str) -> str:
         return self.number(float(text), len(text.partition(".")[2]))
@@ -101,13 +123,22 @@ class LocaleWords(Words):
         if unit in ("h", "d"):
             words = Plural("hour", "hours", n=n) if unit == "h" else Plural("day", "days", n=n)
             return self.catalogue.ngettext(words.one, words.many, int(n))
-        return self.catalogue.gettext({"ms": T("ms"), "s": T("s"), "min": T("min"), "y": T("y")}[unit].text)
+        return self.catalogue.gettext(
+            {"ms": T("ms"), "s": T("s"), "min": T("min"), "y": T("y")}[unit].text
+        )
 
     def percent(self, share: float, digits: int | None = None) -> str:
         digits = (1 if share < 0.1 else 0) if digits is None else digits
-        pattern = str(self.locale.percent_formats[None].pattern)  # "#,##0 %" in Spain, "#,##0%" in Mexico
-        return str(format_percent(_rounded(share * 100, digits) / 100, pattern.replace("0", "0." + "0" * digits) if digits else pattern,
-                                  locale=self.locale))  # fmt: skip
+        pattern = str(
+            self.locale.percent_formats[None].pattern
+        )  # "#,##0 %" in Spain, "#,##0%" in Mexico
+        return str(
+            format_percent(
+                _rounded(share * 100, digits) / 100,
+                pattern.replace("0", "0." + "0" * digits) if digits else pattern,
+                locale=self.locale,
+            )
+        )
 
     def power(self, value: float) -> str:
         if not value:
@@ -119,7 +150,9 @@ class LocaleWords(Words):
         amount, currency = money
         # Two decimals for cents that count, none from a thousand on: the same figures in every language.
         pattern = re.sub(
-            r"0\.00", "0" if amount >= 1000 else "0.00", str(self.locale.currency_formats["standard"].pattern)
+            r"0\.00",
+            "0" if amount >= 1000 else "0.00",
+            str(self.locale.currency_formats["standard"].pattern),
         )
         shown = str(
             format_currency(
@@ -133,7 +166,9 @@ class LocaleWords(Words):
         return re.sub(r"([A-Z]{3})(?=\d)", "\\1\u00a0", shown)  # es_MX: USD 0.62
 
     def when(self, iso: str) -> str:
-        return str(format_datetime(datetime.fromisoformat(iso), "EEE d MMM, HH:mm", locale=self.locale))
+        return str(
+            format_datetime(datetime.fromisoformat(iso), "EEE d MMM, HH:mm", locale=self.locale)
+        )
 
     def date(self, iso: str) -> str:
         return str(format_date(datetime.fromisoformat(iso), "d MMM y", locale=self.locale))

@@ -1,7 +1,7 @@
 """The short answers of a plan: the headline over the report, and the summary a person can read aloud."""
 
 from onecard.messages import Plural, T
-from onecard.plan.result import Range, RunPlan
+from onecard.planner.result import Range, RunPlan
 from onecard.report.document import Figure, Quantity, Text, Tone
 from onecard.units import DAY, GIB, HOUR, MINUTE, YEAR
 
@@ -22,13 +22,27 @@ def headline(plan: RunPlan) -> tuple[Figure, ...]:
     """Fits, time, loss, money: the four answers a person came for."""
     fits, tone = FITS[plan.memory.fits]
     rows = [
-        Figure(T("Memory"), fits, note=T("{used:.1f} of {card:.1f} GiB", used=plan.memory.process_bytes.mid / GIB,
-                                         card=plan.memory.card_bytes / GIB), tone=tone),
-        Figure(T("Time"), Quantity(plan.time.total_seconds.mid, "duration"), _short_span(plan.time.total_seconds)),
-    ]  # fmt: skip
+        Figure(
+            T("Memory"),
+            fits,
+            note=T(
+                "{used:.1f} of {card:.1f} GiB",
+                used=plan.memory.process_bytes.mid / GIB,
+                card=plan.memory.card_bytes / GIB,
+            ),
+            tone=tone,
+        ),
+        Figure(
+            T("Time"),
+            Quantity(plan.time.total_seconds.mid, "duration"),
+            _short_span(plan.time.total_seconds),
+        ),
+    ]
     if plan.loss:
         expected = plan.loss.expected
-        low, mid, high = (Quantity(end, ".2f") for end in (expected.low, expected.mid, expected.high))
+        low, mid, high = (
+            Quantity(end, ".2f") for end in (expected.low, expected.mid, expected.high)
+        )
         rows.append(Figure(T("Loss"), mid, (low, high)))
     rows.append(Figure(T("Electricity"), cost(plan, plan.energy.cost.mid), note=_kwh(plan)))
     return tuple(rows)
@@ -36,8 +50,15 @@ def headline(plan: RunPlan) -> tuple[Figure, ...]:
 
 def _short_span(seconds: Range) -> tuple[Quantity, Quantity]:
     """A range of times in one unit, short enough for a headline: 19.4 – 24.4 h."""
-    units: tuple[tuple[float, Text], ...] = ((YEAR, T("y")), (2 * DAY, T("d")), (100 * MINUTE, T("h")), (100, T("min")))
-    limit, unit = next(((limit, unit) for limit, unit in units if seconds.mid >= limit), (0.0, T("s")))
+    units: tuple[tuple[float, Text], ...] = (
+        (YEAR, T("y")),
+        (2 * DAY, T("d")),
+        (100 * MINUTE, T("h")),
+        (100, T("min")),
+    )
+    limit, unit = next(
+        ((limit, unit) for limit, unit in units if seconds.mid >= limit), (0.0, T("s"))
+    )
     size = {YEAR: YEAR, 2 * DAY: DAY, 100 * MINUTE: HOUR, 100: MINUTE, 0: 1.0}[limit]
     return Quantity(seconds.low / size, ",.1f", unit), Quantity(seconds.high / size, ",.1f", unit)
 
@@ -67,30 +88,64 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
     m, t, k = plan.memory, plan.time, plan.tokens
     card = card_name(plan)
     said: list[Text] = [
-        T("A GPT of {params:count} parameters reads {tokens:count} tokens in {steps:int} steps on {card}.",
-          params=plan.params.total, tokens=k.total, steps=plan.config.max_iters, card=card),
+        T(
+            "A GPT of {params:count} parameters reads {tokens:count} tokens in {steps:int} steps on {card}.",
+            params=plan.params.total,
+            tokens=k.total,
+            steps=plan.config.max_iters,
+            card=card,
+        ),
         {
-            "yes": T("It fits: {used:bytes} of {card:bytes}.", used=m.process_bytes.mid, card=m.card_bytes),
-            "tight": T("It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} if we are wrong.",
-                       used=m.process_bytes.mid, card=m.card_bytes, high=m.process_bytes.high),
-            "no": T("It does not fit: it wants {used:bytes} and there are {card:bytes}.", used=m.process_bytes.mid, card=m.card_bytes),
+            "yes": T(
+                "It fits: {used:bytes} of {card:bytes}.",
+                used=m.process_bytes.mid,
+                card=m.card_bytes,
+            ),
+            "tight": T(
+                "It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} if we are wrong.",
+                used=m.process_bytes.mid,
+                card=m.card_bytes,
+                high=m.process_bytes.high,
+            ),
+            "no": T(
+                "It does not fit: it wants {used:bytes} and there are {card:bytes}.",
+                used=m.process_bytes.mid,
+                card=m.card_bytes,
+            ),
         }[m.fits],
-        T("It takes about {mid:duration} ({low:duration} to {high:duration}).",
-          mid=t.total_seconds.mid, low=t.total_seconds.low, high=t.total_seconds.high),
-    ]  # fmt: skip
+        T(
+            "It takes about {mid:duration} ({low:duration} to {high:duration}).",
+            mid=t.total_seconds.mid,
+            low=t.total_seconds.low,
+            high=t.total_seconds.high,
+        ),
+    ]
     end = finish(plan)
     if end is not None:
         said.append(T("Started now, it ends {finish}.", finish=end))
     if plan.loss:
         expected = plan.loss.expected
-        said.append(T("The loss should come to {loss:.2f}, between {low:.2f} and {high:.2f}.", loss=expected.mid,
-                      low=expected.low, high=expected.high))  # fmt: skip
+        said.append(
+            T(
+                "The loss should come to {loss:.2f}, between {low:.2f} and {high:.2f}.",
+                loss=expected.mid,
+                low=expected.low,
+                high=expected.high,
+            )
+        )
         if plan.loss.beats_gpt2:
             said.append(plan.loss.beats_gpt2)
-    said.append(T("It draws {energy}, {cost:money} of electricity.", energy=_kwh(plan),
-                  cost=(plan.energy.cost.mid, plan.energy.currency)))  # fmt: skip
+    said.append(
+        T(
+            "It draws {energy}, {cost:money} of electricity.",
+            energy=_kwh(plan),
+            cost=(plan.energy.cost.mid, plan.energy.currency),
+        )
+    )
     if k.epochs is not None and k.epochs > 1.005:
         said.append(T("It sees its data {epochs:.1f} times.", epochs=k.epochs))
     if plan.warnings:
-        said.append(Plural("There is {n:int} warning.", "There are {n:int} warnings.", n=len(plan.warnings)))
+        said.append(
+            Plural("There is {n:int} warning.", "There are {n:int} warnings.", n=len(plan.warnings))
+        )
     return tuple(said)

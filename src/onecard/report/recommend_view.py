@@ -35,7 +35,9 @@ KINDS = {"smaller": T("smaller"), "larger": T("larger"), "sooner": T("half the t
 LIMITS = {"memory": T("memory"), "compute": T("compute"), "data": T("data")}
 
 
-def recommend_document(answer: Recommendation, written: str | None = None, explain: bool = False) -> Document:
+def recommend_document(
+    answer: Recommendation, written: str | None = None, explain: bool = False
+) -> Document:
     sections = [
         Section(T("The choice"), (Figures(settings(answer.config, answer.savers)),)),
         Section(T("Why"), (Notes(tuple(answer.reasons)),)),
@@ -73,72 +75,156 @@ def _sizes(answer: Recommendation) -> Section:
     until = answer.budget.loss is not None
     blocks: list[Block] = []
     if len(answer.sizes) > 2:
-        points = tuple((float(size.params), size.seconds / 3600 if until else size.loss) for size in answer.sizes)
-        blocks.append(LineChart(
-            title=T("Hours to that loss, by model size") if until else T("Expected loss in this budget, by model size"),
-            series=(Series(T("hours") if until else T("expected loss"), points),),
-            x_label=T("parameters"), y_label=T("hours") if until else T("loss"), log_x=True, y_spec=",.1f" if until else ".2f",
-        ))  # fmt: skip
+        points = tuple(
+            (float(size.params), size.seconds / 3600 if until else size.loss)
+            for size in answer.sizes
+        )
+        blocks.append(
+            LineChart(
+                title=T("Hours to that loss, by model size")
+                if until
+                else T("Expected loss in this budget, by model size"),
+                series=(Series(T("hours") if until else T("expected loss"), points),),
+                x_label=T("parameters"),
+                y_label=T("hours") if until else T("loss"),
+                log_x=True,
+                y_spec=",.1f" if until else ".2f",
+            )
+        )
     rows: list[tuple[Value, ...]] = []
-    for label, size in ((T("half the size"), s.half), (T("recommended"), None), (T("double the size"), s.double)):
+    for label, size in (
+        (T("half the size"), s.half),
+        (T("recommended"), None),
+        (T("double the size"), s.double),
+    ):
         if size is not None:
-            rows.append((label, Quantity(size.params, "count"), Quantity(size.tokens, "count"),
-                         Quantity(size.seconds, "duration"), Quantity(size.loss, ".3f")))  # fmt: skip
+            rows.append(
+                (
+                    label,
+                    Quantity(size.params, "count"),
+                    Quantity(size.tokens, "count"),
+                    Quantity(size.seconds, "duration"),
+                    Quantity(size.loss, ".3f"),
+                )
+            )
         elif label == T("recommended"):
             p = answer.plan
-            rows.append((label, Quantity(p.params.total, "count"), Quantity(p.tokens.total, "count"),
-                         Quantity(p.time.total_seconds.mid, "duration"), Quantity(answer.expected_loss.mid, ".3f")))  # fmt: skip
+            rows.append(
+                (
+                    label,
+                    Quantity(p.params.total, "count"),
+                    Quantity(p.tokens.total, "count"),
+                    Quantity(p.time.total_seconds.mid, "duration"),
+                    Quantity(answer.expected_loss.mid, ".3f"),
+                )
+            )
     marked = (1,) if s.half is not None else (0,)
-    columns = (Column(T("Size")), Column(T("parameters"), "right"), Column(T("tokens"), "right"),
-               Column(T("time"), "right"), Column(T("loss"), "right"))  # fmt: skip
+    columns = (
+        Column(T("Size")),
+        Column(T("parameters"), "right"),
+        Column(T("tokens"), "right"),
+        Column(T("time"), "right"),
+        Column(T("loss"), "right"),
+    )
     notes: list[Text] = list(s.notes)
     if any(size is not None and not size.in_support for size in (s.half, s.double)):
-        notes.append(T("One of these would see fewer tokens for its size than any public run: its loss is a guess."))
+        notes.append(
+            T(
+                "One of these would see fewer tokens for its size than any public run: its loss is a guess."
+            )
+        )
     blocks += [Table(columns, tuple(rows), marked=marked), Notes(tuple(notes))]
     return Section(T("How much the size matters"), tuple(blocks))
 
 
 def _others(answer: Recommendation) -> Section:
-    columns = (Column(T("Runner-up")), Column(T("model")), Column(T("parameters"), "right"), Column(T("tokens"), "right"),
-               Column(T("time"), "right"), Column(T("loss"), "right"))  # fmt: skip
+    columns = (
+        Column(T("Runner-up")),
+        Column(T("model")),
+        Column(T("parameters"), "right"),
+        Column(T("tokens"), "right"),
+        Column(T("time"), "right"),
+        Column(T("loss"), "right"),
+    )
     table = Table(columns, tuple(_row(other) for other in answer.runners_up))
-    trades = tuple(T("{kind}: {trade}", kind=KINDS[other.kind], trade=other.trade) for other in answer.runners_up)
+    trades = tuple(
+        T("{kind}: {trade}", kind=KINDS[other.kind], trade=other.trade)
+        for other in answer.runners_up
+    )
     return Section(T("What else"), (table, Notes(trades)) if answer.runners_up else ())
 
 
 def _row(other: Alternative) -> tuple[Value, ...]:
-    return (KINDS[other.kind], shape_words(other.config), Quantity(other.params, "count"), Quantity(other.tokens, "count"),
-            Quantity(other.seconds, "duration"), Quantity(other.loss, ".3f"))  # fmt: skip
+    return (
+        KINDS[other.kind],
+        shape_words(other.config),
+        Quantity(other.params, "count"),
+        Quantity(other.tokens, "count"),
+        Quantity(other.seconds, "duration"),
+        Quantity(other.loss, ".3f"),
+    )
 
 
 def _rentals(answer: Recommendation) -> Section:
     """This card first, at the price of its electricity."""
     plan, e = answer.plan, answer.plan.energy
     rows: list[tuple[Value, ...]] = [
-        (plan.device.name, batch_words(plan.config), saver_words(answer.savers),
-         Quantity(plan.time.total_seconds.mid / 3600, ",.1f"), T("electricity"), Quantity((e.cost.mid, e.currency), "money")),
-    ]  # fmt: skip
+        (
+            plan.device.name,
+            batch_words(plan.config),
+            saver_words(answer.savers),
+            Quantity(plan.time.total_seconds.mid / 3600, ",.1f"),
+            T("electricity"),
+            Quantity((e.cost.mid, e.currency), "money"),
+        ),
+    ]
     for offer in answer.rentals or ():
-        rows.append((offer.gpu, f"{offer.batch_size} × {offer.gradient_accumulation_steps}", saver_words(offer.savers),
-                     Quantity(offer.seconds.mid / 3600, ",.1f"), Quantity((offer.price, offer.currency), "money"),
-                     Quantity((offer.cost, offer.currency), "money")))  # fmt: skip
-    columns = (Column(T("Card")), Column(T("batch")), Column(T("savers")), Column(T("hours"), "right"),
-               Column(T("an hour"), "right"), Column(T("in all"), "right"))  # fmt: skip
+        rows.append(
+            (
+                offer.gpu,
+                f"{offer.batch_size} × {offer.gradient_accumulation_steps}",
+                saver_words(offer.savers),
+                Quantity(offer.seconds.mid / 3600, ",.1f"),
+                Quantity((offer.price, offer.currency), "money"),
+                Quantity((offer.cost, offer.currency), "money"),
+            )
+        )
+    columns = (
+        Column(T("Card")),
+        Column(T("batch")),
+        Column(T("savers")),
+        Column(T("hours"), "right"),
+        Column(T("an hour"), "right"),
+        Column(T("in all"), "right"),
+    )
     said = T(
         "Prices are typical ones of 2026 and move; they are for the card alone, without storage or the time to set it up."
     )
-    return Section(T("The same run on rented cards"), (Table(columns, tuple(rows), marked=(0,)), Notes((said,))))
+    return Section(
+        T("The same run on rented cards"),
+        (Table(columns, tuple(rows), marked=(0,)), Notes((said,))),
+    )
 
 
 def _summary(answer: Recommendation, written: str | None) -> tuple[Text, ...]:
     plan = answer.plan
     return (
-        T("Train {params:count} parameters on {tokens:count} tokens: {time:duration} on {card}, {used:bytes} of its {has:bytes}.",
-          params=plan.params.total, tokens=plan.tokens.total, time=plan.time.total_seconds.mid, card=plan.device.name,
-          used=plan.memory.process_bytes.mid, has=plan.memory.card_bytes),
-        T("The loss should come to {loss:.2f}, between {low:.2f} and {high:.2f}.", loss=answer.expected_loss.mid,
-          low=answer.expected_loss.low, high=answer.expected_loss.high),
+        T(
+            "Train {params:count} parameters on {tokens:count} tokens: {time:duration} on {card}, {used:bytes} of its {has:bytes}.",
+            params=plan.params.total,
+            tokens=plan.tokens.total,
+            time=plan.time.total_seconds.mid,
+            card=plan.device.name,
+            used=plan.memory.process_bytes.mid,
+            has=plan.memory.card_bytes,
+        ),
+        T(
+            "The loss should come to {loss:.2f}, between {low:.2f} and {high:.2f}.",
+            loss=answer.expected_loss.mid,
+            low=answer.expected_loss.low,
+            high=answer.expected_loss.high,
+        ),
         T("What limits it is {limit}.", limit=LIMITS[answer.limited_by]),
         answer.sensitivity.notes[0],
         next_step(plan, written),
-    )  # fmt: skip
+    )

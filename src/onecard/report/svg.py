@@ -26,8 +26,10 @@ def fill(number: int) -> str:
 
 def _svg(height: float, title: str, about: str, body: list[str]) -> str:
     """The drawing with its name and its content in words, for those who hear it."""
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" class="chart">'
-            f"<title>{escape(title)}</title><desc>{escape(about)}</desc>{''.join(body)}</svg>")  # fmt: skip
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" class="chart">'
+        f"<title>{escape(title)}</title><desc>{escape(about)}</desc>{''.join(body)}</svg>"
+    )
 
 
 def _letters(words: str) -> int:
@@ -36,7 +38,9 @@ def _letters(words: str) -> int:
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", extra: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {FONT}{extra}>{escape(words)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {FONT}{extra}>{escape(words)}</text>'
+    )
 
 
 def stacked_bar(chart: StackedBar, language: Language) -> str:
@@ -49,16 +53,27 @@ def stacked_bar(chart: StackedBar, language: Language) -> str:
         wide = float(part.value.value) * scale
         label = f"{language.text(part.label)}: {language.quantity(part.value)}"
         said.append(label)
-        body.append(f'<rect x="{x:.1f}" y="4" width="{max(wide, 0.5):.1f}" height="34" fill="{fill(number)}">'
-                    f"<title>{escape(label)}</title></rect>")  # fmt: skip
+        body.append(
+            f'<rect x="{x:.1f}" y="4" width="{max(wide, 0.5):.1f}" height="34" fill="{fill(number)}">'
+            f"<title>{escape(label)}</title></rect>"
+        )
         x += wide
     body.append(
         f'<rect x="0.5" y="4.5" width="{limit * scale - 1:.1f}" height="33" fill="none" stroke="currentColor"/>'
     )
     edge = limit * scale
     caption = f"{language.text(chart.limit_label)} {language.quantity(chart.limit)}"
-    body.append(f'<path d="M{min(edge, WIDTH - 1):.1f} 2V46" stroke="currentColor" stroke-width="2"/>')
-    body.append(_text(edge - 4 if edge > WIDTH / 2 else edge + 4, 56, caption, "end" if edge > WIDTH / 2 else "start"))
+    body.append(
+        f'<path d="M{min(edge, WIDTH - 1):.1f} 2V46" stroke="currentColor" stroke-width="2"/>'
+    )
+    body.append(
+        _text(
+            edge - 4 if edge > WIDTH / 2 else edge + 4,
+            56,
+            caption,
+            "end" if edge > WIDTH / 2 else "start",
+        )
+    )
     y = 80.0
     names = max(_letters(language.text(part.label)) for part in chart.parts) * LETTER
     values = max(_letters(language.quantity(part.value)) for part in chart.parts) * LETTER
@@ -66,9 +81,19 @@ def stacked_bar(chart: StackedBar, language: Language) -> str:
     for number, part in enumerate(chart.parts):
         column, row = number % columns, number // columns
         left, base = column * WIDTH / 2, y + row * 22
-        body.append(f'<rect x="{left + 1:.1f}" y="{base - 10:.1f}" width="12" height="12" fill="{fill(number)}"/>')
+        body.append(
+            f'<rect x="{left + 1:.1f}" y="{base - 10:.1f}" width="12" height="12" fill="{fill(number)}"/>'
+        )
         body.append(_text(left + 20, base, language.text(part.label)))
-        body.append(_text(left + 30 + names + values, base, language.quantity(part.value), "end", ' font-weight="600"'))
+        body.append(
+            _text(
+                left + 30 + names + values,
+                base,
+                language.quantity(part.value),
+                "end",
+                ' font-weight="600"',
+            )
+        )
     height = y + math.ceil(len(chart.parts) / columns) * 22 - 8
     return _svg(height, language.text(chart.title), "; ".join([*said, caption]), body)
 
@@ -86,8 +111,10 @@ def bars(chart: Bars, language: Language) -> str:
         wide = float(part.value.value) / most * room
         weight = ' font-weight="600"' if number in chart.marked else ""
         body.append(_text(left - 8, top + 17, names[number], "end", weight))
-        body.append(f'<rect x="{left:.1f}" y="{top + 4:.1f}" width="{max(wide, 0.5):.1f}" height="18" rx="2" '
-                    f'fill="{fill(0)}"{"" if strong else " opacity=" + chr(34) + "0.45" + chr(34)}/>')  # fmt: skip
+        body.append(
+            f'<rect x="{left:.1f}" y="{top + 4:.1f}" width="{max(wide, 0.5):.1f}" height="18" rx="2" '
+            f'fill="{fill(0)}"{"" if strong else " opacity=" + chr(34) + "0.45" + chr(34)}/>'
+        )
         body.append(_text(left + wide + 6, top + 17, values[number], "start", weight))
     about = "; ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
     return _svg(len(chart.rows) * 26 + 4, language.text(chart.title), about, body)
@@ -106,35 +133,65 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
     span = _across(last, chart.log_x) - _across(first, chart.log_x) or 1.0
 
     def at(x: float, y: float) -> str:
-        across = left + (_across(x, chart.log_x) - _across(first, chart.log_x)) / span * (WIDTH - left - right)
+        across = left + (_across(x, chart.log_x) - _across(first, chart.log_x)) / span * (
+            WIDTH - left - right
+        )
         up = height - bottom - (y - low) / ((high - low) or 1.0) * (height - bottom - top)
         return f"{across:.1f} {up:.1f}"
 
     body = []
     for y in y_ticks:
-        body.append(f'<path d="M{at(first, y)}L{at(last, y)}" stroke="currentColor" opacity="0.15"/>')
         body.append(
-            _text(left - 8, float(at(first, y).split()[1]) + 4, language.quantity(Quantity(y, chart.y_spec)), "end")
+            f'<path d="M{at(first, y)}L{at(last, y)}" stroke="currentColor" opacity="0.15"/>'
         )
-    x_ticks = log_ticks(first, last) if chart.log_x else [x for x in ticks(first, last, 5) if first <= x <= last]
+        body.append(
+            _text(
+                left - 8,
+                float(at(first, y).split()[1]) + 4,
+                language.quantity(Quantity(y, chart.y_spec)),
+                "end",
+            )
+        )
+    x_ticks = (
+        log_ticks(first, last)
+        if chart.log_x
+        else [x for x in ticks(first, last, 5) if first <= x <= last]
+    )
     for x in x_ticks:
         across = float(at(x, low).split()[0])
         anchor = "end" if across > WIDTH - 40 else "middle"
-        body.append(_text(across, height - bottom + 18, language.quantity(Quantity(x, chart.x_spec)), anchor))
+        body.append(
+            _text(
+                across, height - bottom + 18, language.quantity(Quantity(x, chart.x_spec)), anchor
+            )
+        )
     for number, series in enumerate(chart.series):
         body += _curve(series, number, at)
     for number, level in enumerate(chart.levels, len(chart.series)):
         line = f"M{at(first, level.y)}L{at(last, level.y)}"
-        body.append(f'<path d="{line}" stroke="{fill(number)}" stroke-dasharray="6 4" stroke-width="1.5" fill="none"/>')
-        body.append(_text(WIDTH - right, float(at(last, level.y).split()[1]) - 5, language.text(level.label), "end"))
-    body.append(_text((left + WIDTH - right) / 2, height - 6, language.text(chart.x_label), "middle"))
+        body.append(
+            f'<path d="{line}" stroke="{fill(number)}" stroke-dasharray="6 4" stroke-width="1.5" fill="none"/>'
+        )
+        body.append(
+            _text(
+                WIDTH - right,
+                float(at(last, level.y).split()[1]) - 5,
+                language.text(level.label),
+                "end",
+            )
+        )
+    body.append(
+        _text((left + WIDTH - right) / 2, height - 6, language.text(chart.x_label), "middle")
+    )
     turned = f"translate(16 {(height - bottom + top) / 2:.0f}) rotate(-90)"
     body.append(_text(0, 0, language.text(chart.y_label), "middle", f' transform="{turned}"'))
     if len(chart.series) > 1:
         x_legend = left + 8
         for number, series in enumerate(chart.series):
             name = language.text(series.label)
-            body.append(f'<rect x="{x_legend:.0f}" y="{height + 4:.0f}" width="14" height="4" fill="{fill(number)}"/>')
+            body.append(
+                f'<rect x="{x_legend:.0f}" y="{height + 4:.0f}" width="14" height="4" fill="{fill(number)}"/>'
+            )
             body.append(_text(x_legend + 20, height + 10, name))
             x_legend += _letters(name) * LETTER + 48
         height += 18
@@ -149,17 +206,23 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
 def _curve(series: Series, number: int, at: Callable[[float, float], str]) -> list[str]:
     out = []
     if series.band:
-        edge = [at(x, high) for x, _, high in series.band] + [at(x, low) for x, low, _ in reversed(series.band)]
+        edge = [at(x, high) for x, _, high in series.band] + [
+            at(x, low) for x, low, _ in reversed(series.band)
+        ]
         out.append(f'<path d="M{"L".join(edge)}Z" fill="{fill(number)}" opacity="0.18"/>')
     path = "L".join(at(x, y) for x, y in series.points)
-    out.append(f'<path d="M{path}" fill="none" stroke="{fill(number)}" stroke-width="2.5" stroke-linejoin="round"/>')
+    out.append(
+        f'<path d="M{path}" fill="none" stroke="{fill(number)}" stroke-width="2.5" stroke-linejoin="round"/>'
+    )
     return out
 
 
 def mini_bar(share: float, strong: bool) -> str:
     """A bar inside a table's cell, `share` of its width."""
     wide = min(max(share, 0.0), 1.0) * 100
-    rect = f'<rect width="{wide:.1f}" height="8" fill="{fill(0)}" opacity="{1 if strong else 0.45}"/>'
+    rect = (
+        f'<rect width="{wide:.1f}" height="8" fill="{fill(0)}" opacity="{1 if strong else 0.45}"/>'
+    )
     return f'<svg viewBox="0 0 100 8" preserveAspectRatio="none" class="mini" aria-hidden="true">{rect}</svg>'
 
 

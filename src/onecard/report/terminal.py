@@ -45,16 +45,27 @@ NARROWEST = 40
 # Rich breaks lines at no-break spaces, and counts no cell for Devanagari's spacing marks (ा ि ी ो …), to which glibc,
 # tmux and most terminals give one. Until the lines are laid out, private characters of one cell stand for them.
 _KEPT = {"\u00a0": "\ue000"} | {
-    chr(code): chr(code - 0x900 + 0xE100) for code in range(0x900, 0x980) if unicodedata.category(chr(code)) == "Mc"
+    chr(code): chr(code - 0x900 + 0xE100)
+    for code in range(0x900, 0x980)
+    if unicodedata.category(chr(code)) == "Mc"
 }
 LAID_OUT = str.maketrans(_KEPT)
-RESTORED = str.maketrans({private: char if char != "\u00a0" else " " for char, private in _KEPT.items()})
+RESTORED = str.maketrans(
+    {private: char if char != "\u00a0" else " " for char, private in _KEPT.items()}
+)
 NOTE, FORMULA, FRAME = "dim", "italic dim", "bright_black"
-TONES: dict[Tone | None, str] = {"good": "bold green", "fair": "bold yellow", "bad": "bold red", None: "bold"}
+TONES: dict[Tone | None, str] = {
+    "good": "bold green",
+    "fair": "bold yellow",
+    "bad": "bold red",
+    None: "bold",
+}
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "! ", "bad": "✗ ", None: ""}
 
 
-def render(document: Document, language: Language, width: int, color: bool, encoding: str = "utf-8") -> str:
+def render(
+    document: Document, language: Language, width: int, color: bool, encoding: str = "utf-8"
+) -> str:
     """The whole document as text, lines no wider than `width`."""
     width = max(NARROWEST, min(width, WIDEST))
     page = _Page(language, color, encoding, width)
@@ -70,9 +81,17 @@ class _Page:
         self.ascii = plain("╭█✓", encoding) != "╭█✓"
         self.box = box.ASCII if self.ascii else box.ROUNDED
         self.console = Console(
-            file=io.StringIO(), width=width, force_terminal=color, color_system="256" if color else None,
-            legacy_windows=False, safe_box=False, highlight=False, markup=False, emoji=False, _environ={},
-        )  # fmt: skip
+            file=io.StringIO(),
+            width=width,
+            force_terminal=color,
+            color_system="256" if color else None,
+            legacy_windows=False,
+            safe_box=False,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            _environ={},
+        )
 
     def draw(self, document: Document) -> str:
         lines: list[list[Segment]] = []
@@ -84,7 +103,9 @@ class _Page:
             lines += self._lines(self._headline(document.headline), self.width)
         lines += self._columns([self._panel(section) for section in document.sections])
         if document.summary:
-            words = Line(" ".join(self._kept(self.language.sentence(item)) for item in document.summary))
+            words = Line(
+                " ".join(self._kept(self.language.sentence(item)) for item in document.summary)
+            )
             lines += self._lines(self._framed(words, SUMMARY, "cyan"), self.width)
         if document.footer is not None:
             lines += self._lines(Line(self.say(document.footer), NOTE), self.width)
@@ -106,7 +127,9 @@ class _Page:
         if not self.color:
             return "".join(segment.text for segment in line).rstrip()
         return "".join(
-            segment.style.render(segment.text, color_system=ColorSystem.EIGHT_BIT) if segment.style else segment.text
+            segment.style.render(segment.text, color_system=ColorSystem.EIGHT_BIT)
+            if segment.style
+            else segment.text
             for segment in line
         ).rstrip(" ")
 
@@ -129,7 +152,11 @@ class _Page:
 
     def _headline(self, figures: Iterable[Figure]) -> RenderableType:
         grid = Grid(
-            box=self.box, expand=True, show_header=False, border_style="cyan" if self.color else "", padding=(0, 1)
+            box=self.box,
+            expand=True,
+            show_header=False,
+            border_style="cyan" if self.color else "",
+            padding=(0, 1),
         )
         cells = []
         for figure in figures:
@@ -153,8 +180,14 @@ class _Page:
 
     def _framed(self, inside: RenderableType, title: Text, border: str) -> RenderableType:
         heading = Line(self.say(title), "bold cyan" if self.color else "bold")
-        return Panel(inside, title=heading, title_align="left", box=self.box,
-                     border_style=border if self.color else "", padding=(0, 1))  # fmt: skip
+        return Panel(
+            inside,
+            title=heading,
+            title_align="left",
+            box=self.box,
+            border_style=border if self.color else "",
+            padding=(0, 1),
+        )
 
     # blocks
 
@@ -198,7 +231,9 @@ class _Page:
             if value.cell_len > second:
                 value.style = ""
                 value.stylize(TONES[row.tone])
-                out += self._across((label, first), (value.append("  ").append_text(beside), width - first - 2))
+                out += self._across(
+                    (label, first), (value.append("  ").append_text(beside), width - first - 2)
+                )
             else:
                 if room < 16 and beside.cell_len > room:  # no room at the side: on lines of its own
                     below, beside = beside, below
@@ -207,12 +242,18 @@ class _Page:
             if below.plain:
                 out += self._across((Line(""), 2), (below, width - 4))
             if row.formula:
-                out += self._across((Line(""), 2), (Line("= " + plain(row.formula, self.encoding), FORMULA), width - 4))
+                out += self._across(
+                    (Line(""), 2),
+                    (Line("= " + plain(row.formula, self.encoding), FORMULA), width - 4),
+                )
         return _joined(out)
 
     def _across(self, *cells: tuple[Line, int]) -> list[Line]:
         """Cells beside each other, two spaces apart, each wrapped to its width; lighter than a table a row."""
-        wrapped = [[cell] if cell.cell_len <= width else list(cell.wrap(self.console, width)) for cell, width in cells]
+        wrapped = [
+            [cell] if cell.cell_len <= width else list(cell.wrap(self.console, width))
+            for cell, width in cells
+        ]
         lines = []
         for row in zip_longest(*wrapped):
             line = Line()
@@ -226,8 +267,14 @@ class _Page:
         return lines
 
     def _table(self, table: Table, width: int) -> RenderableType:
-        grid = Grid(box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1),
-                    header_style=NOTE, border_style=NOTE if self.color else "")  # fmt: skip
+        grid = Grid(
+            box=box.ASCII2 if self.ascii else box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1),
+            header_style=NOTE,
+            border_style=NOTE if self.color else "",
+        )
         said = [[self.say(value) for value in row] for row in table.rows]
         titles = [self.say(column.title) for column in table.columns]
         if table.marked:  # a narrow column of its own, so that long names wrap under themselves
@@ -241,7 +288,11 @@ class _Page:
         if bars:
             grid.add_column()
         for number, row in enumerate(said):
-            mark = [Line(plain("▸", self.encoding) if number in table.marked else "")] if table.marked else []
+            mark = (
+                [Line(plain("▸", self.encoding) if number in table.marked else "")]
+                if table.marked
+                else []
+            )
             cells = mark + [Line(cell) for cell in row] + ([bars[number]] if bars else [])
             grid.add_row(*cells, style="bold" if number in table.marked else "")
         return grid
@@ -250,7 +301,9 @@ class _Page:
         mark = plain("• " if notes.tone is None else MARKS[notes.tone], self.encoding)
         out: list[Line] = []
         for item in notes.items:
-            for number, line in enumerate(Line(self.say(item)).wrap(self.console, width - len(mark))):
+            for number, line in enumerate(
+                Line(self.say(item)).wrap(self.console, width - len(mark))
+            ):
                 line.rstrip()
                 start = Line().append(" " * len(mark) if number else mark, TONES[notes.tone])
                 out.append(start.append_text(line))
@@ -264,19 +317,26 @@ def _joined(lines: list[Line]) -> Line:
     return whole
 
 
-def column_widths(table: Table, titles: list[str], said: list[list[str]], room: int) -> list[int | None]:
+def column_widths(
+    table: Table, titles: list[str], said: list[list[str]], room: int
+) -> list[int | None]:
     """The width of each column where they do not all have room: figures stay whole, names and titles wrap.
 
     None leaves it to the renderer: all is well, or there is too little room even so.
     """
-    cells = [max(map(cell_len, column), default=1) for column in zip(*said, strict=True)] or [1] * len(titles)
+    cells = [max(map(cell_len, column), default=1) for column in zip(*said, strict=True)] or [
+        1
+    ] * len(titles)
     natural = [max(cell_len(title), cell) for title, cell in zip(titles, cells, strict=True)]
     words = [max((cell_len(word) for word in title.split()), default=1) for title in titles]
     room -= 3 * (len(titles) - 1)
     wraps = [i for i, column in enumerate(table.columns) if column.align == "left"]
     if sum(natural) <= room or not wraps:
         return [None] * len(titles)
-    for least in (words, [1] * len(titles)):  # whole words in the titles of figures; else even those are broken
+    for least in (
+        words,
+        [1] * len(titles),
+    ):  # whole words in the titles of figures; else even those are broken
         widths = [natural[i] if i in wraps else max(cells[i], least[i]) for i in range(len(titles))]
         while sum(widths) > room and max(widths[i] for i in wraps) > 7:
             widths[max(wraps, key=lambda i: widths[i])] -= 1

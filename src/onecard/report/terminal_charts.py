@@ -16,13 +16,24 @@ from onecard.report.document import Bars, LineChart, Quantity, StackedBar, Table
 Say = Callable[[object], str]
 
 # Mid tones of the 256-colour cube: read on dark and on light grounds, and apart from each other for the colour-blind.
-COLORS = ("color(33)", "color(37)", "color(71)", "color(172)", "color(167)", "color(97)", "color(245)", "color(136)")
+COLORS = (
+    "color(33)",
+    "color(37)",
+    "color(71)",
+    "color(172)",
+    "color(167)",
+    "color(97)",
+    "color(245)",
+    "color(136)",
+)
 GRAINS = "█▓▒░▞▤▪◦"
 LETTERS = "#=%+:o~."
 DIM = "dim"
 
 
-def stacked_bar(chart: StackedBar, width: int, say: Say, color: bool, ascii_only: bool) -> RenderableType:
+def stacked_bar(
+    chart: StackedBar, width: int, say: Say, color: bool, ascii_only: bool
+) -> RenderableType:
     """One bar to the scale of the card, then its legend with sizes and shares."""
     limit, total = float(chart.limit.value), float(chart.total.value)
     scale = max(limit, total)
@@ -37,7 +48,10 @@ def stacked_bar(chart: StackedBar, width: int, say: Say, color: bool, ascii_only
         end = say(chart.limit)
         text = f"{'^' if ascii_only else '▲'} {say(chart.limit_label)} {end}"
         lines.append(
-            Line(" " * min(max(edge - 1, 0), max(width - cell_len(text), 0)) + text, "bold red" if color else "bold")
+            Line(
+                " " * min(max(edge - 1, 0), max(width - cell_len(text), 0)) + text,
+                "bold red" if color else "bold",
+            )
         )
     names = [say(part.label) for part in chart.parts]
     sizes = [say(part.value) for part in chart.parts]
@@ -72,8 +86,13 @@ def bars(chart: Bars, width: int, say: Say, color: bool, ascii_only: bool) -> Re
     for number, part in enumerate(chart.rows):
         cells = max(round(float(part.value.value) / most * room), 1 if part.value.value else 0)
         marked = number in chart.marked
-        line = Line(names[number] + " " * (wide - cell_len(names[number])) + "  ", "bold" if marked else "")
-        line.append(("#" if ascii_only else "█") * cells, ("color(33)" if marked else "color(245)") if color else "")
+        line = Line(
+            names[number] + " " * (wide - cell_len(names[number])) + "  ", "bold" if marked else ""
+        )
+        line.append(
+            ("#" if ascii_only else "█") * cells,
+            ("color(33)" if marked else "color(245)") if color else "",
+        )
         line.append("  " + values[number], "bold" if marked else "")
         lines.append(line)
     return Group(*lines)
@@ -82,7 +101,10 @@ def bars(chart: Bars, width: int, say: Say, color: bool, ascii_only: bool) -> Re
 def column(table: Table, room: int, color: bool, ascii_only: bool) -> list[Line]:
     """The bars beside a table's rows, for its column `bar`."""
     assert table.bar is not None
-    values = [float(cell.value) if isinstance(cell := row[table.bar], Quantity) else 0.0 for row in table.rows]
+    values = [
+        float(cell.value) if isinstance(cell := row[table.bar], Quantity) else 0.0
+        for row in table.rows
+    ]
     most = max(values) or 1.0
     out = []
     for number, value in enumerate(values):
@@ -93,7 +115,9 @@ def column(table: Table, room: int, color: bool, ascii_only: bool) -> list[Line]
     return out
 
 
-def line_chart(chart: LineChart, width: int, say: Say, color: bool, ascii_only: bool, rows: int = 8) -> RenderableType:
+def line_chart(
+    chart: LineChart, width: int, say: Say, color: bool, ascii_only: bool, rows: int = 8
+) -> RenderableType:
     """The curves in dots of two by four to a cell (one by one in ASCII), axes labelled at their ends."""
     points = [point for series in chart.series for point in series.points]
     across = [_x(x, chart.log_x) for x, _ in points]
@@ -126,28 +150,54 @@ def line_chart(chart: LineChart, width: int, say: Say, color: bool, ascii_only: 
         lines.append(line)
     corner = "+" if ascii_only else "└"
     lines.append(Line(" " * (margin + 1) + corner + ("-" if ascii_only else "─") * columns, DIM))
-    start, end = (say(Quantity(x, chart.x_spec)) for x in (min(x for x, _ in points), max(x for x, _ in points)))
+    start, end = (
+        say(Quantity(x, chart.x_spec))
+        for x in (min(x for x, _ in points), max(x for x, _ in points))
+    )
     middle = say(chart.x_label)
     gap = max(columns - cell_len(start) - cell_len(end) - cell_len(middle), 2)
-    lines.append(Line(" " * (margin + 2) + start + " " * (gap // 2) + middle + " " * (gap - gap // 2) + end, DIM))
+    lines.append(
+        Line(
+            " " * (margin + 2) + start + " " * (gap // 2) + middle + " " * (gap - gap // 2) + end,
+            DIM,
+        )
+    )
     named = [*(series.label for series in chart.series), *(level.label for level in chart.levels)]
     if len(named) > 1:
         legend = Line(" " * (margin + 2))
         for number, name in enumerate(named):
-            legend.append(("" if number == 0 else "   ") + ("*" if ascii_only else "━") + " ", _style(number, color))
+            legend.append(
+                ("" if number == 0 else "   ") + ("*" if ascii_only else "━") + " ",
+                _style(number, color),
+            )
             legend.append(say(name), DIM)
         lines.append(legend)
     return Group(*lines)
 
 
-_DOTS = {(0, 0): 1, (0, 1): 2, (0, 2): 4, (1, 0): 8, (1, 1): 16, (1, 2): 32, (0, 3): 64, (1, 3): 128}  # Unicode braille
+_DOTS = {
+    (0, 0): 1,
+    (0, 1): 2,
+    (0, 2): 4,
+    (1, 0): 8,
+    (1, 1): 16,
+    (1, 2): 32,
+    (0, 3): 64,
+    (1, 3): 128,
+}  # Unicode braille
 
 
-def _cell(grid: dict[tuple[int, int], int], column: int, row: int, color: bool, ascii_only: bool) -> tuple[str, str]:
+def _cell(
+    grid: dict[tuple[int, int], int], column: int, row: int, color: bool, ascii_only: bool
+) -> tuple[str, str]:
     if ascii_only:
         number = grid.get((column, row))
         return (" ", "") if number is None else (LETTERS[number % len(LETTERS)], "")
-    lit = [(bit, grid[key]) for (x, y), bit in _DOTS.items() if (key := (column * 2 + x, row * 4 + y)) in grid]
+    lit = [
+        (bit, grid[key])
+        for (x, y), bit in _DOTS.items()
+        if (key := (column * 2 + x, row * 4 + y)) in grid
+    ]
     if not lit:
         return " ", ""
     return chr(0x2800 + sum(bit for bit, _ in lit)), _style(min(number for _, number in lit), color)

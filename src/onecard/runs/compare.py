@@ -80,7 +80,8 @@ class Comparison:
             "schema": SCHEMA,
             "runs": [f.to_json() for f in self.runs],
             "differences": [
-                {"key": d.key, "values": list(d.values), "effect": str(d.effect)} for d in self.differences
+                {"key": d.key, "values": list(d.values), "effect": str(d.effect)}
+                for d in self.differences
             ],
             "at_equal": {axis: [self._row(row) for row in self.at_equal[axis]] for axis in AXES},
             "winners": self.winners,
@@ -100,7 +101,10 @@ class Comparison:
 def compare(runs: list[RunFigures]) -> Comparison:
     """Compare two runs or more."""
     if len(runs) < 2:
-        raise UserError("a comparison takes two runs", hint="onecard compare RUN_A RUN_B; one run: onecard explain RUN")
+        raise UserError(
+            "a comparison takes two runs",
+            hint="onecard compare RUN_A RUN_B; one run: onecard explain RUN",
+        )
     _name_apart(runs)
     c = Comparison(runs)
     c.comparable = _why_not(runs)
@@ -131,14 +135,24 @@ def _why_not(runs: list[RunFigures]) -> Note | None:
     sizes = [vocabulary(f) for f in runs]
     if len({size for size in sizes if size is not None}) > 1:
         if all(f.final_bits_per_byte is not None for f in runs):
-            return Note("tokenizers-differ-bytes", "the runs use different tokens, so that losses per token do not "
-                        "compare; bits per byte do, and are used here")  # fmt: skip
-        return Note("tokenizers-differ", "the runs use different tokens ({sizes}), so that their losses do not compare; "
-                    "bits per byte would, but the logs do not have them", sizes=", ".join(map(str, sizes)))  # fmt: skip
+            return Note(
+                "tokenizers-differ-bytes",
+                "the runs use different tokens, so that losses per token do not "
+                "compare; bits per byte do, and are used here",
+            )
+        return Note(
+            "tokenizers-differ",
+            "the runs use different tokens ({sizes}), so that their losses do not compare; "
+            "bits per byte would, but the logs do not have them",
+            sizes=", ".join(map(str, sizes)),
+        )
     data = [f.run.dataset or f.run.value("dataset") for f in runs]
     if len({name for name in data if name}) > 1:
-        return Note("datasets-differ", "the runs learn from different data ({data}): a lower loss may be the easier text",
-                    data=", ".join(str(name) for name in data))  # fmt: skip
+        return Note(
+            "datasets-differ",
+            "the runs learn from different data ({data}): a lower loss may be the easier text",
+            data=", ".join(str(name) for name in data),
+        )
     return None
 
 
@@ -166,19 +180,43 @@ def _effect(key: str, runs: list[RunFigures], values: tuple[Any, ...]) -> Note:
     if key in _SILENT:
         return Note("effect-none", "no effect on what is learnt or on the step itself")
     if key in ("n_layer", "n_embd", "vocab_size", "block_size", "n_head"):
-        if first.params_nanogpt and last.params_nanogpt and first.flops_per_token and last.flops_per_token:
-            return Note("effect-shape", "together with the rest of the shape: {params:.2f} times the parameters, "
-                        "{flops:.2f} times the FLOPs per token", params=last.params_nanogpt / first.params_nanogpt,
-                        flops=last.flops_per_token / first.flops_per_token)  # fmt: skip
+        if (
+            first.params_nanogpt
+            and last.params_nanogpt
+            and first.flops_per_token
+            and last.flops_per_token
+        ):
+            return Note(
+                "effect-shape",
+                "together with the rest of the shape: {params:.2f} times the parameters, "
+                "{flops:.2f} times the FLOPs per token",
+                params=last.params_nanogpt / first.params_nanogpt,
+                flops=last.flops_per_token / first.flops_per_token,
+            )
         return Note("effect-model", "another model")
     if key in ("batch_size", "gradient_accumulation_steps"):
         if first.tokens_per_step and first.tokens_per_step == last.tokens_per_step:
-            return Note("effect-same-batch", "the total batch stays {tokens:int} tokens a step: the same optimizer steps; "
-                        "only speed and memory change", tokens=first.tokens_per_step)  # fmt: skip
+            return Note(
+                "effect-same-batch",
+                "the total batch stays {tokens:int} tokens a step: the same optimizer steps; "
+                "only speed and memory change",
+                tokens=first.tokens_per_step,
+            )
         if first.tokens_per_step and last.tokens_per_step:
-            return Note("effect-batch", "the total batch becomes {ratio:.2f} times as large",
-                        ratio=last.tokens_per_step / first.tokens_per_step)  # fmt: skip
-    if key in ("learning_rate", "min_lr", "warmup_iters", "lr_decay_iters", "beta2", "weight_decay", "dropout"):
+            return Note(
+                "effect-batch",
+                "the total batch becomes {ratio:.2f} times as large",
+                ratio=last.tokens_per_step / first.tokens_per_step,
+            )
+    if key in (
+        "learning_rate",
+        "min_lr",
+        "warmup_iters",
+        "lr_decay_iters",
+        "beta2",
+        "weight_decay",
+        "dropout",
+    ):
         return Note("effect-learning", "changes how fast it learns, not how fast it runs")
     if key in ("compile", "dtype", "attention", "chunked_loss", "recompute"):
         return Note("effect-speed", "changes how fast it runs, hardly what it learns")
@@ -197,7 +235,11 @@ def _step_of(f: RunFigures, axis: str, amount: float) -> float | None:
     if axis == "tokens":
         return amount / f.tokens_per_step if f.tokens_per_step else None
     if axis == "flops":
-        return amount / (f.flops_per_token * f.tokens_per_step) if f.flops_per_token and f.tokens_per_step else None
+        return (
+            amount / (f.flops_per_token * f.tokens_per_step)
+            if f.flops_per_token and f.tokens_per_step
+            else None
+        )
     seconds = amount * HOUR
     if f.run.curve.steps and f.run.curve.seconds[-1] > 0:
         return f.run.curve.step_at_seconds(seconds)
@@ -211,7 +253,11 @@ def amount_of(f: RunFigures, axis: str, step: float) -> float | None:
     if axis == "tokens":
         return step * f.tokens_per_step if f.tokens_per_step else None
     if axis == "flops":
-        return step * f.flops_per_token * f.tokens_per_step if f.flops_per_token and f.tokens_per_step else None
+        return (
+            step * f.flops_per_token * f.tokens_per_step
+            if f.flops_per_token and f.tokens_per_step
+            else None
+        )
     if f.run.curve.steps and f.run.curve.seconds[-1] > 0:
         seconds = f.run.curve.seconds_at(min(step, f.run.curve.steps[-1]))
         return seconds / HOUR if seconds is not None else None
@@ -245,12 +291,17 @@ def _amounts(runs: list[RunFigures], axis: str) -> list[float]:
         shared = set.intersection(*({e.step for e in f.run.evals if e.step > 0} for f in runs))
         steps = sorted(step for step in shared if step <= furthest)
         if len(steps) >= 1:
-            chosen = {steps[-1], *(steps[round(len(steps) * share)] for share in (0, 0.03, 0.1, 0.25, 0.5))}
+            chosen = {
+                steps[-1],
+                *(steps[round(len(steps) * share)] for share in (0, 0.03, 0.1, 0.25, 0.5)),
+            }
             return sorted(float(step) for step in chosen)
     return [furthest / 2**k for k in reversed(range(_ROWS - 1))]
 
 
-def _losses(runs: list[RunFigures], steps: list[float], in_bytes: bool) -> tuple[str, tuple[Estimate | None, ...]]:
+def _losses(
+    runs: list[RunFigures], steps: list[float], in_bytes: bool
+) -> tuple[str, tuple[Estimate | None, ...]]:
     """One kind of loss for all: evaluations where each run made one nearby, else training losses, else between them."""
     if in_bytes:
         return "bits_per_byte", tuple(f.bits_at(step) for f, step in zip(runs, steps, strict=True))
@@ -285,7 +336,9 @@ def _winners(c: Comparison) -> dict[str, str | None]:
         "mfu_card": _best(c.runs, lambda f: f.mfu_card, 0.01),
     }
     for axis in AXES:
-        rows = [row for row in c.at_equal[axis][-3:] if row.winner is not None]  # who led at the very start says little
+        rows = [
+            row for row in c.at_equal[axis][-3:] if row.winner is not None
+        ]  # who led at the very start says little
         names = {c.runs[row.winner].name for row in rows if row.winner is not None}
         last = c.at_equal[axis][-1].winner if c.at_equal[axis] else None
         if len(names) > 1:
@@ -293,13 +346,17 @@ def _winners(c: Comparison) -> dict[str, str | None]:
         else:
             winners[f"equal_{axis}"] = c.runs[last].name if last is not None else None
     if c.comparable is None:
-        winners["projected_loss"] = _best(c.runs, lambda f: -f.projected_loss if f.projected_loss else None, 0.01)
+        winners["projected_loss"] = _best(
+            c.runs, lambda f: -f.projected_loss if f.projected_loss else None, 0.01
+        )
     ends = {winners[f"equal_{axis}"] for axis in AXES} - {None}
     winners["loss"] = next(iter(ends)) if len(ends) == 1 else DEPENDS if ends else None
     return winners
 
 
-def _best(runs: list[RunFigures], figure: Callable[[RunFigures], float | None], margin: float) -> str | None:
+def _best(
+    runs: list[RunFigures], figure: Callable[[RunFigures], float | None], margin: float
+) -> str | None:
     """The run with the highest figure; None when one is unknown or the two best are within the margin."""
     found = [figure(f) for f in runs]
     known = [value for value in found if value is not None]

@@ -146,7 +146,11 @@ def _fit(px: list[float], py: list[float], x: float) -> tuple[float, float]:
     """Slope, and height at x, of the line of least squares."""
     mean_x, mean_y = statistics.fmean(px), statistics.fmean(py)
     wide = sum((p - mean_x) ** 2 for p in px)
-    slope = sum((p - mean_x) * (y - mean_y) for p, y in zip(px, py, strict=True)) / wide if wide > 0 else 0.0
+    slope = (
+        sum((p - mean_x) * (y - mean_y) for p, y in zip(px, py, strict=True)) / wide
+        if wide > 0
+        else 0.0
+    )
     return slope, mean_y + slope * (x - mean_x)
 
 

@@ -15,9 +15,9 @@ from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
 from onecard.facts.prices import Price, electricity
 from onecard.messages import Note
-from onecard.plan import RunPlan, plan
-from onecard.plan.flops import nanogpt_per_token
-from onecard.plan.params import params
+from onecard.planner import RunPlan, plan
+from onecard.planner.flops import nanogpt_per_token
+from onecard.planner.params import params
 from onecard.runs.curve import SEED_NOISE, Estimate
 from onecard.runs.run import Run
 from onecard.units import HOUR
@@ -63,20 +63,41 @@ class RunFigures:
     def to_json(self) -> dict[str, Any]:
         run = self.run
         return {
-            "name": self.name, "source": run.source, "format": run.format, "state": run.state,
-            "gpu": self.device.name if self.device else run.gpu, "gpus": self.gpus, "dtype": self.dtype,
-            "params_nanogpt": self.params_nanogpt, "params_total": self.params_total,
-            "tokens_per_step": self.tokens_per_step, "flops_per_token": self.flops_per_token,
-            "step_seconds": self.step_seconds, "tokens_per_second": self.tokens_per_second, "tflops": self.tflops,
-            "mfu_card": self.mfu_card, "mfu_printed": self.mfu_printed, "final_loss": self.final_loss,
-            "final_loss_kind": self.final_loss_kind, "final_bits_per_byte": self.final_bits_per_byte,
-            "last_step": run.last_step, "max_steps": self._max_steps(), "tokens_seen": self.tokens_seen,
-            "seconds": self.seconds, "kwh": self.kwh, "cost": self.cost, "currency": self.currency,
-            "predicted": self.predicted, "projected": {"loss": self.projected_loss, "seconds_left": self.seconds_left},
-            "inferred": self.inferred, "unreadable_lines": run.unreadable, "superseded_lines": run.superseded,
-            "evaluation_seconds_in_steps": run.times.leaked_seconds, "first_step_seconds": run.times.first,
+            "name": self.name,
+            "source": run.source,
+            "format": run.format,
+            "state": run.state,
+            "gpu": self.device.name if self.device else run.gpu,
+            "gpus": self.gpus,
+            "dtype": self.dtype,
+            "params_nanogpt": self.params_nanogpt,
+            "params_total": self.params_total,
+            "tokens_per_step": self.tokens_per_step,
+            "flops_per_token": self.flops_per_token,
+            "step_seconds": self.step_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "tflops": self.tflops,
+            "mfu_card": self.mfu_card,
+            "mfu_printed": self.mfu_printed,
+            "final_loss": self.final_loss,
+            "final_loss_kind": self.final_loss_kind,
+            "final_bits_per_byte": self.final_bits_per_byte,
+            "last_step": run.last_step,
+            "max_steps": self._max_steps(),
+            "tokens_seen": self.tokens_seen,
+            "seconds": self.seconds,
+            "kwh": self.kwh,
+            "cost": self.cost,
+            "currency": self.currency,
+            "predicted": self.predicted,
+            "projected": {"loss": self.projected_loss, "seconds_left": self.seconds_left},
+            "inferred": self.inferred,
+            "unreadable_lines": run.unreadable,
+            "superseded_lines": run.superseded,
+            "evaluation_seconds_in_steps": run.times.leaked_seconds,
+            "first_step_seconds": run.times.first,
             "not_finite_steps": run.not_finite,
-        }  # fmt: skip
+        }
 
     def _max_steps(self) -> int | None:
         return self.run.max_steps or (self.config.max_iters if self.config else None)
@@ -85,10 +106,14 @@ class RunFigures:
         """The validation ("val") or training ("train") loss at a step, with its noise."""
         if kind == "train":
             return self.run.curve.loss_at(step)
-        return _between_evals([(e.step, e.val_loss) for e in self.run.evals if e.val_loss is not None], step)
+        return _between_evals(
+            [(e.step, e.val_loss) for e in self.run.evals if e.val_loss is not None], step
+        )
 
     def bits_at(self, step: float) -> Estimate | None:
-        return _between_evals([(e.step, e.bits_per_byte) for e in self.run.evals if e.bits_per_byte is not None], step)
+        return _between_evals(
+            [(e.step, e.bits_per_byte) for e in self.run.evals if e.bits_per_byte is not None], step
+        )
 
 
 def figures(run: Run, gpu: Device | None = None, price: Price | None = None) -> RunFigures:
@@ -120,7 +145,9 @@ def _device(run: Run) -> Device | None:
 def _config(run: Run, problems: list[Note]) -> RunConfig | None:
     """The run's config, where the log or the user tells enough; what a nanoGPT header leaves out has its default."""
     values = {key: known.value for key, known in run.config.items()}
-    told = "header" in run.signs or any(known.how in ("config", "flag") for known in run.config.values())
+    told = "header" in run.signs or any(
+        known.how in ("config", "flag") for known in run.config.values()
+    )
     if not told and not all(key in values for key in _SHAPE):
         return None
     if run.vocab_size and values.get("vocab_size") is None:
@@ -128,7 +155,9 @@ def _config(run: Run, problems: list[Note]) -> RunConfig | None:
     try:
         return RunConfig.from_values(_as_it_ran(values))
     except UserError as error:
-        problems.append(Note("config-wrong", "its config cannot be right: {why}", why=error.message))
+        problems.append(
+            Note("config-wrong", "its config cannot be right: {why}", why=error.message)
+        )
         return None
 
 
@@ -162,11 +191,18 @@ def _model(f: RunFigures) -> None:
             f.params_nanogpt = run.params_total
         return
     count = params(f.config.shape)
-    if run.params_printed is not None and abs(count.nanogpt - run.params_printed) > run.params_error * 1.01:
+    if (
+        run.params_printed is not None
+        and abs(count.nanogpt - run.params_printed) > run.params_error * 1.01
+    ):
         f.problems.append(
-            Note("params-disagree", "the config makes {config:count} parameters, but the log printed {printed:count}",
-                 config=count.nanogpt, printed=run.params_printed)
-        )  # fmt: skip
+            Note(
+                "params-disagree",
+                "the config makes {config:count} parameters, but the log printed {printed:count}",
+                config=count.nanogpt,
+                printed=run.params_printed,
+            )
+        )
         return
     f.params_nanogpt = count.nanogpt
     f.params_total = count.total
@@ -177,11 +213,20 @@ def _tokens(f: RunFigures) -> None:
     run = f.run
     logged = run.tokens_per_step.value if run.tokens_per_step else None
     own = f.config.tokens_per_step if f.config is not None and _told_batch(run) else None
-    if logged is not None and own is not None and logged != own and run.format in ("nanogpt", "onecard"):
+    if (
+        logged is not None
+        and own is not None
+        and logged != own
+        and run.format in ("nanogpt", "onecard")
+    ):
         f.problems.append(
-            Note("tokens-disagree", "the config makes {config:int} tokens a step, but the log printed {printed:int}",
-                 config=own, printed=logged)
-        )  # fmt: skip
+            Note(
+                "tokens-disagree",
+                "the config makes {config:int} tokens a step, but the log printed {printed:int}",
+                config=own,
+                printed=logged,
+            )
+        )
         f.tokens_per_step = next((t for t in (logged, own) if _agrees_with_mfu(f, t)), None)
         return
     f.tokens_per_step = logged or own
@@ -192,7 +237,9 @@ def _tokens(f: RunFigures) -> None:
 def _told_batch(run: Run) -> bool:
     """Whether the batch is the run's own, not nanoGPT's default for want of a better."""
     told = any(key in run.config for key in ("batch_size", "gradient_accumulation_steps"))
-    whole = any(known.how == "config" for known in run.config.values())  # a config file: the rest are its defaults
+    whole = any(
+        known.how == "config" for known in run.config.values()
+    )  # a config file: the rest are its defaults
     return told or whole or "header" in run.signs
 
 
@@ -219,7 +266,9 @@ def _check_mfu(f: RunFigures) -> None:
     if f.flops_per_token is None and f.tokens_per_step:
         f.flops_per_token = per_step * f.gpus / f.tokens_per_step
         f.inferred.append("flops_per_token")
-    elif f.tokens_per_step is None and f.flops_per_token and f.config is not None and not f.problems:
+    elif (
+        f.tokens_per_step is None and f.flops_per_token and f.config is not None and not f.problems
+    ):
         block = f.config.block_size
         f.tokens_per_step = max(1, round(per_step / f.flops_per_token / block)) * block
         f.inferred.append("tokens_per_step")
@@ -230,14 +279,23 @@ def _check_mfu(f: RunFigures) -> None:
         sagged = (f.mfu_printed or 0.0) / (f.run.mfu_settled or 1.0)
         if sagged * (1 - _AGREES) <= ratio <= 1 + _AGREES:
             return
-        if 2 <= cards <= 16 and abs(ratio / cards - 1) <= _AGREES and f.gpus == 1 and f.run.format == "nanogpt":
+        if (
+            2 <= cards <= 16
+            and abs(ratio / cards - 1) <= _AGREES
+            and f.gpus == 1
+            and f.run.format == "nanogpt"
+        ):
             f.gpus = cards  # nanoGPT prints one process's MFU
             f.inferred.append("gpus")
             return
         f.problems.append(
-            Note("mfu-disagrees", "the printed MFU fits {ratio:.2f} times the FLOPs that model, batch and step time make; "
-                 "one of them is not what it seems", ratio=1 / ratio)
-        )  # fmt: skip
+            Note(
+                "mfu-disagrees",
+                "the printed MFU fits {ratio:.2f} times the FLOPs that model, batch and step time make; "
+                "one of them is not what it seems",
+                ratio=1 / ratio,
+            )
+        )
 
 
 def _rates(f: RunFigures, named: bool) -> None:
@@ -261,19 +319,26 @@ def _rates(f: RunFigures, named: bool) -> None:
         f.seconds = f.step_seconds * f.run.last_step
     for name in ("flops_per_token", "tokens_per_step"):
         if name in f.inferred:
-            f.inferred += [n for n in ("tokens_per_second", "tflops", "mfu_card") if n not in f.inferred]
+            f.inferred += [
+                n for n in ("tokens_per_second", "tflops", "mfu_card") if n not in f.inferred
+            ]
 
 
 def _losses(f: RunFigures) -> None:
     run = f.run
     late = [e for e in run.evals if e.step >= 0.9 * run.last_step]
-    f.final_bits_per_byte = next((e.bits_per_byte for e in reversed(late) if e.bits_per_byte is not None), None)
+    f.final_bits_per_byte = next(
+        (e.bits_per_byte for e in reversed(late) if e.bits_per_byte is not None), None
+    )
     val = next((e.val_loss for e in reversed(late) if e.val_loss is not None), None)
     if val is not None:
         f.final_loss, f.final_loss_kind = val, "val"
     elif run.curve.steps:
         estimate = run.curve.loss_at(run.curve.steps[-1])
-        f.final_loss, f.final_loss_kind = (estimate.value if estimate else run.curve.losses[-1]), "train"
+        f.final_loss, f.final_loss_kind = (
+            (estimate.value if estimate else run.curve.losses[-1]),
+            "train",
+        )
 
 
 def _energy(f: RunFigures, price: Price) -> None:
@@ -291,7 +356,11 @@ def _ahead(f: RunFigures) -> None:
     if steps is not None and f.step_seconds is not None:
         f.seconds_left = max(0, steps - f.run.last_step) * f.step_seconds
     own = f.run.plan or {}
-    if f.config is not None and f.device is not None and f.run.format in ("nanogpt", "onecard", "llm.c"):
+    if (
+        f.config is not None
+        and f.device is not None
+        and f.run.format in ("nanogpt", "onecard", "llm.c")
+    ):
         try:
             f.plan = plan(f.config, f.device, gpus=f.gpus)
         except UserError:
@@ -305,12 +374,18 @@ def _ahead(f: RunFigures) -> None:
 
 
 _PREDICTED = {
-    "step_seconds": "time.step_seconds.mid", "step_seconds_low": "time.step_seconds.low",
-    "step_seconds_high": "time.step_seconds.high", "tokens_per_second": "time.tokens_per_second.mid",
-    "mfu_card": "mfu.card.mid", "memory_bytes": "memory.process_bytes.mid", "final_loss": "loss.expected.mid",
-    "final_loss_low": "loss.expected.low", "final_loss_high": "loss.expected.high", "kwh": "energy.kwh.mid",
+    "step_seconds": "time.step_seconds.mid",
+    "step_seconds_low": "time.step_seconds.low",
+    "step_seconds_high": "time.step_seconds.high",
+    "tokens_per_second": "time.tokens_per_second.mid",
+    "mfu_card": "mfu.card.mid",
+    "memory_bytes": "memory.process_bytes.mid",
+    "final_loss": "loss.expected.mid",
+    "final_loss_low": "loss.expected.low",
+    "final_loss_high": "loss.expected.high",
+    "kwh": "energy.kwh.mid",
     "total_seconds": "time.total_seconds.mid",
-}  # fmt: skip
+}
 
 
 def _path(tree: dict[str, Any], path: str) -> float | None:
@@ -339,7 +414,9 @@ def expected_at(planned: RunPlan, step: float) -> float | None:
 
     if planned.loss is None or not planned.loss.curve:
         return None
-    return between([float(s) for s, _ in planned.loss.curve], [loss for _, loss in planned.loss.curve], step)
+    return between(
+        [float(s) for s, _ in planned.loss.curve], [loss for _, loss in planned.loss.curve], step
+    )
 
 
 def _between_evals(points: list[tuple[int, float]], step: float) -> Estimate | None:

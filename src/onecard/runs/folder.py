@@ -54,7 +54,12 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
     if kind == "start":
         _start(builder, line)
     elif kind == "step" and isinstance(step, int):
-        builder.step(step, loss=_loss(line, "loss"), seconds=_number(line, "step_seconds"), mfu=_number(line, "mfu"))
+        builder.step(
+            step,
+            loss=_loss(line, "loss"),
+            seconds=_number(line, "step_seconds"),
+            mfu=_number(line, "mfu"),
+        )
         for key, values in gathered.items():
             value = _number(line, key)
             if value is not None and len(values) < _MOST:
@@ -91,13 +96,19 @@ def _loss(line: dict[str, Any], key: str) -> float | None:
 def _number(line: dict[str, Any], key: str) -> float | None:
     value = line.get(key)
     return (
-        float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 else None
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+        else None
     )
 
 
 def _whole(line: dict[str, Any], key: str) -> int | None:
     value = line.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**18 else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**18
+        else None
+    )
 
 
 def _text(line: dict[str, Any], key: str) -> str | None:

@@ -24,7 +24,9 @@ def list_runs(folders: list[str], price: Price | None = None) -> list[dict[str, 
     found: dict[Path, dict[str, Any]] = {}
     for folder in folders:
         if not Path(folder).is_dir():
-            raise UserError(f"no folder {folder!r}", hint="name a folder that holds runs, or none for this one")
+            raise UserError(
+                f"no folder {folder!r}", hint="name a folder that holds runs, or none for this one"
+            )
         for path in _below(Path(folder)):
             if path.resolve() not in found:
                 found[path.resolve()] = _row(path, price)
@@ -38,15 +40,28 @@ def _below(folder: Path) -> Iterator[Path]:
         if is_run_folder(path):
             yield path
         deep = len(path.parts) - root >= _DEEPEST
-        inner[:] = [] if deep else sorted(name for name in inner if name not in _SKIPPED and not name.startswith("."))
+        inner[:] = (
+            []
+            if deep
+            else sorted(name for name in inner if name not in _SKIPPED and not name.startswith("."))
+        )
 
 
 def _row(path: Path, price: Price) -> dict[str, Any]:
     run = read_folder(path)
     row: dict[str, Any] = {
-        "path": str(path), "state": RunRecord(path).state, "step": None, "max_steps": None, "loss": None, "kind": None,
-        "hours": None, "kwh": None, "cost": None, "currency": price.currency, "unreadable_lines": 0,
-    }  # fmt: skip
+        "path": str(path),
+        "state": RunRecord(path).state,
+        "step": None,
+        "max_steps": None,
+        "loss": None,
+        "kind": None,
+        "hours": None,
+        "kwh": None,
+        "cost": None,
+        "currency": price.currency,
+        "unreadable_lines": 0,
+    }
     if run is None:
         return row
     val = next((e.val_loss for e in reversed(run.evals) if e.val_loss is not None), None)

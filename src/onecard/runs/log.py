@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 LONGEST_LINE = 1 << 20  # bytes; a longer one is damage, and is skipped without being held in memory
-_STEPPED = ("step", "eval", "checkpoint", "sample")  # lines that a resume from an earlier step makes void
+_STEPPED = (
+    "step",
+    "eval",
+    "checkpoint",
+    "sample",
+)  # lines that a resume from an earlier step makes void
 
 
 def _to_stderr(text: str) -> None:
@@ -28,7 +33,9 @@ def _to_stderr(text: str) -> None:
 class LogWriter:
     """Appends lines; a disk that is full costs lines, never the run."""
 
-    def __init__(self, path: Path, truncate_at: int | None = None, warn: Callable[[str], None] = _to_stderr):
+    def __init__(
+        self, path: Path, truncate_at: int | None = None, warn: Callable[[str], None] = _to_stderr
+    ):
         self.path = path
         self.lost = 0  # lines that could not be written
         self._warn = warn
@@ -63,7 +70,9 @@ class LogWriter:
 
     def sync(self) -> None:
         """Put the lines on the disk itself; before a checkpoint that keeps `offset`."""
-        with contextlib.suppress(OSError):  # a file system without it; the next write says whether the disk still takes
+        with contextlib.suppress(
+            OSError
+        ):  # a file system without it; the next write says whether the disk still takes
             os.fsync(self._file.fileno())
 
     def close(self) -> None:

@@ -23,9 +23,7 @@ from onecard.runs.run import Known, Run
 
 Progress = Callable[[int], None]  # called with the bytes that were read
 
-_KNOWN = (
-    "nanoGPT, llm.c, nanochat, modded-nanogpt and litgpt logs, CSV histories, trainer_state.json, onecard's folders"
-)
+_KNOWN = "nanoGPT, llm.c, nanochat, modded-nanogpt and litgpt logs, CSV histories, trainer_state.json, onecard's folders"
 
 
 def read_runs(
@@ -39,7 +37,9 @@ def read_runs(
     runs = _read(path, progress)
     if number is not None:
         if not 1 <= number <= len(runs):
-            raise UserError(f"{path} holds {len(runs)} runs, not {number}", hint=f"name one as {path}#1")
+            raise UserError(
+                f"{path} holds {len(runs)} runs, not {number}", hint=f"name one as {path}#1"
+            )
         runs = [runs[number - 1]]
     beside = config or _beside(Path(path))
     values = read_file(beside) if beside is not None else {}
@@ -72,22 +72,31 @@ def _read(source: str, progress: Progress | None) -> list[Run]:
             f"no run at {source!r}", hint="name a run folder or a log; `onecard runs` lists folders"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}",
-                        hint="check the path and its rights") from None  # fmt: skip
+        raise UserError(
+            f"cannot read {source}: {getattr(error, 'strerror', None) or error}",
+            hint="check the path and its rights",
+        ) from None
 
 
 def _folder(path: Path, progress: Progress | None) -> list[Run]:
     if is_run_folder(path):
         run = read_folder(path)
         return _whole([run] if run is not None else [], str(path))
-    for name in ("main.log", "trainer_state.json", "metrics.csv", "train.log", "log.txt"):  # others' usual names
+    for name in (
+        "main.log",
+        "trainer_state.json",
+        "metrics.csv",
+        "train.log",
+        "log.txt",
+    ):  # others' usual names
         if (path / name).is_file():
             runs = _read(str(path / name), progress)
             for run in runs:
                 run.name = run.name.replace(name, path.name)
             return runs
     raise UserError(
-        f"{path} is not a run folder", hint="name the log file inside it, or a folder that onecard train made"
+        f"{path} is not a run folder",
+        hint="name the log file inside it, or a folder that onecard train made",
     )
 
 
@@ -96,7 +105,9 @@ def _file(file: BinaryIO, path: Path, progress: Progress | None) -> list[Run]:
         run = read_folder(path.parent)
         return [run] if run is not None else []
     if path.suffix.lower() == ".json":
-        return read_trainer(file, path.stem if path.stem != "trainer_state" else path.parent.name or path.stem)
+        return read_trainer(
+            file, path.stem if path.stem != "trainer_state" else path.parent.name or path.stem
+        )
     if path.suffix.lower() in (".csv", ".tsv"):
         return read_csv(text_lines(file, progress), path.stem)
     return read_text(file, path.stem or path.name, progress)

@@ -25,7 +25,7 @@ from typing import IO, Any, Literal
 
 from onecard.config import RunConfig, load, to_toml
 from onecard.errors import UserError
-from onecard.plan.result import RunPlan
+from onecard.planner.result import RunPlan
 from onecard.version import __version__
 
 State = Literal["running", "finished", "stopped", "dead"]
@@ -36,7 +36,9 @@ _SILENT_SECONDS = 900.0  # a run on another machine whose log stood still this l
 
 def write_json_atomically(path: Path, value: Any) -> None:
     """Write aside, fsync, rename: a reader sees the old file or the new one, never half of one."""
-    write_text_atomically(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text_atomically(
+        path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    )
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -61,27 +63,37 @@ class RunRecord:
         self._lock: IO[bytes] | None = None
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, plan: RunPlan | None, environment: dict[str, Any]) -> "RunRecord":
+    def create(
+        cls, path: Path, config: RunConfig, plan: RunPlan | None, environment: dict[str, Any]
+    ) -> "RunRecord":
         """A new run in `path`; a folder that holds a run already is refused, so that nothing is written over."""
         if (path / "log.jsonl").exists() or (path / "run.json").exists():
-            raise UserError(f"{path} holds a run already",
-                            hint="resume it with --init_from=resume, or name another --out_dir")  # fmt: skip
+            raise UserError(
+                f"{path} holds a run already",
+                hint="resume it with --init_from=resume, or name another --out_dir",
+            )
         try:
             for folder in (path, path / "checkpoints", path / "samples"):
                 folder.mkdir(parents=True, exist_ok=True)
-            write_text_atomically(path / "config.toml", to_toml(config, head=f"onecard {__version__}"))
+            write_text_atomically(
+                path / "config.toml", to_toml(config, head=f"onecard {__version__}")
+            )
             if plan is not None:
                 write_json_atomically(path / "plan.json", plan.to_json())
             write_json_atomically(path / "environment.json", environment)
         except OSError as error:
-            raise UserError(f"cannot write the run folder {path}: {error.strerror or error}",
-                            hint="check --out_dir, its rights and the free disk") from None  # fmt: skip
+            raise UserError(
+                f"cannot write the run folder {path}: {error.strerror or error}",
+                hint="check --out_dir, its rights and the free disk",
+            ) from None
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunRecord":
         if not is_run_folder(path):
-            raise UserError(f"{path} is not a run folder", hint="a run folder holds config.toml and log.jsonl")
+            raise UserError(
+                f"{path} is not a run folder", hint="a run folder holds config.toml and log.jsonl"
+            )
         return cls(path)
 
     @property
@@ -116,7 +128,10 @@ class RunRecord:
         else:
             self._lock.close()
             self._lock = None
-            raise UserError(f"another run is writing to {self.path}", hint="wait for it, or name another --out_dir")
+            raise UserError(
+                f"another run is writing to {self.path}",
+                hint="wait for it, or name another --out_dir",
+            )
         self._write_state("running")
 
     def end(self, state: Literal["finished", "stopped"]) -> None:
@@ -137,7 +152,11 @@ class RunRecord:
             return "stopped"  # a folder that was made and never begun
         if said.get("host") != socket.gethostname():  # its lock says nothing here; its log does
             try:
-                return "running" if time.time() - self.log_path.stat().st_mtime < _SILENT_SECONDS else "dead"
+                return (
+                    "running"
+                    if time.time() - self.log_path.stat().st_mtime < _SILENT_SECONDS
+                    else "dead"
+                )
             except OSError:
                 return "dead"
         return "running" if self._lock is not None or self._is_locked() else "dead"
@@ -160,7 +179,9 @@ class RunRecord:
 
 
 def is_run_folder(path: Path) -> bool:
-    return (path / "config.toml").is_file() and ((path / "log.jsonl").is_file() or (path / "run.json").is_file())
+    return (path / "config.toml").is_file() and (
+        (path / "log.jsonl").is_file() or (path / "run.json").is_file()
+    )
 
 
 def environment(
@@ -209,7 +230,9 @@ def _git(folder: Path) -> dict[str, Any] | None:
 def _git_says(folder: Path, *words: str) -> str | None:
     try:
         command = ["git", "-c", "core.fsmonitor=false", *words]
-        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=10, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, timeout=10, stdin=subprocess.DEVNULL
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None

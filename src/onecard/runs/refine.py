@@ -10,8 +10,8 @@ from pathlib import Path
 from onecard.config import load
 from onecard.errors import UserError
 from onecard.facts.here import cpu, here
-from onecard.plan.calibration import refine
-from onecard.plan.calibration_file import load_calibration, write_calibration
+from onecard.planner.calibration import refine
+from onecard.planner.calibration_file import load_calibration, write_calibration
 from onecard.runs.log import read_log
 
 FEWEST_STEPS = 20  # below that, warming up is most of it
@@ -31,13 +31,18 @@ def refine_from_run(folder: Path) -> Path | None:
     if known is None:
         return None
     config = load(folder / "config.toml").replace(dtype=start["dtype"])
-    if any(line.get("kind") == "event" and str(line.get("text")).startswith("compile: off") for line in lines):
+    if any(
+        line.get("kind") == "event" and str(line.get("text")).startswith("compile: off")
+        for line in lines
+    ):
         config = config.replace(compile=False)
     steps = [line for line in lines if line.get("kind") == "step" and line["step"] > start["step"]][
         1:
     ]  # the first warms up
     measured = steps[-1]["step"] - steps[0]["step"] if steps else 0
-    if measured < FEWEST_STEPS or any(line.get("micro_batch") != config.batch_size for line in steps):
+    if measured < FEWEST_STEPS or any(
+        line.get("micro_batch") != config.batch_size for line in steps
+    ):
         return None
     learned = refine(known, config, statistics.median(line["step_seconds"] for line in steps))
     return write_calibration(learned) if learned != known else None

@@ -15,7 +15,9 @@ from onecard.config import KEYS
 from onecard.runs.curve import LossCurve, StepTimes
 
 How = Literal["log", "config", "flag", "default", "inferred"]
-Format = Literal["onecard", "nanogpt", "llm.c", "nanochat", "modded-nanogpt", "litgpt", "trainer", "csv"]
+Format = Literal[
+    "onecard", "nanogpt", "llm.c", "nanochat", "modded-nanogpt", "litgpt", "trainer", "csv"
+]
 
 LARGEST_STEP = 10**10
 LARGEST_LOSS = 1e4  # nats; above it a figure is no loss, and the line counts as unreadable
@@ -54,7 +56,9 @@ class Run:
     last_step: int = 0
     last_loss: float | None = None
     mfu_printed: float | None = None  # median of what the log printed, as a fraction
-    mfu_settled: float | None = None  # its 90th percentile: nanoGPT's running mean sags after each evaluation
+    mfu_settled: float | None = (
+        None  # its 90th percentile: nanoGPT's running mean sags after each evaluation
+    )
     printed_peak_flops: float | None = None  # what that figure was divided by, where it is known
     params_printed: float | None = None
     params_error: float = 0.0  # half a unit of the printed figure's last digit
@@ -76,8 +80,12 @@ class Run:
     watts: float | None = None
     kwh: float | None = None
     wall_seconds: float | None = None  # evaluations and checkpoints included
-    not_finite: list[int] = field(default_factory=list)  # the first steps whose loss was NaN or infinite
-    signs: list[str] = field(default_factory=list)  # what the log says in words: "compile-failed", "slow-attention", …
+    not_finite: list[int] = field(
+        default_factory=list
+    )  # the first steps whose loss was NaN or infinite
+    signs: list[str] = field(
+        default_factory=list
+    )  # what the log says in words: "compile-failed", "slow-attention", …
     plan: dict[str, Any] | None = None  # what was predicted, in our own run folders
     state: str | None = None
     unreadable: int = 0
@@ -136,7 +144,11 @@ class RunBuilder:
 
     def eval(self, step: int, **losses: float | None) -> None:
         self._evaluated = step
-        kept = {k: v for k, v in losses.items() if v is not None and math.isfinite(v) and 0 <= v <= LARGEST_LOSS}
+        kept = {
+            k: v
+            for k, v in losses.items()
+            if v is not None and math.isfinite(v) and 0 <= v <= LARGEST_LOSS
+        }
         if not 0 <= step <= LARGEST_STEP:
             return
         if not kept:
@@ -165,7 +177,9 @@ class RunBuilder:
         if self._held is not None:
             held, self._held = self._held, None
             assert self._last is not None
-            if step > self._last:  # the one before was alone in going back: a damaged number, not a resume
+            if (
+                step > self._last
+            ):  # the one before was alone in going back: a damaged number, not a resume
                 self.unreadable(f"step {held[0]} after step {self._last}")
             else:
                 self._rewind(min(step, held[0]))
@@ -173,7 +187,9 @@ class RunBuilder:
                 if step <= held[0]:
                     self._rewind(step)
         if step == self._last and loss == self.run.last_loss:
-            self.run.superseded += 1  # the same line twice, as two processes on one terminal print it
+            self.run.superseded += (
+                1  # the same line twice, as two processes on one terminal print it
+            )
             return
         if self._last is not None and step <= self._last:
             self._held = step, loss, seconds, elapsed, mfu
@@ -218,7 +234,9 @@ class RunBuilder:
             seconds = self._from_clock(step, elapsed)
         counted = None
         if seconds is not None and 0 < seconds < 1e7:
-            counted = run.times.add(seconds, after_eval=elapsed is None and self._evaluated in (step, step - 1))
+            counted = run.times.add(
+                seconds, after_eval=elapsed is None and self._evaluated in (step, step - 1)
+            )
         if counted is None:
             counted = run.times.median() or 0.0
         self._seconds += since * counted
@@ -241,9 +259,16 @@ class RunBuilder:
         if len(self._strides) < 32:
             self._strides.append(step - before)
             self._stride = statistics.median(self._strides)
-        if self._stride is not None and len(self._strides) >= 5 and step - before > 5 * self._stride:
+        if (
+            self._stride is not None
+            and len(self._strides) >= 5
+            and step - before > 5 * self._stride
+        ):
             self.run.gaps += 1
-            if self.run.widest_gap is None or step - before > self.run.widest_gap[1] - self.run.widest_gap[0]:
+            if (
+                self.run.widest_gap is None
+                or step - before > self.run.widest_gap[1] - self.run.widest_gap[0]
+            ):
                 self.run.widest_gap = before, step
 
     def _from_clock(self, step: int, elapsed: float) -> float | None:

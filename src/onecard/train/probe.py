@@ -22,18 +22,20 @@ from torch import Tensor
 from onecard.config import RunConfig
 from onecard.errors import RunFailure
 from onecard.facts.here import cpu, here
-from onecard.plan.calibration import PART_OF, Calibration, Observation, fit_costs, spread_of
-from onecard.plan.calibration_file import torch_version
-from onecard.plan.workload import Workload
-from onecard.train import machine
-from onecard.train.faults import Faults
-from onecard.train.modern import make_model
+from onecard.model import machine
+from onecard.model.build import make_model
+from onecard.planner.calibration import PART_OF, Calibration, Observation, fit_costs, spread_of
+from onecard.planner.calibration_file import torch_version
+from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
-from onecard.train.preflight import Preflight, compiled_forward
-from onecard.train.step import Stepper, is_out_of_memory
-from onecard.train.workers import Workers
+from onecard.train.run.faults import Faults
+from onecard.train.run.preflight import Preflight, compiled_forward
+from onecard.train.run.step import Stepper, is_out_of_memory
+from onecard.train.run.workers import Workers
 
-Tell = Callable[[float, float, str], None]  # seconds done, seconds in all as far as can be told, what is being done
+Tell = Callable[
+    [float, float, str], None
+]  # seconds done, seconds in all as far as can be told, what is being done
 
 # Layers, heads, width, context, micro-batch, accumulation, vocabulary. Each kind of work is large in some of them and
 # small in others: depth and width, long and short contexts, GPT-2's vocabulary and small ones, one micro-batch and more.
@@ -129,11 +131,16 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
     host = rates["host_seconds"] if card else 0.0
     seen = measure_steps(device, [config_of(shape, False) for shape in eager], budget, tell)
     if not seen:
-        raise RunFailure("none of the probe's shapes fits in this device's memory", hint="close what else uses it")
+        raise RunFailure(
+            "none of the probe's shapes fits in this device's memory",
+            hint="close what else uses it",
+        )
     costs = {"eager": fit_costs(seen, hints, host)}
     spread = {"eager": spread_of(seen, hints, host)}
     if compiled:
-        found = measure_steps(device, [config_of(shape, True) for shape in compiled], budget / 3, tell)
+        found = measure_steps(
+            device, [config_of(shape, True) for shape in compiled], budget / 3, tell
+        )
         if found:
             # few shapes, for each has to be compiled: what they do not tell is as in eager mode
             near = {kind: max(cost, 0.1 * hints[kind]) for kind, cost in costs["eager"].items()}
@@ -158,11 +165,21 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
 
 def config_of(shape: Shape, compiled: bool) -> RunConfig:
     layers, heads, width, context, batch, accumulation, vocabulary = shape
-    return RunConfig(n_layer=layers, n_head=heads, n_embd=width, block_size=context, batch_size=batch,
-                     gradient_accumulation_steps=accumulation, vocab_size=vocabulary, compile=compiled)  # fmt: skip
+    return RunConfig(
+        n_layer=layers,
+        n_head=heads,
+        n_embd=width,
+        block_size=context,
+        batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        vocab_size=vocabulary,
+        compile=compiled,
+    )
 
 
-def measure_steps(device: torch.device, configs: list[RunConfig], budget: float, tell: Tell) -> list[Observation]:
+def measure_steps(
+    device: torch.device, configs: list[RunConfig], budget: float, tell: Tell
+) -> list[Observation]:
     """The median step of each config, in rounds over all of them, within about `budget` seconds."""
     turns: list[tuple[Turn, float]] = []
     began = time.perf_counter()
@@ -217,17 +234,27 @@ def start(device: torch.device, config: RunConfig) -> Turn | None:
     if config.compile and forward is model:
         return None
     stepper = Stepper(
-        config, model, forward, make_optimizer(config, model),
-        torch.amp.GradScaler(device.type, enabled=precision.scaled), precision, Workers(config.backend, device),
-        config.batch_size, None, Faults(), _shrunk,
-    )  # fmt: skip
+        config,
+        model,
+        forward,
+        make_optimizer(config, model),
+        torch.amp.GradScaler(device.type, enabled=precision.scaled),
+        precision,
+        Workers(config.backend, device),
+        config.batch_size,
+        None,
+        Faults(),
+        _shrunk,
+    )
     total = config.batch_size * config.gradient_accumulation_steps
     rows = torch.randint(0, config.shape.vocab_size, (total, config.block_size + 1), device=device)
     return Turn(config, stepper, rows)
 
 
 def _shrunk(before: int, now: int) -> None:
-    raise RunFailure(f"a micro-batch of {before} does not fit")  # a smaller one would be another shape
+    raise RunFailure(
+        f"a micro-batch of {before} does not fit"
+    )  # a smaller one would be another shape
 
 
 def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, float]:
@@ -247,7 +274,11 @@ def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, fl
         large = torch.ones(64 * 2**20 if card else 16 * 2**20, device=device)
         other, third = torch.ones_like(large), torch.ones_like(large)
         copied = 8.0 * large.numel() / best(device, lambda: other.copy_(large), again)
-        triad = 12.0 * large.numel() / best(device, lambda: torch.add(large, other, alpha=2.0, out=third), again)
+        triad = (
+            12.0
+            * large.numel()
+            / best(device, lambda: torch.add(large, other, alpha=2.0, out=third), again)
+        )
         used = best(device, lambda: third.fill_(1.0), again)
         anew = best(device, lambda: torch.ones(large.numel(), device=device), again)
         fresh = (

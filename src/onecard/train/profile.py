@@ -17,17 +17,20 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from onecard.config import RunConfig
-from onecard.train.machine import choose_device
+from onecard.model.machine import choose_device
 from onecard.train.optim import lr_at
-from onecard.train.progress import random_seed
-from onecard.train.session import Silent, open_session
-from onecard.train.workers import Workers
+from onecard.train.run.progress import random_seed
+from onecard.train.run.session import Silent, open_session
+from onecard.train.run.workers import Workers
 
 WARM_STEPS = 3  # compilation, allocation and the caches settle before anything is measured
 
 # The first kind whose word is found in an operator's name has it; what is left is "other".
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("compiled", ("compiledf", "cpp_fused")),  # before the rest: a graph's name ends in letters drawn at random
+    (
+        "compiled",
+        ("compiledf", "cpp_fused"),
+    ),  # before the rest: a graph's name ends in letters drawn at random
     ("attention", ("attention", "flash", "fmha", "sdpa")),
     ("matmul", ("mm", "matmul", "linear", "gemm", "conv")),
     ("optimizer", ("adam", "foreach", "optimizer")),
@@ -60,9 +63,14 @@ class StepProfile:
         for heading, rows in (("kind of work", self.parts), ("operator", self.operators)):
             width = max([len(heading), *(len(row.kind) for row in rows)])
             lines.append(f"{heading:<{width}}        ms   share    calls")
-            lines += [f"{r.kind:<{width}}  {r.seconds * 1e3:8.2f}  {r.share:6.1%}  {r.calls:7.1f}" for r in rows]
+            lines += [
+                f"{r.kind:<{width}}  {r.seconds * 1e3:8.2f}  {r.share:6.1%}  {r.calls:7.1f}"
+                for r in rows
+            ]
             lines.append("")
-        return "\n".join([*lines, f"trace: {self.trace} (open it in chrome://tracing or ui.perfetto.dev)"])
+        return "\n".join(
+            [*lines, f"trace: {self.trace} (open it in chrome://tracing or ui.perfetto.dev)"]
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,7 +87,9 @@ def profile_run(config: RunConfig, steps: int = 5) -> StepProfile:
     with (
         tempfile.TemporaryDirectory() as aside,
         Workers(config.backend, device) as workers,
-        open_session(config.replace(out_dir=str(Path(aside) / "run")), workers, False, Silent()) as session,
+        open_session(
+            config.replace(out_dir=str(Path(aside) / "run")), workers, False, Silent()
+        ) as session,
     ):
         numbers = itertools.count()
 
@@ -111,7 +121,11 @@ def profile_steps(step: Callable[[], object], out_dir: Path, steps: int = 5) -> 
     watched.export_chrome_trace(str(aside))
     os.replace(aside, trace)
     rows = [
-        (event.key, (event.self_device_time_total if on_card else event.self_cpu_time_total) / 1e6, event.count)
+        (
+            event.key,
+            (event.self_device_time_total if on_card else event.self_cpu_time_total) / 1e6,
+            event.count,
+        )
         for event in watched.key_averages()
     ]
     found = StepProfile(plain, _parts(rows, steps), _costliest(rows, steps), trace)
@@ -151,5 +165,7 @@ def _costliest(rows: list[tuple[str, float, int]], steps: int) -> list[Part]:
 
 def _ranked(rows: list[tuple[str, float, int]], steps: int) -> list[Part]:
     total = sum(seconds for _, seconds, _ in rows) or 1.0
-    parts = [Part(name, seconds / steps, seconds / total, calls / steps) for name, seconds, calls in rows]
+    parts = [
+        Part(name, seconds / steps, seconds / total, calls / steps) for name, seconds, calls in rows
+    ]
     return sorted(parts, key=lambda part: -part.seconds)

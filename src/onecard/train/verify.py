@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from onecard.config import RunConfig
+from onecard.model.checkpoint import MODEL, checkpoints, read_state, read_tensors
 from onecard.runs.log import read_log
-from onecard.train.checkpoint import MODEL, checkpoints, read_state, read_tensors
-from onecard.train.loop import train
-from onecard.train.session import Silent, Viewer
+from onecard.train.run.loop import train
+from onecard.train.run.session import Silent, Viewer
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,27 @@ def verify_resume(config: RunConfig, steps: int = 6, view: Viewer | None = None)
     """Train `steps` steps twice, the second time stopped half way; the user's shape, data and precision throughout."""
     view = view or Silent()
     half = max(1, steps // 2)
-    schedule = {"max_iters": steps, "lr_decay_iters": max(steps, 1), "warmup_iters": min(config.warmup_iters, half)}
+    schedule = {
+        "max_iters": steps,
+        "lr_decay_iters": max(steps, 1),
+        "warmup_iters": min(config.warmup_iters, half),
+    }
     config = config.replace(
-        **schedule, eval_interval=steps + 1, checkpoint_interval=half, log_interval=1, eval_iters=1, max_hours=None,
-        wandb_log=False, tensorboard=False, trackio=False,
+        **schedule,
+        eval_interval=steps + 1,
+        checkpoint_interval=half,
+        log_interval=1,
+        eval_iters=1,
+        max_hours=None,
+        wandb_log=False,
+        tensorboard=False,
+        trackio=False,
         init_from="scratch" if config.init_from == "resume" else config.init_from,
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory(prefix="onecard-verify-") as place:
-        whole, parts = (config.replace(out_dir=str(Path(place) / name)) for name in ("whole", "parts"))
+        whole, parts = (
+            config.replace(out_dir=str(Path(place) / name)) for name in ("whole", "parts")
+        )
         view.message(f"{steps} steps straight through")
         train(whole, view=_Messages(view))
         view.message(f"{half} steps, a stop, and the rest from the checkpoint")
@@ -82,7 +95,11 @@ def _compared(whole: Path, parts: Path, steps: int, half: int) -> Verification:
 
 
 def _losses(folder: Path) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in read_log(folder / "log.jsonl") if line["kind"] == "step"}
+    return {
+        line["step"]: line["loss"]
+        for line in read_log(folder / "log.jsonl")
+        if line["kind"] == "step"
+    }
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:

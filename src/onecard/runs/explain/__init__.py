@@ -27,5 +27,7 @@ def explain(f: RunFigures) -> list[Finding]:
 
 def explain_pair(c: "Comparison") -> list[Finding]:
     """What the runs show side by side, then each alone."""
-    together = [finding for rule in (*reading.PAIR_RULES, *misreadings.PAIR_RULES) for finding in rule(c)]
+    together = [
+        finding for rule in (*reading.PAIR_RULES, *misreadings.PAIR_RULES) for finding in rule(c)
+    ]
     return together + [finding for f in c.runs for finding in explain(f)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.messages import Note
-from onecard.plan import plan
+from onecard.planner import plan
 from onecard.runs.explain.finding import Finding
 from onecard.runs.figures import RunFigures
 
@@ -20,17 +20,31 @@ _SHAPE = ("n_layer", "n_embd", "n_head", "block_size", "vocab_size")
 
 def mfu_of_an_a100(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to an A100, to other formats (they name the card they divide by), or where the card is unknown."""
-    if f.run.format != "nanogpt" or f.mfu_printed is None or f.mfu_card is None or f.device is None or not f.dtype:
+    if (
+        f.run.format != "nanogpt"
+        or f.mfu_printed is None
+        or f.mfu_card is None
+        or f.device is None
+        or not f.dtype
+    ):
         return
     peak = f.device.matmul_flops(f.dtype)
     if abs(peak / 312e12 - 1) < 0.02:
         return
     yield Finding(
-        Note("mfu-against-a100", "{name}: the printed MFU of {printed:.1%} is against an A100's 312 TFLOPS; against the "
-             "{card}'s own {peak:.1f} TFLOPS it is {true:.1%}", name=f.name, printed=f.mfu_printed, card=f.device.name,
-             peak=peak / 1e12, true=f.mfu_card),
-        {"mfu_printed": f.mfu_printed, "mfu_card": f.mfu_card, "peak_tflops": peak / 1e12}, (f.name,),
-    )  # fmt: skip
+        Note(
+            "mfu-against-a100",
+            "{name}: the printed MFU of {printed:.1%} is against an A100's 312 TFLOPS; against the "
+            "{card}'s own {peak:.1f} TFLOPS it is {true:.1%}",
+            name=f.name,
+            printed=f.mfu_printed,
+            card=f.device.name,
+            peak=peak / 1e12,
+            true=f.mfu_card,
+        ),
+        {"mfu_printed": f.mfu_printed, "mfu_card": f.mfu_card, "peak_tflops": peak / 1e12},
+        (f.name,),
+    )
 
 
 def perplexity_for_loss(f: RunFigures) -> Iterator[Finding]:
@@ -40,13 +54,24 @@ def perplexity_for_loss(f: RunFigures) -> Iterator[Finding]:
         return
     vocab = f.config.shape.vocab_size if f.config is not None else f.run.vocab_size or 50304
     last = values[-1]
-    if last > math.log(vocab) + 1 and math.log(last) < math.log(vocab) and min(values) > math.log(vocab):
+    if (
+        last > math.log(vocab) + 1
+        and math.log(last) < math.log(vocab)
+        and min(values) > math.log(vocab)
+    ):
         yield Finding(
-            Note("perplexity-for-loss", "{name}: {value:.2f} is no loss in nats, for an untrained model has {untrained:.1f}; "
-                 "as a perplexity it is a loss of {loss:.2f}", name=f.name, value=last, untrained=math.log(vocab),
-                 loss=math.log(last)),
-            {"value": last, "loss": math.log(last)}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "perplexity-for-loss",
+                "{name}: {value:.2f} is no loss in nats, for an untrained model has {untrained:.1f}; "
+                "as a perplexity it is a loss of {loss:.2f}",
+                name=f.name,
+                value=last,
+                untrained=math.log(vocab),
+                loss=math.log(last),
+            ),
+            {"value": last, "loss": math.log(last)},
+            (f.name,),
+        )
 
 
 def _pairs(c: "Comparison") -> Iterator[tuple[RunFigures, RunFigures]]:
@@ -56,7 +81,9 @@ def _pairs(c: "Comparison") -> Iterator[tuple[RunFigures, RunFigures]]:
 def _differs(a: RunFigures, b: RunFigures, keys: tuple[str, ...]) -> bool:
     if a.config is None or b.config is None:
         return False
-    return any(getattr(a.config.shape, key, None) != getattr(b.config.shape, key, None) for key in keys)
+    return any(
+        getattr(a.config.shape, key, None) != getattr(b.config.shape, key, None) for key in keys
+    )
 
 
 def mfu_is_not_speed(c: "Comparison") -> Iterator[Finding]:
@@ -65,53 +92,92 @@ def mfu_is_not_speed(c: "Comparison") -> Iterator[Finding]:
         if not (a.mfu_card and b.mfu_card and a.tokens_per_second and b.tokens_per_second):
             continue
         high, low = (a, b) if a.mfu_card > b.mfu_card else (b, a)
-        if not (high.tokens_per_second and low.tokens_per_second and high.flops_per_token and low.flops_per_token):
+        if not (
+            high.tokens_per_second
+            and low.tokens_per_second
+            and high.flops_per_token
+            and low.flops_per_token
+        ):
             continue
         if high.tokens_per_second < 0.98 * low.tokens_per_second:
             yield Finding(
-                Note("mfu-is-not-speed", "{high} has the higher MFU ({high_mfu:.1%} against {low_mfu:.1%}) and yet "
-                     "does {slower:.1f} times fewer tokens a second: each token is {flops:.2f} times the FLOPs. The MFU says "
-                     "that it uses the card better, and no more", high=high.name, high_mfu=high.mfu_card,
-                     low_mfu=low.mfu_card, slower=low.tokens_per_second / high.tokens_per_second,
-                     flops=high.flops_per_token / low.flops_per_token),
-                {"tokens_per_second": [high.tokens_per_second, low.tokens_per_second],
-                 "flops_per_token": [high.flops_per_token, low.flops_per_token],
-                 "mfu_card": [high.mfu_card, low.mfu_card]}, (high.name, low.name),
-            )  # fmt: skip
+                Note(
+                    "mfu-is-not-speed",
+                    "{high} has the higher MFU ({high_mfu:.1%} against {low_mfu:.1%}) and yet "
+                    "does {slower:.1f} times fewer tokens a second: each token is {flops:.2f} times the FLOPs. The MFU says "
+                    "that it uses the card better, and no more",
+                    high=high.name,
+                    high_mfu=high.mfu_card,
+                    low_mfu=low.mfu_card,
+                    slower=low.tokens_per_second / high.tokens_per_second,
+                    flops=high.flops_per_token / low.flops_per_token,
+                ),
+                {
+                    "tokens_per_second": [high.tokens_per_second, low.tokens_per_second],
+                    "flops_per_token": [high.flops_per_token, low.flops_per_token],
+                    "mfu_card": [high.mfu_card, low.mfu_card],
+                },
+                (high.name, low.name),
+            )
 
 
 def larger_is_slower(c: "Comparison") -> Iterator[Finding]:
     """Does not apply where both steps are of the same FLOPs, or the larger one is not slower."""
     for a, b in _pairs(c):
-        work = [f.flops_per_token * f.tokens_per_step if f.flops_per_token and f.tokens_per_step else 0 for f in (a, b)]
+        work = [
+            f.flops_per_token * f.tokens_per_step if f.flops_per_token and f.tokens_per_step else 0
+            for f in (a, b)
+        ]
         if not all(work) or not a.step_seconds or not b.step_seconds:
             continue
-        (small, large), ratio = ((a, b), work[1] / work[0]) if work[1] >= work[0] else ((b, a), work[0] / work[1])
+        (small, large), ratio = (
+            ((a, b), work[1] / work[0]) if work[1] >= work[0] else ((b, a), work[0] / work[1])
+        )
         assert small.step_seconds is not None
         assert large.step_seconds is not None
         slower = large.step_seconds / small.step_seconds
         if ratio > 1.1 and 1.0 < slower <= ratio:
             yield Finding(
-                Note("larger-is-slower", "{large}'s step takes {slower:.1f} times as long for {work:.2f} times the FLOPs: a "
-                     "larger step, not a slower card or a regression", large=large.name, slower=slower, work=ratio),
+                Note(
+                    "larger-is-slower",
+                    "{large}'s step takes {slower:.1f} times as long for {work:.2f} times the FLOPs: a "
+                    "larger step, not a slower card or a regression",
+                    large=large.name,
+                    slower=slower,
+                    work=ratio,
+                ),
                 {"step_seconds": [large.step_seconds, small.step_seconds], "flops_per_step": ratio},
                 (large.name, small.name),
-            )  # fmt: skip
+            )
         elif ratio > 1.1 and slower > 1.05 * ratio:
             yield Finding(
-                Note("slower-than-larger", "{large}'s step takes {slower:.1f} times as long for only {work:.2f} times the "
-                     "FLOPs: the size does not explain it all", large=large.name, slower=slower, work=ratio),
+                Note(
+                    "slower-than-larger",
+                    "{large}'s step takes {slower:.1f} times as long for only {work:.2f} times the "
+                    "FLOPs: the size does not explain it all",
+                    large=large.name,
+                    slower=slower,
+                    work=ratio,
+                ),
                 {"step_seconds": [large.step_seconds, small.step_seconds], "flops_per_step": ratio},
                 (large.name, small.name),
-            )  # fmt: skip
+            )
 
 
 def micro_batch_and_mfu(c: "Comparison") -> Iterator[Finding]:
     """Does not apply where the model is the same, or the smaller micro-batch does not have the higher MFU."""
     for a, b in _pairs(c):
-        if a.config is None or b.config is None or not a.mfu_card or not b.mfu_card or not _differs(a, b, _SHAPE):
+        if (
+            a.config is None
+            or b.config is None
+            or not a.mfu_card
+            or not b.mfu_card
+            or not _differs(a, b, _SHAPE)
+        ):
             continue
-        small, large = (a, b) if a.config.tokens_per_micro_batch < b.config.tokens_per_micro_batch else (b, a)
+        small, large = (
+            (a, b) if a.config.tokens_per_micro_batch < b.config.tokens_per_micro_batch else (b, a)
+        )
         assert small.config is not None
         assert large.config is not None
         assert small.mfu_card is not None
@@ -120,19 +186,37 @@ def micro_batch_and_mfu(c: "Comparison") -> Iterator[Finding]:
             continue
         gain = _micro_batch_gain(small, large.config)
         expected = (
-            Note("micro-batch-gain", "micro-batch {batch:int} would make it {gain:percent} faster",
-                 batch=large.config.batch_size, gain=gain)
+            Note(
+                "micro-batch-gain",
+                "micro-batch {batch:int} would make it {gain:percent} faster",
+                batch=large.config.batch_size,
+                gain=gain,
+            )
             if gain is not None and gain > 0.005
-            else Note("micro-batch-level", "micro-batch {batch:int} would not be slower", batch=large.config.batch_size)
-        )  # fmt: skip
+            else Note(
+                "micro-batch-level",
+                "micro-batch {batch:int} would not be slower",
+                batch=large.config.batch_size,
+            )
+        )
         yield Finding(
-            Note("micro-batch-and-mfu", "{small}'s smaller micro-batch ({few:int} against {many:int}) did not raise its MFU: "
-                 "its larger model did. With the model held fixed the larger micro-batch is the faster one until memory runs "
-                 "out: {expected}", small=small.name, few=small.config.batch_size, many=large.config.batch_size,
-                 expected=expected),
-            {"batch_size": [small.config.batch_size, large.config.batch_size], "mfu_card": [small.mfu_card, large.mfu_card],
-             "expected_gain": gain}, (small.name, large.name),
-        )  # fmt: skip
+            Note(
+                "micro-batch-and-mfu",
+                "{small}'s smaller micro-batch ({few:int} against {many:int}) did not raise its MFU: "
+                "its larger model did. With the model held fixed the larger micro-batch is the faster one until memory runs "
+                "out: {expected}",
+                small=small.name,
+                few=small.config.batch_size,
+                many=large.config.batch_size,
+                expected=expected,
+            ),
+            {
+                "batch_size": [small.config.batch_size, large.config.batch_size],
+                "mfu_card": [small.mfu_card, large.mfu_card],
+                "expected_gain": gain,
+            },
+            (small.name, large.name),
+        )
 
 
 def _micro_batch_gain(f: RunFigures, like: RunConfig) -> float | None:
@@ -143,7 +227,9 @@ def _micro_batch_gain(f: RunFigures, like: RunConfig) -> float | None:
     if total % like.batch_size:
         return None
     try:
-        other = f.config.replace(batch_size=like.batch_size, gradient_accumulation_steps=total // like.batch_size)
+        other = f.config.replace(
+            batch_size=like.batch_size, gradient_accumulation_steps=total // like.batch_size
+        )
         now = plan(f.config, f.device).time.step_seconds.mid
         return 1 - plan(other, f.device).time.step_seconds.mid / now
     except UserError:
@@ -158,10 +244,17 @@ def accumulation(c: "Comparison") -> Iterator[Finding]:
         few, many = a.config.gradient_accumulation_steps, b.config.gradient_accumulation_steps
         if few != many and a.tokens_per_step and a.tokens_per_step == b.tokens_per_step:
             yield Finding(
-                Note("accumulation", "accumulating {a_n:int} or {b_n:int} micro-batches changes no optimizer step: both runs "
-                     "take one every {tokens:int} tokens", a_n=few, b_n=many, tokens=a.tokens_per_step),
-                {"gradient_accumulation_steps": [few, many], "tokens_per_step": a.tokens_per_step}, (a.name, b.name),
-            )  # fmt: skip
+                Note(
+                    "accumulation",
+                    "accumulating {a_n:int} or {b_n:int} micro-batches changes no optimizer step: both runs "
+                    "take one every {tokens:int} tokens",
+                    a_n=few,
+                    b_n=many,
+                    tokens=a.tokens_per_step,
+                ),
+                {"gradient_accumulation_steps": [few, many], "tokens_per_step": a.tokens_per_step},
+                (a.name, b.name),
+            )
 
 
 def learning_rate_and_width(c: "Comparison") -> Iterator[Finding]:
@@ -171,12 +264,19 @@ def learning_rate_and_width(c: "Comparison") -> Iterator[Finding]:
             continue
         if a.config.learning_rate != b.config.learning_rate:
             yield Finding(
-                Note("learning-rate-and-width", "learning rate ({a_lr:g} and {b_lr:g}) and model changed together: neither "
-                     "can be credited or blamed for the loss alone; a run with one of them changed would tell",
-                     a_lr=a.config.learning_rate, b_lr=b.config.learning_rate),
-                {"learning_rate": [a.config.learning_rate, b.config.learning_rate],
-                 "params_nanogpt": [a.params_nanogpt, b.params_nanogpt]}, (a.name, b.name),
-            )  # fmt: skip
+                Note(
+                    "learning-rate-and-width",
+                    "learning rate ({a_lr:g} and {b_lr:g}) and model changed together: neither "
+                    "can be credited or blamed for the loss alone; a run with one of them changed would tell",
+                    a_lr=a.config.learning_rate,
+                    b_lr=b.config.learning_rate,
+                ),
+                {
+                    "learning_rate": [a.config.learning_rate, b.config.learning_rate],
+                    "params_nanogpt": [a.params_nanogpt, b.params_nanogpt],
+                },
+                (a.name, b.name),
+            )
 
 
 def level_or_not(c: "Comparison") -> Iterator[Finding]:
@@ -191,20 +291,36 @@ def level_or_not(c: "Comparison") -> Iterator[Finding]:
     first, second = row.losses[0], row.losses[1]
     if row.winner is None and c.comparable is None:
         yield Finding(
-            Note("too-close", "at step {step:int} the losses {first:.4f} ({a}) and {second:.4f} ({b}) are {gap:.4f} apart, "
-                 "within what another seed would change: too close to call", step=row.at, first=first.value, a=a.name,
-                 second=second.value, b=b.name, gap=abs(first.value - second.value)),
-            {"losses": [first.value, second.value], "errors": [first.error, second.error]}, (a.name, b.name),
-        )  # fmt: skip
+            Note(
+                "too-close",
+                "at step {step:int} the losses {first:.4f} ({a}) and {second:.4f} ({b}) are {gap:.4f} apart, "
+                "within what another seed would change: too close to call",
+                step=row.at,
+                first=first.value,
+                a=a.name,
+                second=second.value,
+                b=b.name,
+                gap=abs(first.value - second.value),
+            ),
+            {"losses": [first.value, second.value], "errors": [first.error, second.error]},
+            (a.name, b.name),
+        )
     if hours and hours[-1].winner is not None and hours[-1].winner != row.winner:
         best = c.runs[hours[-1].winner]
         losses = [e.value for e in hours[-1].losses if e is not None]
         yield Finding(
-            Note("hours-decide", "after the same {hours:.2f} hours {best} is ahead, {low:.3f} against {high:.3f}: it makes "
-                 "more steps in the time, which equal steps hide", hours=hours[-1].at, best=best.name, low=min(losses),
-                 high=max(losses)),
-            {"hours": hours[-1].at, "losses": losses}, (a.name, b.name),
-        )  # fmt: skip
+            Note(
+                "hours-decide",
+                "after the same {hours:.2f} hours {best} is ahead, {low:.3f} against {high:.3f}: it makes "
+                "more steps in the time, which equal steps hide",
+                hours=hours[-1].at,
+                best=best.name,
+                low=min(losses),
+                high=max(losses),
+            ),
+            {"hours": hours[-1].at, "losses": losses},
+            (a.name, b.name),
+        )
 
 
 RULES = (mfu_of_an_a100, perplexity_for_loss)

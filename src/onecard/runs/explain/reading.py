@@ -16,10 +16,16 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
     run = f.run
     if run.unreadable:
         yield Finding(
-            Note("unreadable", "{name}: lines that could not be read and are left out: {n:int}, such as {line}",
-                 name=f.name, n=run.unreadable, line=repr(run.unreadable_lines[0]) if run.unreadable_lines else "?"),
-            {"lines": run.unreadable, "examples": run.unreadable_lines}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "unreadable",
+                "{name}: lines that could not be read and are left out: {n:int}, such as {line}",
+                name=f.name,
+                n=run.unreadable,
+                line=repr(run.unreadable_lines[0]) if run.unreadable_lines else "?",
+            ),
+            {"lines": run.unreadable, "examples": run.unreadable_lines},
+            (f.name,),
+        )
 
 
 def disagreements(f: RunFigures) -> Iterator[Finding]:
@@ -32,16 +38,26 @@ def too_short(f: RunFigures) -> Iterator[Finding]:
     """Does not apply from six counted steps on."""
     if f.run.times.first is not None and f.run.times.count == 0 and not f.run.times.every_one_leaks:
         yield Finding(
-            Note("one-iteration", "{name}: only one step is timed, and the first one carries the compilation: I can't tell "
-                 "its speed", name=f.name),
-            {"first_step_seconds": f.run.times.first}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "one-iteration",
+                "{name}: only one step is timed, and the first one carries the compilation: I can't tell "
+                "its speed",
+                name=f.name,
+            ),
+            {"first_step_seconds": f.run.times.first},
+            (f.name,),
+        )
     elif 0 < f.run.times.count < 6:
         yield Finding(
-            Note("few-iterations", "{name}: few steps are timed ({n:int}); its speed may still change", name=f.name,
-                 n=f.run.times.count),
-            {"steps": f.run.times.count}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "few-iterations",
+                "{name}: few steps are timed ({n:int}); its speed may still change",
+                name=f.name,
+                n=f.run.times.count,
+            ),
+            {"steps": f.run.times.count},
+            (f.name,),
+        )
 
 
 def compile_leak(f: RunFigures) -> Iterator[Finding]:
@@ -49,10 +65,17 @@ def compile_leak(f: RunFigures) -> Iterator[Finding]:
     first, usual = f.run.times.first, f.step_seconds
     if first is not None and usual is not None and f.run.first_step <= 1 and first > 2 * usual:
         yield Finding(
-            Note("compile-in-first-step", "{name}: the first step took {first:duration}, {extra:duration} of it compilation "
-                 "and warm-up; it is left out", name=f.name, first=first, extra=first - usual),
-            {"first_step_seconds": first, "step_seconds": usual}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "compile-in-first-step",
+                "{name}: the first step took {first:duration}, {extra:duration} of it compilation "
+                "and warm-up; it is left out",
+                name=f.name,
+                first=first,
+                extra=first - usual,
+            ),
+            {"first_step_seconds": first, "step_seconds": usual},
+            (f.name,),
+        )
 
 
 def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
@@ -60,39 +83,62 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
     times = f.run.times
     if times.every_one_leaks:
         yield Finding(
-            Note("every-time-leaks", "{name}: every logged step follows an evaluation, whose time is in it: {seconds:duration} "
-                 "is the most that a step takes, and the printed MFU is too low; log_interval below eval_interval would tell",
-                 name=f.name, seconds=f.step_seconds or 0.0),
-            {"step_seconds_at_most": f.step_seconds}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "every-time-leaks",
+                "{name}: every logged step follows an evaluation, whose time is in it: {seconds:duration} "
+                "is the most that a step takes, and the printed MFU is too low; log_interval below eval_interval would tell",
+                name=f.name,
+                seconds=f.step_seconds or 0.0,
+            ),
+            {"step_seconds_at_most": f.step_seconds},
+            (f.name,),
+        )
     elif times.leaks and f.step_seconds:
         each = times.leaked_seconds / times.leaks
         yield Finding(
-            Note("evaluation-in-steps", "{name}: logged step times that carry an evaluation: {n:int}, of about {each:duration} "
-                 "each; they are left out of the speed, but the printed MFU sags after each", name=f.name, n=times.leaks,
-                 each=each),
-            {"steps": times.leaks, "seconds": times.leaked_seconds}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "evaluation-in-steps",
+                "{name}: logged step times that carry an evaluation: {n:int}, of about {each:duration} "
+                "each; they are left out of the speed, but the printed MFU sags after each",
+                name=f.name,
+                n=times.leaks,
+                each=each,
+            ),
+            {"steps": times.leaks, "seconds": times.leaked_seconds},
+            (f.name,),
+        )
 
 
 def clock(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs without clock readings."""
     if f.run.clock_jumps:
         yield Finding(
-            Note("clock-back", "{name}: the clock goes backwards ({n:int}×); those stretches count as if they took the "
-                 "usual time", name=f.name, n=f.run.clock_jumps),
-            {"jumps": f.run.clock_jumps}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "clock-back",
+                "{name}: the clock goes backwards ({n:int}×); those stretches count as if they took the "
+                "usual time",
+                name=f.name,
+                n=f.run.clock_jumps,
+            ),
+            {"jumps": f.run.clock_jumps},
+            (f.name,),
+        )
 
 
 def resumed(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to a run in one sitting."""
     if f.run.superseded:
         yield Finding(
-            Note("resumed", "{name}: logged steps that were done again after a resume, or logged twice: {n:int}; the last ones "
-                 "count", name=f.name, n=f.run.superseded),
-            {"lines": f.run.superseded}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "resumed",
+                "{name}: logged steps that were done again after a resume, or logged twice: {n:int}; the last ones "
+                "count",
+                name=f.name,
+                n=f.run.superseded,
+            ),
+            {"lines": f.run.superseded},
+            (f.name,),
+        )
 
 
 def gaps(f: RunFigures) -> Iterator[Finding]:
@@ -100,10 +146,18 @@ def gaps(f: RunFigures) -> Iterator[Finding]:
     if f.run.widest_gap is not None:
         first, last = f.run.widest_gap
         yield Finding(
-            Note("gaps", "{name}: the log jumps over steps ({n:int}×), at the widest from step {first:int} to {last:int}: lines "
-                 "are missing, or a number is damaged", name=f.name, n=f.run.gaps, first=first, last=last),
-            {"gaps": f.run.gaps, "widest": [first, last]}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "gaps",
+                "{name}: the log jumps over steps ({n:int}×), at the widest from step {first:int} to {last:int}: lines "
+                "are missing, or a number is damaged",
+                name=f.name,
+                n=f.run.gaps,
+                first=first,
+                last=last,
+            ),
+            {"gaps": f.run.gaps, "widest": [first, last]},
+            (f.name,),
+        )
 
 
 def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
@@ -120,28 +174,50 @@ def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
     if apart:
         step, val, train = apart[-1]
         yield Finding(
-            Note("evaluation-apart", "{name}: at step {step:int} the validation loss {val:.3f} is far from the training loss "
-                 "{train:.3f} around it: other data, learnt by heart, or a damaged number", name=f.name, step=step, val=val,
-                 train=train),
-            {"steps": [s for s, _, _ in apart[:20]], "val_loss": val, "train_loss": train}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "evaluation-apart",
+                "{name}: at step {step:int} the validation loss {val:.3f} is far from the training loss "
+                "{train:.3f} around it: other data, learnt by heart, or a damaged number",
+                name=f.name,
+                step=step,
+                val=val,
+                train=train,
+            ),
+            {"steps": [s for s, _, _ in apart[:20]], "val_loss": val, "train_loss": train},
+            (f.name,),
+        )
 
 
 def missing(f: RunFigures) -> Iterator[Finding]:
     """What is not known and what would tell. Does not apply where everything is known."""
     if f.device is None and f.run.peak_flops is None and f.step_seconds is not None:
         yield Finding(
-            Note("no-card", "{name}: the log does not name its card, so I can't tell how well it is used; give --gpu",
-                 name=f.name), {}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "no-card",
+                "{name}: the log does not name its card, so I can't tell how well it is used; give --gpu",
+                name=f.name,
+            ),
+            {},
+            (f.name,),
+        )
     if f.config is None and not f.problems and f.flops_per_token is None:
         yield Finding(
-            Note("no-config", "{name}: the log does not hold its config, so I can't tell parameters, tokens or FLOPs; give "
-                 "--config FILE, or keys as --n_embd=384", name=f.name), {}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "no-config",
+                "{name}: the log does not hold its config, so I can't tell parameters, tokens or FLOPs; give "
+                "--config FILE, or keys as --n_embd=384",
+                name=f.name,
+            ),
+            {},
+            (f.name,),
+        )
     if f.step_seconds is None and f.run.times.first is None:
         yield Finding(
-            Note("no-times", "{name}: the log holds no times, so I can't tell its speed", name=f.name), {}, (f.name,)
+            Note(
+                "no-times", "{name}: the log holds no times, so I can't tell its speed", name=f.name
+            ),
+            {},
+            (f.name,),
         )
 
 

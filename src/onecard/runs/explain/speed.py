@@ -5,7 +5,7 @@ from typing import Any
 
 from onecard.errors import UserError
 from onecard.messages import Note
-from onecard.plan import RunPlan, plan
+from onecard.planner import RunPlan, plan
 from onecard.runs.explain.finding import Finding
 from onecard.runs.figures import RunFigures
 
@@ -34,23 +34,44 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
     gain = None if found is None else found[0] if not f.config.compile else 1 - 1 / (1 - found[0])
     if fell_back:
         yield Finding(
-            Note("compile-fell-back", "{name}: torch.compile gave up and ran uncompiled, as the log says; its message names "
-                 "the reason", name=f.name), {"gain": gain}, (f.name,), gain,
-        )  # fmt: skip
+            Note(
+                "compile-fell-back",
+                "{name}: torch.compile gave up and ran uncompiled, as the log says; its message names "
+                "the reason",
+                name=f.name,
+            ),
+            {"gain": gain},
+            (f.name,),
+            gain,
+        )
     else:
         yield Finding(
-            Note("compile-off", "{name}: compile = False leaves speed on the table: a compiled step is expected to take "
-                 "{gain:percent} less time", name=f.name, gain=gain or 0.0), {"compile": False, "gain": gain}, (f.name,), gain,
-        )  # fmt: skip
+            Note(
+                "compile-off",
+                "{name}: compile = False leaves speed on the table: a compiled step is expected to take "
+                "{gain:percent} less time",
+                name=f.name,
+                gain=gain or 0.0,
+            ),
+            {"compile": False, "gain": gain},
+            (f.name,),
+            gain,
+        )
 
 
 def recompiles(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs that do not mention torch's recompile limit."""
     if "recompiles" in f.run.signs:
         yield Finding(
-            Note("recompiles", "{name}: torch compiled again and again until its limit, as the log says: a shape or a value "
-                 "changes between steps", name=f.name), {}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "recompiles",
+                "{name}: torch compiled again and again until its limit, as the log says: a shape or a value "
+                "changes between steps",
+                name=f.name,
+            ),
+            {},
+            (f.name,),
+        )
 
 
 def attention(f: RunFigures) -> Iterator[Finding]:
@@ -61,13 +82,23 @@ def attention(f: RunFigures) -> Iterator[Finding]:
         return
     found = gain_of(f, attention="flash") if chosen else None
     if f.config is not None and not chosen:
-        back = gain_of(f, attention="math")  # the plan thinks that it is flash: turn its answer round
+        back = gain_of(
+            f, attention="math"
+        )  # the plan thinks that it is flash: turn its answer round
         found = (1 - 1 / (1 - back[0]), back[1]) if back is not None and back[0] < 1 else None
     gain = found[0] if found is not None else None
     yield Finding(
-        Note("attention-slow", "{name}: attention ran without the flash kernel and keeps block × block scores; with it a step "
-             "is expected to take {gain:percent} less time", name=f.name, gain=gain or 0.0), {"gain": gain}, (f.name,), gain,
-    )  # fmt: skip
+        Note(
+            "attention-slow",
+            "{name}: attention ran without the flash kernel and keeps block × block scores; with it a step "
+            "is expected to take {gain:percent} less time",
+            name=f.name,
+            gain=gain or 0.0,
+        ),
+        {"gain": gain},
+        (f.name,),
+        gain,
+    )
 
 
 def micro_batch(f: RunFigures) -> Iterator[Finding]:
@@ -85,12 +116,21 @@ def micro_batch(f: RunFigures) -> Iterator[Finding]:
             best = batch, found[0]
     if best is not None and best[1] >= _WORTH:
         yield Finding(
-            Note("micro-batch-small", "{name}: micro-batch {now:int} is small for the {card}; {batch:int} with accumulation "
-                 "{steps:int} is the same training, fits, and is expected to take {gain:percent} less time", name=f.name,
-                 now=f.config.batch_size, card=f.plan.device.name, batch=best[0],
-                 steps=f.config.batch_size * f.config.gradient_accumulation_steps // best[0], gain=best[1]),
-            {"batch_size": f.config.batch_size, "try": best[0], "gain": best[1]}, (f.name,), best[1],
-        )  # fmt: skip
+            Note(
+                "micro-batch-small",
+                "{name}: micro-batch {now:int} is small for the {card}; {batch:int} with accumulation "
+                "{steps:int} is the same training, fits, and is expected to take {gain:percent} less time",
+                name=f.name,
+                now=f.config.batch_size,
+                card=f.plan.device.name,
+                batch=best[0],
+                steps=f.config.batch_size * f.config.gradient_accumulation_steps // best[0],
+                gain=best[1],
+            ),
+            {"batch_size": f.config.batch_size, "try": best[0], "gain": best[1]},
+            (f.name,),
+            best[1],
+        )
 
 
 def logits_bound(f: RunFigures) -> Iterator[Finding]:
@@ -102,22 +142,35 @@ def logits_bound(f: RunFigures) -> Iterator[Finding]:
         return
     found = gain_of(f, chunked_loss=True) if not f.config.chunked_loss else None
     yield Finding(
-        Note("logits-bound", "{name}: {share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this "
-             "narrow is paid for mostly there, and adding layers costs less than it seems", name=f.name, share=head,
-             vocab=f.config.shape.vocab_size),
-        {"head_share": head, "chunked_loss_gain": found[0] if found else None}, (f.name,),
+        Note(
+            "logits-bound",
+            "{name}: {share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this "
+            "narrow is paid for mostly there, and adding layers costs less than it seems",
+            name=f.name,
+            share=head,
+            vocab=f.config.shape.vocab_size,
+        ),
+        {"head_share": head, "chunked_loss_gain": found[0] if found else None},
+        (f.name,),
         found[0] if found is not None and found[0] >= _WORTH else None,
-    )  # fmt: skip
+    )
 
 
 def data_wait(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to foreign logs, which do not time it."""
     if f.run.data_wait is not None and f.run.data_wait > 0.05:
         yield Finding(
-            Note("data-wait", "{name}: {share:percent} of the time waits for data: a slow disk, or the data on a network; the "
-                 "card idles meanwhile", name=f.name, share=f.run.data_wait),
-            {"data_wait": f.run.data_wait}, (f.name,), f.run.data_wait,
-        )  # fmt: skip
+            Note(
+                "data-wait",
+                "{name}: {share:percent} of the time waits for data: a slow disk, or the data on a network; the "
+                "card idles meanwhile",
+                name=f.name,
+                share=f.run.data_wait,
+            ),
+            {"data_wait": f.run.data_wait},
+            (f.name,),
+            f.run.data_wait,
+        )
 
 
 def evaluation_often(f: RunFigures) -> Iterator[Finding]:
@@ -130,10 +183,17 @@ def evaluation_often(f: RunFigures) -> Iterator[Finding]:
     share = spent / (spent + f.seconds)
     if share > 0.05:
         yield Finding(
-            Note("evaluation-often", "{name}: evaluations and checkpoints take {share:percent} of the time; a longer "
-                 "eval_interval or fewer eval_iters gives it back", name=f.name, share=share),
-            {"seconds": spent, "share": share}, (f.name,), share,
-        )  # fmt: skip
+            Note(
+                "evaluation-often",
+                "{name}: evaluations and checkpoints take {share:percent} of the time; a longer "
+                "eval_interval or fewer eval_iters gives it back",
+                name=f.name,
+                share=share,
+            ),
+            {"seconds": spent, "share": share},
+            (f.name,),
+            share,
+        )
 
 
 def slows_down(f: RunFigures) -> Iterator[Finding]:
@@ -141,10 +201,17 @@ def slows_down(f: RunFigures) -> Iterator[Finding]:
     drift = f.run.times.drift()
     if drift is not None and drift > 1.05:
         yield Finding(
-            Note("slows-down", "{name}: the last quarter of its steps is {share:percent} slower than the first: heat, a power "
-                 "limit or another program; nvidia-smi -q -d PERFORMANCE tells which", name=f.name, share=drift - 1),
-            {"drift": drift, "watts": f.run.watts}, (f.name,), 1 - 1 / drift,
-        )  # fmt: skip
+            Note(
+                "slows-down",
+                "{name}: the last quarter of its steps is {share:percent} slower than the first: heat, a power "
+                "limit or another program; nvidia-smi -q -d PERFORMANCE tells which",
+                name=f.name,
+                share=drift - 1,
+            ),
+            {"drift": drift, "watts": f.run.watts},
+            (f.name,),
+            1 - 1 / drift,
+        )
 
 
 def uneven(f: RunFigures) -> Iterator[Finding]:
@@ -152,10 +219,16 @@ def uneven(f: RunFigures) -> Iterator[Finding]:
     spread = f.run.times.spread()
     if spread is not None and spread > 0.05:
         yield Finding(
-            Note("uneven-steps", "{name}: its step times scatter by ± {share:percent}: something else uses the card or the "
-                 "processor now and then; I can't tell what from the log", name=f.name, share=spread),
-            {"spread": spread, "stalls": f.run.times.stalls}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "uneven-steps",
+                "{name}: its step times scatter by ± {share:percent}: something else uses the card or the "
+                "processor now and then; I can't tell what from the log",
+                name=f.name,
+                share=spread,
+            ),
+            {"spread": spread, "stalls": f.run.times.stalls},
+            (f.name,),
+        )
 
 
 def memory_spill(f: RunFigures) -> Iterator[Finding]:
@@ -164,21 +237,37 @@ def memory_spill(f: RunFigures) -> Iterator[Finding]:
         return
     if f.step_seconds > 1.5 * f.plan.time.step_seconds.high:
         yield Finding(
-            Note("memory-spill", "{name}: it needs about {need:bytes} where the {card} has {have:bytes}, and steps take "
-                 "{times:.1f} times what they should: the driver is likely to spill into system memory. A smaller micro-batch "
-                 "or a memory saver", name=f.name, need=f.plan.memory.process_bytes.mid, card=f.plan.device.name,
-                 have=f.plan.memory.card_bytes, times=f.step_seconds / f.plan.time.step_seconds.mid),
-            {"process_bytes": f.plan.memory.process_bytes.mid, "card_bytes": f.plan.memory.card_bytes}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "memory-spill",
+                "{name}: it needs about {need:bytes} where the {card} has {have:bytes}, and steps take "
+                "{times:.1f} times what they should: the driver is likely to spill into system memory. A smaller micro-batch "
+                "or a memory saver",
+                name=f.name,
+                need=f.plan.memory.process_bytes.mid,
+                card=f.plan.device.name,
+                have=f.plan.memory.card_bytes,
+                times=f.step_seconds / f.plan.time.step_seconds.mid,
+            ),
+            {
+                "process_bytes": f.plan.memory.process_bytes.mid,
+                "card_bytes": f.plan.memory.card_bytes,
+            },
+            (f.name,),
+        )
 
 
 def out_of_memory(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs that do not say so."""
     if "out-of-memory" in f.run.signs:
         yield Finding(
-            Note("out-of-memory", "{name}: the log says that memory ran out; `onecard plan` says what fits", name=f.name),
-            {}, (f.name,),
-        )  # fmt: skip
+            Note(
+                "out-of-memory",
+                "{name}: the log says that memory ran out; `onecard plan` says what fits",
+                name=f.name,
+            ),
+            {},
+            (f.name,),
+        )
 
 
 def against_the_plan(f: RunFigures) -> Iterator[Finding]:
@@ -199,27 +288,58 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
             *recompiles(f),
         ]
         note = (
-            Note("slower-than-planned", "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
-                 "expected: {times:.1f} times slower than planned. What is named here explains it, at least in part",
-                 name=f.name, actual=f.step_seconds, low=low, high=high, times=f.step_seconds / wanted)
+            Note(
+                "slower-than-planned",
+                "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+                "expected: {times:.1f} times slower than planned. What is named here explains it, at least in part",
+                name=f.name,
+                actual=f.step_seconds,
+                low=low,
+                high=high,
+                times=f.step_seconds / wanted,
+            )
             if known
-            else Note("slower-unexplained", "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
-                      "expected: {times:.1f} times slower than planned. I can't tell why from the log: look for another "
-                      "program on the card, a power limit, or a laptop's card", name=f.name, actual=f.step_seconds, low=low,
-                      high=high, times=f.step_seconds / wanted)
-        )  # fmt: skip
+            else Note(
+                "slower-unexplained",
+                "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+                "expected: {times:.1f} times slower than planned. I can't tell why from the log: look for another "
+                "program on the card, a power limit, or a laptop's card",
+                name=f.name,
+                actual=f.step_seconds,
+                low=low,
+                high=high,
+                times=f.step_seconds / wanted,
+            )
+        )
         yield Finding(note, evidence, (f.name,), 1 - wanted / f.step_seconds)
     elif f.step_seconds < low:
         yield Finding(
-            Note("faster-than-planned", "{name}: a step takes {actual:duration}, less than the {low:duration} to "
-                 "{high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this card",
-                 name=f.name, actual=f.step_seconds, low=low, high=high), evidence, (f.name,),
-        )  # fmt: skip
+            Note(
+                "faster-than-planned",
+                "{name}: a step takes {actual:duration}, less than the {low:duration} to "
+                "{high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this card",
+                name=f.name,
+                actual=f.step_seconds,
+                low=low,
+                high=high,
+            ),
+            evidence,
+            (f.name,),
+        )
     else:
         yield Finding(
-            Note("as-planned", "{name}: a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was "
-                 "expected of this card", name=f.name, actual=f.step_seconds, low=low, high=high), evidence, (f.name,),
-        )  # fmt: skip
+            Note(
+                "as-planned",
+                "{name}: a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was "
+                "expected of this card",
+                name=f.name,
+                actual=f.step_seconds,
+                low=low,
+                high=high,
+            ),
+            evidence,
+            (f.name,),
+        )
 
 
 RULES = (

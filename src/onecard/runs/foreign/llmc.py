@@ -25,10 +25,17 @@ _COMMAND = re.compile(r"\s-d (\d+)")
 _BEGINS = re.compile(r"s:\d+ t|step\s+\d+/\d+ \| ")
 
 _KEYS = {
-    "micro batch size B": "batch_size", "batch size B": "batch_size", "sequence length T": "block_size",
-    "num_layers L": "n_layer", "num_heads NH": "n_head", "channels C": "n_embd", "padded_vocab_size Vp": "vocab_size",
-    "learning rate (LR)": "learning_rate", "warmup iterations": "warmup_iters", "weight decay": "weight_decay",
-}  # fmt: skip
+    "micro batch size B": "batch_size",
+    "batch size B": "batch_size",
+    "sequence length T": "block_size",
+    "num_layers L": "n_layer",
+    "num_heads NH": "n_head",
+    "channels C": "n_embd",
+    "padded_vocab_size Vp": "vocab_size",
+    "learning rate (LR)": "learning_rate",
+    "warmup iterations": "warmup_iters",
+    "weight decay": "weight_decay",
+}
 
 
 class LlmcReader:
@@ -83,4 +90,6 @@ class LlmcReader:
         elif label == "device":
             builder.run.gpu = value
         elif label == "precision" and value.lower() in ("bf16", "fp16", "fp32"):
-            builder.run.dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[value.lower()]
+            builder.run.dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[
+                value.lower()
+            ]

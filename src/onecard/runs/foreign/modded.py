@@ -13,7 +13,8 @@ from onecard.runs.run import Run, RunBuilder
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
 _LINE = re.compile(
-    rf"step:(\d+)/(\d+) (?:(val|train)_loss:({_NUMBER}) )?train_time:({_NUMBER})(ms|s) step_avg:({_NUMBER})ms", re.I
+    rf"step:(\d+)/(\d+) (?:(val|train)_loss:({_NUMBER}) )?train_time:({_NUMBER})(ms|s) step_avg:({_NUMBER})ms",
+    re.I,
 )
 _GPU = re.compile(r"\|\s+\d+\s+(NVIDIA [\w -]+?)\s{2,}")
 _BEGINS = re.compile(r"step:\d+/\d+ ")

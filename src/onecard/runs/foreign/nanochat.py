@@ -19,7 +19,9 @@ _BPB = re.compile(rf"step (\d+) \| Validation bpb: ({_NUMBER})", re.I)
 _BEGINS = re.compile(r"step \d+(?:/\d+)? \(")
 _BATCH = re.compile(r"Total batch size ([\d,]+) => gradient accumulation steps: (\d+)")
 _MICRO = re.compile(r"Tokens / micro-batch / rank: (\d+) x (\d+) = ")
-_SHAPE = re.compile(r'"?(n_layer|n_head|n_embd|vocab_size|num_layers|model_dim|num_heads)"?: ([\d,]+?),?')
+_SHAPE = re.compile(
+    r'"?(n_layer|n_head|n_embd|vocab_size|num_layers|model_dim|num_heads)"?: ([\d,]+?),?'
+)
 _TOTAL = re.compile(r"(?:total\s+|Number of parameters): ([\d,]+)")
 _FLOPS = re.compile(rf"Estimated FLOPs per token: ({_NUMBER})")
 _GPU = re.compile(r"GPU: (.+?) \| Peak FLOPS \(BF16\): ([\d.e+]+)")
@@ -33,7 +35,11 @@ class NanochatReader:
     def line(self, text: str) -> bool:
         builder = self._builder
         if found := _STEP.fullmatch(text):
-            step, dt, rate = int(found[1][:12]), float(found[4]) / 1000, int(found[5].replace(",", "") or 0)
+            step, dt, rate = (
+                int(found[1][:12]),
+                float(found[4]) / 1000,
+                int(found[5].replace(",", "") or 0),
+            )
             if dt > 0 and rate > 0 and builder.run.tokens_per_step is None:
                 # Its printed tok/sec is the batch over dt, cut to a whole number: the batch to one part in 10,000.
                 builder.tokens_per_step(_whole_batch(rate * dt), "inferred")
@@ -71,7 +77,9 @@ class NanochatReader:
             builder.run.flops_per_token = float(found[1])
         elif found := _GPU.match(text):
             builder.run.gpu = found[1]
-            builder.run.printed_peak_flops = float(found[2]) if re.fullmatch(_NUMBER, found[2]) else None
+            builder.run.printed_peak_flops = (
+                float(found[2]) if re.fullmatch(_NUMBER, found[2]) else None
+            )
 
 
 def _whole_batch(tokens: float) -> int:

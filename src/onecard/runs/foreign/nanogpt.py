@@ -25,15 +25,21 @@ _ITER = re.compile(
     re.I,
 )
 _BARE = re.compile(rf"iter \d+: loss (?:\d+\.\d{{4}}|{_NUMBER}, .*|nan|inf)", re.I)
-_STEP = re.compile(rf"(?:step|iter) (\d+): train loss ({_NUMBER}), val loss (\d+\.\d{{4}}|nan|inf)(?:[, (].*)?", re.I)
+_STEP = re.compile(
+    rf"(?:step|iter) (\d+): train loss ({_NUMBER}), val loss (\d+\.\d{{4}}|nan|inf)(?:[, (].*)?",
+    re.I,
+)
 _BEGINS = re.compile(r"iter \d|step \d+:|iter \d*$|step \d*$", re.I)
 _OVERRIDE = re.compile(r"(?:Overriding: )?(\w+) ?= ?([^#]+?)\s*(?:#.*)?")
-_TOKENS = re.compile(r"(?:tokens per iteration will be|total number of tokens per iteration): ([\d,]+)")
+_TOKENS = re.compile(
+    r"(?:tokens per iteration will be|total number of tokens per iteration): ([\d,]+)"
+)
 _PARAMS = re.compile(r"number of parameters: (\d+\.\d\d)M")
 _DECAYED = re.compile(r"num (non-)?decayed parameter tensors: \d+, with ([\d,]+) parameters")
 _VOCAB = re.compile(r"found vocab_size = (\d+) ")
 _GPU = re.compile(
-    r"(?:GPU|device name|Using device)[: ]+(NVIDIA [\w -]+|[\w ]*(?:RTX|GTX|Tesla|A100|H100)[\w ]*)", re.I
+    r"(?:GPU|device name|Using device)[: ]+(NVIDIA [\w -]+|[\w ]*(?:RTX|GTX|Tesla|A100|H100)[\w ]*)",
+    re.I,
 )
 
 _SIGNS = (
@@ -62,7 +68,9 @@ class NanoGptReader:
         self._decayed: dict[bool, int] = {}
         self._header = False  # lines of a header since the last measurement
         self._resuming = False
-        self._held: list[str] = []  # measurements back at step 0 without a header: a new run, or a damaged number
+        self._held: list[
+            str
+        ] = []  # measurements back at step 0 without a header: a new run, or a damaged number
 
     def line(self, text: str) -> bool:
         # A shell prompt, a timestamp or a rank may stand before it.
@@ -121,7 +129,11 @@ class NanoGptReader:
 
     def _heading(self, text: str) -> None:
         builder = self._builder
-        if text.startswith(("Overriding config with", "Overriding: ")) and not builder.empty and not self._header:
+        if (
+            text.startswith(("Overriding config with", "Overriding: "))
+            and not builder.empty
+            and not self._header
+        ):
             self._close()
             builder = self._builder
         if found := _OVERRIDE.fullmatch(text):

@@ -11,10 +11,26 @@ from collections.abc import Iterable, Iterator
 
 from onecard.runs.run import Run, RunBuilder
 
-_STEP = ("iter", "step", "_step", "global_step", "train/global_step", "trainer/global_step", "iteration")
+_STEP = (
+    "iter",
+    "step",
+    "_step",
+    "global_step",
+    "train/global_step",
+    "trainer/global_step",
+    "iteration",
+)
 _NAMES = {
     "loss": ("train/loss", "loss", "train_loss", "training_loss", "train/train_loss", "loss/train"),
-    "val_loss": ("val/loss", "val_loss", "eval/loss", "eval_loss", "valid_loss", "validation_loss", "loss/val"),
+    "val_loss": (
+        "val/loss",
+        "val_loss",
+        "eval/loss",
+        "eval_loss",
+        "valid_loss",
+        "validation_loss",
+        "loss/val",
+    ),
     "bits_per_byte": ("val/bpb", "val_bpb", "bits_per_byte"),
     "seconds": ("step_seconds", "train/dt", "dt", "step_time", "time/step"),
     "milliseconds": ("train/time", "iter_time_ms", "step_ms", "dt_ms"),
@@ -76,7 +92,9 @@ def _figure(head: str) -> str | None:
     return next((figure for figure, names in _NAMES.items() if head in names), None)
 
 
-def _take(builder: RunBuilder, row: list[str], step_column: int, columns: dict[str | None, int]) -> None:
+def _take(
+    builder: RunBuilder, row: list[str], step_column: int, columns: dict[str | None, int]
+) -> None:
     found: dict[str | None, float] = {}
     cells = {None: step_column, **columns}
     if len(row) <= step_column:
@@ -100,7 +118,9 @@ def _take(builder: RunBuilder, row: list[str], step_column: int, columns: dict[s
         builder.eval(step, val_loss=found.get("val_loss"), bits_per_byte=found.get("bits_per_byte"))
     if "loss" not in found:
         return
-    seconds = found.get("seconds", found["milliseconds"] / 1000 if "milliseconds" in found else None)
+    seconds = found.get(
+        "seconds", found["milliseconds"] / 1000 if "milliseconds" in found else None
+    )
     elapsed = found.get("elapsed", found.get("clock")) if seconds is None else None
     mfu = found.get("mfu")
     if mfu is not None and mfu > 1:  # nanoGPT logs per cent to wandb

@@ -50,15 +50,21 @@ def _whole_lines(text: str) -> Generator[str, None, str]:
     return rest[: _LONGEST_LINE + 1]
 
 
-def read_text(file: BinaryIO, name: str, progress: Callable[[int], None] | None = None) -> list[Run]:
+def read_text(
+    file: BinaryIO, name: str, progress: Callable[[int], None] | None = None
+) -> list[Run]:
     """The runs of a text log; empty when no known format is in it.
 
     All formats listen until one of them finds a measurement; the others are then sent home, so that no stray line of
     another format is mixed in.
     """
     readers: list[Reader] = [
-        NanoGptReader(name), LlmcReader(name), NanochatReader(name), ModdedReader(name), LitGptReader(name),
-    ]  # fmt: skip
+        NanoGptReader(name),
+        LlmcReader(name),
+        NanochatReader(name),
+        ModdedReader(name),
+        LitGptReader(name),
+    ]
     for line in text_lines(file, progress):
         if len(line) > _LONGEST_LINE:
             line = line[:200] + "…"

@@ -40,7 +40,9 @@ def _number(value: Any) -> float | None:
     if isinstance(value, float) and not math.isfinite(value):
         return value
     return (
-        float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 else None
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+        else None
     )
 
 

@@ -1,0 +1,237 @@
+"""From part files to the final order: which documents are taken, where each goes, and the shards written from that.
+
+The order is the sort by `key` of all documents taken: a uniform shuffle that does not depend on workers, units, parts,
+memory or what was done first. Keys are cut into equal ranges (buckets) of a few million tokens, so that a shard is made
+from a handful of buckets in little memory, by any worker, in any order.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onecard.data.preparation.parts import Part, Rows, open_part
+from onecard.data.read.manifest import header, write_aside
+
+BUCKET_TOKENS = 8_000_000  # 16 MB; grows with the set so that slices of parts stay readable runs
+_MOST_BUCKETS = 2000
+_DEDUP_ROWS = 4_000_000  # hashes held at once: about 150 MB
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Taken:
+    """A part and which of its rows are taken: those read before `below`, without the rows in `dropped`."""
+
+    part: Part
+    below: int | None = None
+    dropped: npt.NDArray[np.uint32] | None = None
+
+    def mask(self, rows: Rows, low: int) -> Bools:
+        wanted = np.ones(len(rows), np.bool_) if self.below is None else rows["order"] < self.below
+        if self.dropped is not None and len(self.dropped):
+            first, last = np.searchsorted(self.dropped, [low, low + len(rows)])
+            wanted[self.dropped[first:last] - low] = False
+        return wanted
+
+
+def drop_duplicates(parts: list[Part]) -> list[npt.NDArray[np.uint32]]:
+    """The rows of each part whose text was read before, exactly the same; a share of the hashes at a time."""
+    dropped: list[list[int]] = [[] for _ in parts]
+    passes = np.uint64(sum(part.documents for part in parts) // _DEDUP_ROWS + 1)
+    for share in range(int(passes)):
+        found = [_share(part, place, share, passes) for place, part in enumerate(parts)]
+        table = np.concatenate(found) if found else np.zeros(0, _SEEN)
+        table = table[np.argsort(table["hash0"], kind="stable")]
+        alike = np.flatnonzero(table["hash0"][1:] == table["hash0"][:-1])
+        near = table[np.unique(np.concatenate([alike, alike + 1]))]
+        near = near[np.lexsort((near["order"], near["part"], near["hash1"], near["hash0"]))]
+        again = (near["hash0"][1:] == near["hash0"][:-1]) & (
+            near["hash1"][1:] == near["hash1"][:-1]
+        )
+        for row in near[1:][again]:
+            dropped[int(row["part"])].append(int(row["row"]))
+    return [np.array(sorted(rows), np.uint32) for rows in dropped]
+
+
+_SEEN = np.dtype(
+    [("hash0", "<u8"), ("hash1", "<u8"), ("part", "<u4"), ("order", "<u4"), ("row", "<u4")]
+)
+
+
+def _share(part: Part, place: int, share: int, passes: np.uint64) -> npt.NDArray[np.void]:
+    rows = part.rows()
+    chosen = np.flatnonzero(rows["hash0"] % passes == np.uint64(share))
+    out = np.zeros(len(chosen), _SEEN)
+    for name in ("hash0", "hash1", "order"):
+        out[name] = rows[name][chosen]
+    out["part"], out["row"] = place, chosen
+    return out
+
+
+def take(parts: list[Part], tokens: int | None, dedup: bool) -> tuple[list[Taken], int]:
+    """The shortest beginning of the documents, as read, that holds `tokens`; and how many tokens that is."""
+    dropped = drop_duplicates(parts) if dedup else [None] * len(parts)
+    out, total = [], 0
+    for part, gone in zip(parts, dropped, strict=True):
+        taken = Taken(part, None, gone)
+        rows = part.rows()
+        rows = rows[taken.mask(rows, 0)]
+        here = int(rows["length"].sum())
+        if tokens is not None and total + here >= tokens:
+            rows = rows[np.argsort(rows["order"], kind="stable")]
+            last = int(np.searchsorted(np.cumsum(rows["length"]), tokens - total))
+            taken.below = int(rows["order"][last]) + 1
+            out.append(taken)
+            return out, total + int(rows["length"][: last + 1].sum())
+        total += here
+        out.append(taken)
+    return out, total
+
+
+def lay_out(taken: list[Taken], work: Path, want_val: bool) -> dict[str, Any]:
+    """Count buckets and note where each begins in every part; returns the counts per split (order.json)."""
+    totals = _totals(taken)
+    promoted = None
+    if want_val and not totals["val"]["documents"] and totals["train"]["documents"] > 1:
+        promoted = _promote(
+            taken
+        )  # too few documents for the fraction: the smallest hash is validation
+        totals = _totals(taken, promoted)
+    folder = work / "order"
+    folder.mkdir(exist_ok=True)
+    for split, total in totals.items():
+        buckets = max(1, min(total["tokens"] // BUCKET_TOKENS, _MOST_BUCKETS))
+        edges = np.array([i * 2**64 // buckets for i in range(1, buckets)], np.uint64)
+        aside = folder / f"{split}.npy.tmp"
+        bounds = np.lib.format.open_memmap(aside, "w+", np.int32, (buckets + 1, max(len(taken), 1)))
+        counts = np.zeros(buckets, np.int64)
+        for place, item in enumerate(taken):
+            rows = item.part.rows()
+            cuts = np.concatenate([[0], np.searchsorted(rows["key"], edges), [len(rows)]]).astype(
+                np.int64
+            )
+            wanted = _of_split(item, rows, 0, split, place, promoted)
+            running = np.concatenate(
+                [[0], np.cumsum(np.where(wanted, rows["length"], 0), dtype=np.int64)]
+            )
+            counts += np.diff(running[cuts])
+            bounds[:, place] = cuts
+        bounds.flush()
+        del bounds
+        os.replace(aside, folder / f"{split}.npy")
+        total["buckets"] = counts.tolist()
+    answer = {
+        "parts": [item.part.path.name for item in taken],
+        "below": taken[-1].below if taken else None,
+        "promoted": promoted,
+        "splits": totals,
+    }
+    for place, item in enumerate(taken):
+        if item.dropped is not None and len(item.dropped):
+            np.save(folder / f"dropped-{place:06d}.npy", item.dropped)
+    write_aside(folder / "order.json", json.dumps(answer).encode())
+    return answer
+
+
+def _totals(taken: list[Taken], promoted: list[int] | None = None) -> dict[str, dict[str, Any]]:
+    totals = {split: {"tokens": 0, "documents": 0, "bytes": 0} for split in ("val", "train")}
+    for place, item in enumerate(taken):
+        rows = item.part.rows()
+        for split, total in totals.items():
+            mine = rows[_of_split(item, rows, 0, split, place, promoted)]
+            total["tokens"] += int(mine["length"].sum(dtype=np.int64))
+            total["documents"] += len(mine)
+            total["bytes"] += int(mine["bytes"].sum(dtype=np.int64))
+    return totals
+
+
+def _promote(taken: list[Taken]) -> list[int]:
+    best: tuple[int, int, int] | None = None
+    for place, item in enumerate(taken):
+        rows = item.part.rows()
+        for row in np.flatnonzero(item.mask(rows, 0)):
+            found = (int(rows["hash0"][row]), place, int(row))
+            best = found if best is None or found < best else best
+    assert best is not None
+    return [best[1], best[2]]
+
+
+def _of_split(
+    item: Taken, rows: Rows, low: int, split: str, place: int, promoted: list[int] | None
+) -> Bools:
+    val: Bools = rows["val"] != 0
+    if promoted and promoted[0] == place and low <= promoted[1] < low + len(rows):
+        val = val.copy()
+        val[promoted[1] - low] = True
+    return item.mask(rows, low) & (val if split == "val" else ~val)
+
+
+class Order:
+    """The laid-out order, as a worker reads it to make shards."""
+
+    def __init__(self, work: Path):
+        folder = work / "order"
+        found = json.loads((folder / "order.json").read_text())
+        self.splits: dict[str, dict[str, Any]] = found["splits"]
+        self.promoted: list[int] | None = found["promoted"]
+        self.taken = []
+        for place, name in enumerate(found["parts"]):
+            gone = folder / f"dropped-{place:06d}.npy"
+            dropped = np.load(gone) if gone.exists() else None
+            below = found["below"] if place == len(found["parts"]) - 1 else None
+            self.taken.append(Taken(open_part(work / "parts" / name), below, dropped))
+        self.bounds = {
+            split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in self.splits
+        }
+
+    def stream(self, split: str, start: int, stop: int) -> Iterator[npt.NDArray[np.uint16]]:
+        """Tokens start..stop of the split, in runs."""
+        at = 0
+        for bucket, count in enumerate(self.splits[split]["buckets"]):
+            if at >= stop:
+                return
+            if at + count > start and count:
+                tokens = self._bucket(split, bucket)
+                assert len(tokens) == count, (split, bucket)
+                yield tokens[max(0, start - at) : stop - at]
+            at += count
+
+    def _bucket(self, split: str, bucket: int) -> npt.NDArray[np.uint16]:
+        lows, highs = self.bounds[split][bucket], self.bounds[split][bucket + 1]
+        keys, documents = [], []
+        for place, item in enumerate(self.taken):
+            low, high = int(lows[place]), int(highs[place])
+            if low == high:
+                continue
+            rows = item.part.rows(low, high)
+            rows = rows[_of_split(item, rows, low, split, place, self.promoted)]
+            keys.append(rows["key"])
+            documents += item.part.documents_of(rows)
+        order = np.argsort(np.concatenate(keys), kind="stable")
+        return np.concatenate([documents[index] for index in order.tolist()])
+
+
+def write_shard(order: Order, split: str, start: int, stop: int, path: Path) -> dict[str, Any]:
+    """One shard, whole or not at all, and its entry for the manifest beside it."""
+    aside = path.with_name(path.name + ".tmp")
+    digest = hashlib.sha256(header(stop - start))
+    with open(aside, "wb") as file:
+        file.write(header(stop - start))
+        for tokens in order.stream(split, start, stop):
+            raw = tokens.astype("<u2", copy=False).tobytes()
+            digest.update(raw)
+            file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    entry = {"file": path.name, "tokens": stop - start, "sha256": digest.hexdigest()}
+    write_aside(path.with_suffix(".json"), json.dumps(entry).encode())
+    return entry

@@ -1,0 +1,120 @@
+"""What a preparation will take, before it starts: tokens, download, disk, time; and whether the disk has room.
+
+>>> Size(3_700_000_000, 10_700_000_000, work_bytes=7_900_000_000, out_bytes=7_400_000_000, seconds=220).disk_bytes
+15300000000
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from onecard.data.preparation.parts import ROW
+from onecard.data.sources.resolve import Source
+from onecard.data.tokenizers.kinds import Tokenizer
+from onecard.errors import UserError
+from onecard.units import show_bytes
+
+# Text bytes per token where the source does not say: GPT-2 on English web text 4.5 (FineWeb), Python source 2.14 (stdlib).
+_BYTES_PER_TOKEN = {"gpt2": 4.5, "bytes": 1.0, "chars": 1.0, "bpe": 4.0}
+_MB_PER_SECOND = 60e6  # per core, text to shards: 90 to 110 MB/s measured, some of it lost to disks and other work
+_DOWNLOAD_PER_SECOND = 50e6  # a 400 Mbit/s line; the real rate shows in the progress bar
+_DOCUMENT_BYTES = 3000  # a web page's text, about: for the size of the work files' index
+_START_SECONDS = 2.0  # a worker loads its libraries and the vocabulary
+_SPARE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Size:
+    tokens: int
+    download_bytes: int
+    work_bytes: int  # part files, removed at the end
+    out_bytes: int
+    seconds: float
+    text_bytes: int = 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """At the most, beside the download."""
+        return self.work_bytes + self.out_bytes
+
+
+def estimate(sources: list[Source], tokenizer: str, tokens: int | None, workers: int) -> Size:
+    """The figures shown beforehand; a few per cent off for web text, more for other text."""
+    text = download = 0.0
+    found = 0.0
+    for source in sources:
+        per_token = _BYTES_PER_TOKEN[tokenizer]
+        if tokenizer == "gpt2":
+            per_token = source.bytes_per_token or (2.14 if source.uri == "stdlib" else per_token)
+        for item in source.inputs:
+            if tokens is not None and found >= tokens:
+                break
+            if source.pretokenized:
+                found += max(item.size - 1024, 0) / 2 if "_val_" not in item.path else 0
+            else:
+                found += item.text_bytes / per_token
+                text += item.text_bytes
+            download += (
+                item.size if source.repo is not None and not cached(source, item.path) else 0
+            )
+    share = min(1.0, tokens / found) if tokens is not None and found else 1.0
+    count, text = int(found * share), text * share
+    pretokenized = all(source.pretokenized for source in sources)
+    work = 0 if pretokenized else 2 * count + ROW.itemsize * int(text) // _DOCUMENT_BYTES
+    seconds = (
+        _START_SECONDS
+        + text / (_MB_PER_SECOND * workers)
+        + download / _DOWNLOAD_PER_SECOND
+        + 2 * count / 500e6
+    )
+    return Size(count, int(download), work, 2 * count, seconds, int(text))
+
+
+def cached(source: Source, path: str) -> bool:
+    """Whether the hub's cache already has the file."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(
+        str(source.repo), path, revision=source.revision, repo_type="dataset"
+    )
+    return isinstance(found, str)
+
+
+def check_disk(size: Size, out: Path, already: int) -> None:
+    """Refuse now what would fail after hours; `already` bytes of it are on the disk."""
+    need = max(0, size.disk_bytes - already) + _SPARE
+    free = shutil.disk_usage(_existing(out)).free
+    cache = None
+    if size.download_bytes:
+        from huggingface_hub import constants
+
+        cache = _existing(Path(constants.HF_HUB_CACHE))
+        if os.stat(cache).st_dev == os.stat(_existing(out)).st_dev:
+            need += size.download_bytes
+        elif shutil.disk_usage(cache).free < size.download_bytes + _SPARE:
+            room = show_bytes(shutil.disk_usage(cache).free)
+            raise UserError(
+                f"the download needs {show_bytes(size.download_bytes)}, {cache} has {room} free",
+                hint="set HF_HOME to a larger disk, or ask for fewer --tokens",
+            )
+    if free < need:
+        raise UserError(
+            f"this needs {show_bytes(need)} of disk, {_existing(out)} has {show_bytes(free)} free",
+            hint="free some space, choose another --out, or ask for fewer --tokens",
+        )
+
+
+def _existing(path: Path) -> Path:
+    path = path.resolve()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def bytes_under(folder: Path) -> int:
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else 0
+
+
+def tokenizer_kind(tokenizer: Tokenizer | str) -> str:
+    return tokenizer.split(":")[0] if isinstance(tokenizer, str) else tokenizer.name

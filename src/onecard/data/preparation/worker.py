@@ -1,0 +1,132 @@
+"""One worker process: reads jobs as JSON lines, writes answers as JSON lines, and dies with its parent.
+
+Started as `python -m onecard.data.preparation.worker`; a closed standard input means that the parent is gone, however it died.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+PART_BYTES = 96 * 1024 * 1024  # of text in one part file; about 42 MB of tokens
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints must not mix with the answers
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the parent decides
+    jobs: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    worker: _Worker | None = None
+    while True:
+        job = jobs.get()
+        try:
+            if job["op"] == "setup":
+                worker = _Worker(job)
+                answer: dict[str, Any] = {"ready": True}
+            else:
+                assert worker is not None
+                answer = worker.encode(job) if job["op"] == "encode" else worker.shard(job)
+        except BaseException as error:
+            answer = _failure(error)
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+
+def _listen(jobs: "queue.Queue[dict[str, Any]]") -> None:
+    for line in sys.stdin:
+        jobs.put(json.loads(line))
+    os._exit(0)
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    from onecard.data.read.manifest import DISK_FULL
+    from onecard.errors import OnecardError, UserError
+
+    if isinstance(error, OnecardError):
+        kind = "user" if isinstance(error, UserError) else "run"
+        return {"error": kind, "message": error.message, "hint": error.hint}
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return {
+            "error": "run",
+            "message": f"the disk is full ({error.strerror})",
+            "hint": "free some space, then run the same command: it goes on where it was",
+        }
+    if isinstance(error, OSError):
+        return {
+            "error": "run",
+            "message": f"{error.filename or 'a file'}: {error.strerror or error}",
+            "hint": None,
+        }
+    if isinstance(error, MemoryError):
+        return {
+            "error": "run",
+            "message": "out of memory",
+            "hint": "use fewer --workers; the same command goes on",
+        }
+    import traceback
+
+    return {
+        "error": "bug",
+        "message": f"{type(error).__name__}: {error}",
+        "hint": traceback.format_exc(),
+    }
+
+
+class _Worker:
+    def __init__(self, setup: dict[str, Any]):
+        from onecard.data.preparation.parts import Cutting, PartBuilder
+        from onecard.data.sources.documents import Reading
+        from onecard.data.tokenizers.kinds import load_tokenizer
+
+        self.work = Path(setup["work"])
+        self.reading = Reading(**setup["reading"])
+        self.part_bytes = int(setup.get("part_bytes") or PART_BYTES)
+        tokenizer = load_tokenizer(setup["tokenizer"], self.work)
+        tokenizer.encode_batch([""])  # loads the engine now, not in the first job
+        self.builder = PartBuilder(tokenizer, Cutting(**setup["cutting"]))
+        self.order: Any = None
+
+    def encode(self, job: dict[str, Any]) -> dict[str, Any]:
+        """One unit into part files; parts that an earlier run finished are kept."""
+        from onecard.data.preparation.parts import open_part, part_path
+        from onecard.data.sources.documents import Unit, batches
+
+        unit, limit = Unit.from_json(job["unit"]), job.get("limit")
+        number = tokens = skip = 0
+        while (path := part_path(self.work, unit.index, number)).exists():
+            head = open_part(path).head
+            skip, tokens, number = skip + head["batches"], tokens + head["tokens"], number + 1
+        builder = self.builder
+        builder.clear()
+        for batch in batches(unit, self.reading):
+            if skip:
+                skip -= 1
+                continue
+            builder.add(batch)
+            if limit is not None and tokens + builder.tokens >= limit:
+                break
+            if builder.text_bytes >= self.part_bytes:
+                tokens += builder.tokens
+                builder.write(part_path(self.work, unit.index, number), last=False)
+                number += 1
+        builder.write(part_path(self.work, unit.index, number), last=True)
+        return {"done": unit.index}
+
+    def shard(self, job: dict[str, Any]) -> dict[str, Any]:
+        from onecard.data.preparation.order import Order, write_shard
+
+        if self.order is None:
+            self.order = Order(self.work)
+        path = self.work / "shards" / job["file"]
+        return {"done": write_shard(self.order, job["split"], job["start"], job["stop"], path)}
+
+
+if __name__ == "__main__":
+    main()

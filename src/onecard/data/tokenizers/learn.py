@@ -1,0 +1,91 @@
+"""The tokeniser a request asks for; one that is learnt from the data (chars, bpe) is learnt once and kept.
+
+>>> tokenizer_of(plan, Path("data/pages/.work")).vocab_size                           # doctest: +SKIP
+8192
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from onecard.data.preparation.request import Plan
+from onecard.data.preparation.size import tokenizer_kind
+from onecard.data.read.manifest import write_aside
+from onecard.data.sources.documents import batches
+from onecard.data.sources.resolve import units_of
+from onecard.data.tokenizers.kinds import (
+    BytesTokenizer,
+    CharsTokenizer,
+    Tokenizer,
+    gpt2,
+    load_tokenizer,
+    train_bpe,
+)
+from onecard.errors import UserError
+
+_BPE_SAMPLE_BYTES = (
+    64 * 1024**2
+)  # text that a trained vocabulary is learnt from: the beginning of the input
+
+
+def tokenizer_of(plan: Plan, work: Path) -> Tokenizer:
+    """The tokeniser asked for; one that is learnt from the data is learnt once and kept."""
+    kind = tokenizer_kind(plan.options.tokenizer)
+    made: Tokenizer
+    if kind == "gpt2":
+        return gpt2()
+    if kind == "bytes":
+        return BytesTokenizer()
+    if (work / "tokenizer.json").exists():
+        return load_tokenizer({"name": kind}, work)
+    if kind == "chars":
+        seen: set[str] = set()
+        count, goal = 0, None if plan.options.dedup else plan.options.tokens
+        for text in _texts(plan, work):
+            seen.update(text)
+            count += len(text) + 1
+            if goal is not None and count >= goal:
+                break
+        if not seen:
+            raise nothing_to_take(plan)
+        made = CharsTokenizer(sorted(seen), separator=plan.running is None)
+    else:
+        made = train_bpe(_sample(plan, work), int(plan.options.tokenizer.partition(":")[2]))
+    write_aside(work / "tokenizer.json", made.file_content() or b"")
+    return load_tokenizer({"name": kind}, work)
+
+
+def _sample(plan: Plan, work: Path) -> Iterator[str]:
+    size = 0
+    for text in _texts(plan, work):
+        yield text
+        size += len(text.encode())
+        if size >= _BPE_SAMPLE_BYTES:
+            return
+
+
+def _texts(plan: Plan, work: Path) -> Iterator[str]:
+    reading = plan.reading
+    for place, source, item in plan.inputs:
+        for unit in units_of(
+            [(place, item, source.fetch(item, work / "fetched"))], plan.unit_bytes, 0, reading
+        ):
+            for batch in batches(unit, reading):
+                yield from (text for text in batch.texts if _encodable(text))
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def nothing_to_take(plan: Plan, skipped: Counter[str] | None = None) -> UserError:
+    reasons = ", ".join(f"{count:,} {why}" for why, count in sorted((skipped or Counter()).items()))
+    what = ", ".join(source.uri for source in plan.sources)
+    return UserError(
+        f"{what}: no document to take" + (f" (left out: {reasons})" if reasons else ""),
+        hint="the files are empty or filtered away",
+    )

@@ -1,0 +1,116 @@
+"""Cross-entropy of a linear head that never holds the whole table of logits.
+
+With 50,304 tokens in the vocabulary the logits of one micro-batch, and their gradient, are the largest tensors of a
+GPT-2 run: 16 × 1024 positions take 3.3 GB in fp32, twice. Here the loss and both gradients are made slice by slice in
+the forward pass, as Liger-Kernel does; the backward pass only scales them.
+
+>>> hidden, weight = torch.randn(6, 4), torch.randn(9, 4)
+>>> chunked_cross_entropy(hidden, weight, torch.arange(6)).shape
+torch.Size([])
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+SLICE_BYTES = (
+    32 * 2**20
+)  # of fp32 logits at a time: 166 rows of GPT-2's vocabulary, enough to keep matmuls efficient
+
+
+@torch.compiler.disable  # Inductor would unroll the loop and make all slices at once: twice the memory it saves
+def chunked_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    rows: int | None = None,
+    soft_cap: float | None = None,
+) -> Tensor:
+    """The mean loss of `hidden @ weight.T` against `targets`, in fp32; gradients of hidden and weight.
+
+    With soft_cap the logits are bent into ±soft_cap by a tanh first.
+    """
+    rows = rows or max(16, SLICE_BYTES // (4 * weight.shape[0]))
+    if torch.is_autocast_enabled(hidden.device.type):
+        lower = torch.get_autocast_dtype(hidden.device.type)
+        hidden, weight = hidden.to(lower), weight.to(lower)
+    if not torch.is_grad_enabled():
+        losses = [
+            F.cross_entropy(_capped((h @ weight.T).float(), soft_cap), t, reduction="sum")
+            for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
+        ]
+        return torch.stack(losses).sum() / targets.numel()
+    return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows)
+
+
+def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
+    return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Softmax minus one-hot is never made: exp(logits − top) goes into the matmuls as it is, and what rows and targets
+    need beside it (1 / sum, minus one) is done on the small sides. Two passes less over the largest tensor."""
+
+    @staticmethod
+    def forward(
+        ctx, hidden: Tensor, weight: Tensor, targets: Tensor, soft_cap: float | None, rows: int
+    ) -> Tensor:
+        count = targets.numel()
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        hidden_grad = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
+        full = hidden.dtype == torch.float32
+        weight_grad = (torch.empty if full else torch.zeros)(
+            weight.shape, dtype=torch.float32, device=weight.device
+        )
+        # one slice of memory for all slices: pages fresh from the system cost as much as a pass over them
+        room = torch.empty(
+            min(rows, count), weight.shape[0], dtype=weight.dtype, device=weight.device
+        )
+        for start in range(0, count, rows):
+            h, t = hidden[start : start + rows], targets[start : start + rows]
+            logits = torch.mm(h, weight.T, out=room[: len(h)]).float()
+            bend = target_bend = None
+            if soft_cap is not None:
+                bent = logits.div_(soft_cap).tanh_()
+                bend = 1 - bent * bent  # the tanh's own slope
+                target_bend = bend.gather(1, t[:, None])
+                logits = bent.mul_(soft_cap)
+            top = logits.amax(1, keepdim=True)
+            said = logits.gather(1, t[:, None])
+            weights = logits.sub_(top).exp_()
+            sums = weights.sum(1, keepdim=True)
+            total += (sums.log() + top - said).sum()
+            if bend is not None:
+                weights.mul_(bend)
+            weights = weights.to(h.dtype)  # from 0 to 1, so that nothing is lost in fp16 either
+            share = 1 / (sums * count)
+            minus = (-1 / count) * (torch.ones_like(sums) if target_bend is None else target_bend)
+            torch.addcmul(
+                minus * weight[t],
+                (weights @ weight).float(),
+                share,
+                out=hidden_grad[start : start + rows],
+            )
+            if full:  # beta 0: the first slice does not read what is not there yet
+                weight_grad.addmm_(weights.T, h * share, beta=float(start > 0))
+            else:
+                # h · share would underflow in fp16; shares differ by a vocabulary at most, so their largest goes outside
+                scale = share.amax()
+                weight_grad.addcmul_((weights.T @ (h * (share / scale)).to(h.dtype)).float(), scale)
+            weight_grad.index_add_(0, t, h.float() * minus)
+        ctx.save_for_backward(hidden_grad, weight_grad)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return total / count
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        hidden_grad, weight_grad = ctx.saved_tensors
+        hidden_dtype, weight_dtype = ctx.dtypes
+        # in place: they are nobody else's, and the head's is as large as the vocabulary
+        return (
+            hidden_grad.mul_(grad).to(hidden_dtype),
+            weight_grad.mul_(grad).to(weight_dtype),
+            None,
+            None,
+            None,
+        )

@@ -1,0 +1,153 @@
+"""Text from a model: one new token at a time, the keys and values of the old ones kept.
+
+>>> model, data = load_run("out")                                              # doctest: +SKIP
+>>> for token in generate(model, [[15496]], count=20, vocab_size=50257): ...   # doctest: +SKIP
+
+Learned positions have no number beyond block_size: once the window is full it slides by one token at a time, and every
+key and value in it changes its position. So from there on the window is computed anew for each token, which is what
+nanoGPT does from the beginning and gives the same tokens.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from onecard.config import RunConfig
+from onecard.data import Tokenizer, gpt2, open_dataset
+from onecard.errors import UserError
+from onecard.model import checkpoint
+from onecard.model.build import make_model
+from onecard.model.gpt2 import GPT
+from onecard.model.machine import choose_device
+
+
+def generate(
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    *,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 1337,
+    vocab_size: int | None = None,
+) -> Iterator[list[int]]:
+    """`count` times the next token of every prompt (all of one length). Ids from vocab_size up are never drawn."""
+    device = model.lm_head.weight.device
+    # on the CPU, so that a seed means the same tokens on every machine whose logits agree
+    generator = torch.Generator().manual_seed(seed)
+    limit = vocab_size or model.config.shape.vocab_size
+    room = model.config.block_size
+    tokens = torch.tensor(prompts, dtype=torch.long, device=device)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            cache = model.new_cache(len(prompts))
+            fresh = tokens[:, -room:]
+            for _ in range(count):
+                if (
+                    cache.length + fresh.shape[1] > room
+                ):  # the window slides: every position changes
+                    cache.length = 0
+                    fresh = tokens[:, -room:]
+                logits = model.decode(fresh, cache)[:, :limit]
+                fresh = draw(logits.float().cpu(), temperature, top_k, top_p, generator).to(device)
+                tokens = torch.cat((tokens, fresh), dim=1)[:, -room:]
+                yield fresh[:, 0].tolist()
+    finally:
+        model.train(was_training)
+
+
+def draw(
+    logits: Tensor,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator,
+) -> Tensor:
+    """One token a row, (rows, 1): the likeliest at temperature 0, else drawn from what top_k and top_p leave."""
+    if temperature == 0:
+        return logits.argmax(dim=-1, keepdim=True)
+    logits = logits / temperature
+    order: Tensor | None = None
+    if top_k is not None and top_k < logits.shape[-1]:
+        logits, order = logits.topk(top_k, dim=-1)
+    if top_p is not None and top_p < 1:
+        if order is None:
+            logits, order = logits.sort(dim=-1, descending=True)
+        chances = logits.softmax(dim=-1)
+        # the smallest set of likeliest tokens that reaches top_p: keep one whose predecessors have not reached it
+        logits = logits.masked_fill(chances.cumsum(dim=-1) - chances >= top_p, -math.inf)
+    drawn = torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)
+    return drawn if order is None else order.gather(-1, drawn)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A model with the words it speaks."""
+
+    model: GPT
+    tokenizer: Tokenizer
+    step: int
+
+    @property
+    def vocab_size(self) -> int:
+        return min(self.tokenizer.vocab_size, self.model.config.shape.vocab_size)
+
+    def encode(self, prompt: str) -> list[int]:
+        ids = self.tokenizer.encode(prompt) if prompt else []
+        return ids or [self.tokenizer.eot if self.tokenizer.eot is not None else 0]
+
+
+def load_run(source: Path, device: str = "auto", dataset: str | None = None) -> Sampler:
+    """The newest good checkpoint of a run, or one checkpoint by its folder, with the run's tokeniser."""
+    folder, only = source, None
+    if (source / checkpoint.STATE).is_file():
+        folder, only = source.parent.parent, source
+    found = [only] if only is not None else checkpoint.checkpoints(folder)[::-1]
+    if not found:
+        raise UserError(
+            f"{source} holds no checkpoint",
+            hint="name a run's folder (its out_dir) or one checkpoint in it",
+        )
+    damage = ""
+    for candidate in found:
+        try:
+            state = checkpoint.read_state(candidate)
+            weights = checkpoint.read_tensors(candidate, checkpoint.MODEL, state)
+            break
+        except checkpoint.CorruptError as error:
+            damage = f"{candidate.name}: {error}"
+    else:
+        raise UserError(
+            f"no checkpoint in {source} can be read ({damage})",
+            hint="train it again, or name another run",
+        )
+    config = RunConfig.from_values(state["config"]).replace(dropout=0.0)
+    with torch.device("meta"):  # no time spent on initial weights that are replaced
+        model = make_model(config)
+    model.load_state_dict(weights, strict=False, assign=True)
+    if config.tied:
+        model.lm_head.weight = model.transformer.wte.weight
+    model.to(choose_device(device)).eval()
+    return Sampler(model, _tokenizer(dataset or config.dataset, config), state["step"])
+
+
+def _tokenizer(dataset: str, config: RunConfig) -> Tokenizer:
+    try:
+        found = open_dataset(dataset).tokenizer
+        if found is not None:
+            return found
+    except UserError:
+        pass  # the data may be on another disk by now; GPT-2's words need no file
+    if config.shape.vocab_size >= 50257:
+        return gpt2()
+    raise UserError(
+        f"the tokeniser of the data set {dataset!r} is not at hand",
+        hint="--dataset names the folder that holds its tokeniser",
+    )

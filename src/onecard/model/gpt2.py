@@ -1,0 +1,261 @@
+"""GPT-2's architecture with nanoGPT's parameter names, so that weights pass between onecard, nanoGPT and transformers.
+
+>>> model = GPT(RunConfig(n_layer=2, n_head=2, n_embd=32, block_size=16, vocab_size=65))
+>>> logits, loss = model(torch.zeros(1, 16, dtype=torch.long), targets=torch.zeros(1, 16, dtype=torch.long))
+>>> sum(p.numel() for p in model.parameters())
+27328
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from onecard.config import RunConfig
+from onecard.model.chunked_loss import chunked_cross_entropy
+from onecard.model.lean import gelu
+
+INIT_STD = (
+    0.02  # GPT-2's; the projections back into the residual stream get it over sqrt(2 · n_layer)
+)
+
+
+@dataclass
+class Cache:
+    """The keys and values of the tokens so far: (batch, heads, block_size, head width) in every layer."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    length: int = 0
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm whose bias can be left out, which torch's own allows but names differently."""
+
+    def __init__(self, width: int, bias: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: RunConfig):
+        super().__init__()
+        self.n_head = config.n_head
+        self.dropout = config.dropout
+        self.flash = config.attention == "flash"
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, cache: Cache | None = None, layer: int = 0
+    ) -> Tensor:
+        batch, length, width = x.shape
+        heads = (batch, length, self.n_head, width // self.n_head)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2))
+        if cache is not None:
+            k, v = remember(cache, layer, k, v)
+        y = attend(q, k, v, mask, self.dropout if self.training else 0.0, self.flash)
+        y = self.c_proj(y.transpose(1, 2).reshape(batch, length, width))
+        return F.dropout(y, self.dropout, self.training) if self.dropout else y
+
+
+class MLP(nn.Module):
+    # the tanh form is GPT-2's own (and transformers' gelu_new); nanoGPT's erf differs by up to 5e-4
+    activation = staticmethod(gelu)
+
+    def __init__(self, config: RunConfig):
+        super().__init__()
+        self.dropout = config.dropout
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.c_proj(self.activation(self.c_fc(x)))
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+
+
+class Block(nn.Module):
+    def __init__(self, config: RunConfig):
+        super().__init__()
+        self.ln_1 = LayerNorm(config.n_embd, config.bias)
+        self.attn = Attention(config)
+        self.ln_2 = LayerNorm(config.n_embd, config.bias)
+        self.mlp = MLP(config)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, cache: Cache | None = None, layer: int = 0
+    ) -> Tensor:
+        x = x + self.attn(self.ln_1(x), mask, cache, layer)
+        return x + self.mlp(self.ln_2(x))
+
+
+class Transformer(nn.Module):
+    """Everything below the head; a module of its own only for the names in the state dict."""
+
+    def __init__(self, config: RunConfig):
+        super().__init__()
+        shape = config.shape
+        self.wte = nn.Embedding(shape.vocab_size, shape.n_embd)
+        self.wpe = nn.Embedding(shape.block_size, shape.n_embd)
+        self.h = nn.ModuleList(Block(config) for _ in range(shape.n_layer))
+        self.ln_f = LayerNorm(shape.n_embd, shape.bias)
+
+
+class GPT(nn.Module):
+    """The model of a RunConfig. `forward` gives (logits, loss); with targets and chunked_loss the logits are None."""
+
+    transformer: Any  # Transformer, or the modern recipe's
+    soft_cap: float | None = None  # the modern recipe's: logits bent into ±soft_cap
+
+    def __init__(self, config: RunConfig):
+        super().__init__()
+        shape = config.shape
+        self.config = config
+        self.transformer = self._make_transformer()
+        self.lm_head = nn.Linear(shape.n_embd, shape.vocab_size, bias=False)
+        if shape.tied:
+            self.lm_head.weight = self.transformer.wte.weight
+        self._run_block = block_runner(config.recompute)
+        self._init_weights()
+
+    def _make_transformer(self) -> nn.Module:
+        return Transformer(self.config)
+
+    def _init_weights(self) -> None:
+        for name, parameter in self.named_parameters():
+            if parameter.dim() >= 2:
+                residual = name.endswith("c_proj.weight")
+                nn.init.normal_(
+                    parameter,
+                    std=INIT_STD / math.sqrt(2 * self.config.n_layer) if residual else INIT_STD,
+                )
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(
+        self, idx: Tensor, targets: Tensor | None = None, doc_mask: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Logits of every position, and the mean loss in fp32 when targets are given.
+
+        doc_mask holds each position's document number, (batch, length): attention then stays inside a document.
+        """
+        x = self._hidden(idx, doc_mask)
+        if targets is None:
+            return self._logits(x), None
+        if self.config.chunked_loss:
+            loss = chunked_cross_entropy(
+                x.flatten(0, 1), self.lm_head.weight, targets.flatten(), soft_cap=self.soft_cap
+            )
+            return None, loss
+        logits = self._logits(x)
+        return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.lm_head(x)
+
+    def _hidden(self, idx: Tensor, doc_mask: Tensor | None) -> Tensor:
+        parts = self.transformer
+        mask = None if doc_mask is None else same_document(doc_mask)
+        x = parts.wte(idx) + parts.wpe.weight[: idx.shape[1]]
+        if self.config.dropout:
+            x = F.dropout(x, self.config.dropout, self.training)
+        for block in parts.h:
+            x = self._run_block(block, x, mask) if torch.is_grad_enabled() else block(x, mask)
+        return parts.ln_f(x)
+
+    def new_cache(self, batch: int) -> Cache:
+        c, weight = self.config, self.lm_head.weight
+        room = (batch, c.n_head, c.block_size, c.n_embd // c.n_head)
+        keys = [
+            torch.empty(room, device=weight.device, dtype=weight.dtype) for _ in range(c.n_layer)
+        ]
+        return Cache(keys, [torch.empty_like(key) for key in keys])
+
+    def decode(self, idx: Tensor, cache: Cache) -> Tensor:
+        """Logits of the last position after `idx` is appended to what the cache holds: a whole prompt or one token."""
+        length = idx.shape[1]
+        assert length == 1 or cache.length == 0, "a prompt goes into an empty cache"
+        parts = self.transformer
+        x = parts.wte(idx) + parts.wpe.weight[cache.length : cache.length + length]
+        for layer, block in enumerate(parts.h):
+            x = block(x, None, cache, layer)
+        cache.length += length
+        return self.lm_head(parts.ln_f(x[:, -1]))
+
+
+def same_document(documents: Tensor) -> Tensor:
+    """The attention mask (batch, 1, length, length): earlier positions of one's own document."""
+    length = documents.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
+    return ((documents[:, :, None] == documents[:, None, :]) & causal)[:, None]
+
+
+def remember(cache: Cache, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    end = cache.length + k.shape[2]
+    cache.keys[layer][:, :, cache.length : end] = k
+    cache.values[layer][:, :, cache.length : end] = v
+    return cache.keys[layer][:, :, :end], cache.values[layer][:, :, :end]
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, flash: bool
+) -> Tensor:
+    """Causal attention of (batch, heads, length, head width); a mask, if given, takes the place of causality."""
+    if not flash:
+        return _attention_by_hand(q, k, v, mask, dropout)
+    # a single new token may look at everything cached: no mask at all, and the fastest kernel
+    causal = mask is None and q.shape[2] > 1
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal
+    )
+
+
+def _attention_by_hand(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
+) -> Tensor:
+    """The formula written out: holds length² scores, for cards and backends without a fused kernel, and for checks."""
+    length, total = q.shape[2], k.shape[2]
+    if mask is None:
+        mask = torch.ones(length, total, dtype=torch.bool, device=q.device).tril(total - length)
+    scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
+    weights = F.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
+    return (F.dropout(weights, dropout) if dropout else weights) @ v
+
+
+# What "cheap" keeps: the outputs of matmuls and attention. Norms, GELU, dropout and sums are done again in the
+# backward pass; they are bound by memory, not arithmetic.
+_COSTLY = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
+
+
+def _keep_costly(context, op, *args, **kwargs) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in _COSTLY else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def block_runner(recompute: str):
+    if recompute == "block":
+        return partial(checkpoint, use_reentrant=False)
+    if recompute == "cheap":
+        contexts = partial(create_selective_checkpoint_contexts, _keep_costly)
+        return partial(checkpoint, use_reentrant=False, context_fn=contexts)
+    return lambda block, *inputs: block(*inputs)

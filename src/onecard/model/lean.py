@@ -1,0 +1,123 @@
+"""Small functions of the blocks with their gradients written out.
+
+Left to autograd, each of these becomes a chain of passes over memory, forward and back, and a saved tensor for every
+one; on a small model without the compiler that is a third of the step. The gradients are the plain form's to rounding
+(tests/torch/test_lean.py), and the compiler reads through them.
+
+>>> squared_relu(torch.tensor([-1.0, 3.0])).tolist()
+[0.0, 9.0]
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_EPSILON = torch.finfo(torch.float32).eps  # F.rms_norm's own default
+
+
+# GELU's tanh form, 0.5·x·(1 + tanh(k·(x + c·x³))), is x·sigmoid(2·k·(x + c·x³)) (Hendrycks and Gimpel, 2016)
+_K, _C = math.sqrt(2 / math.pi), 0.044715
+_BLOCK = 65_536  # elements whose four buffers fit in a core's second-level cache: 1 MiB
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GPT-2's GELU. On a CPU a vectorised tanh takes five times as long as an exponential, so it goes by the sigmoid."""
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return F.gelu(x, approximate="tanh")
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return x * torch.sigmoid((2 * _K) * torch.addcmul(x, x, x * x, value=_C))
+    return _Gelu.apply(x)
+
+
+def rms_norm(x: Tensor) -> Tensor:
+    """x over its root mean square along the last dimension; no weights."""
+    return _RmsNorm.apply(x)
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(x, 0)²."""
+    return _SquaredRelu.apply(x)
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Pairs of channels (one from either half of a head) turned by their position's angles; x is (batch, length, …)."""
+    return _Rotate.apply(x, cosine.to(x.dtype), sine.to(x.dtype))
+
+
+class _Gelu(torch.autograd.Function):
+    """Value and slope together, block by block, so that every pass but the first finds its numbers in the cache."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        y, slope = torch.empty_like(x), torch.empty_like(x)
+        scratch = x.new_empty(min(_BLOCK, x.numel()))
+        for a, out, p in zip(*(t.view(-1).split(_BLOCK) for t in (x, y, slope)), strict=True):
+            w = torch.mul(a, a, out=scratch[: a.numel()])
+            torch.addcmul(a, a, w, value=_C, out=p).mul_(2 * _K).sigmoid_()
+            torch.mul(a, p, out=out)
+            w.mul_(6 * _K * _C).add_(2 * _K).mul_(
+                out
+            )  # slope = p + w·(1 − p), w = y·2k·(1 + 3c·x²)
+            p.add_(w.sub_(w * p))
+        ctx.save_for_backward(slope)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return grad * ctx.saved_tensors[0]
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = (norm.square() / x.shape[-1] + _EPSILON).rsqrt().to(x.dtype)
+        y = x * scale
+        ctx.save_for_backward(
+            y, scale
+        )  # y is kept by the matmul that follows anyway; x need not be
+        return y
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        y, scale = ctx.saved_tensors
+        along = (grad * y).mean(
+            -1, keepdim=True
+        )  # the part of the gradient along y changes only the length
+        return torch.addcmul(grad, y, along, value=-1).mul_(scale)
+
+
+class _SquaredRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        positive = x.clamp_min(0)
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return (grad * positive).mul_(2)
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        ctx.save_for_backward(cosine, sine)
+        return _turned(x, cosine, sine, 1)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        cosine, sine = ctx.saved_tensors
+        return _turned(grad, cosine, sine, -1), None, None
+
+
+def _turned(x: Tensor, cosine: Tensor, sine: Tensor, sign: int) -> Tensor:
+    half = x.shape[-1] // 2
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    first = torch.addcmul(a * cosine, b, sine, value=sign)
+    second = torch.addcmul(b * cosine, a, sine, value=-sign)
+    return torch.cat((first, second, rest) if x.shape[-1] % 2 else (first, second), dim=-1)

@@ -1,0 +1,140 @@
+"""Weights to start from: a released GPT-2 (local folder or the hub), a onecard run, or a nanoGPT ckpt.pt.
+
+>>> load_weights(model, "gpt2-medium")          # doctest: +SKIP
+>>> load_weights(model, "out/checkpoints/step_00000500")   # doctest: +SKIP
+
+Nothing is unpickled: safetensors, and torch's weights-only reader for nanoGPT's file. A longer context than the
+config's block_size is cropped; any other difference in shape is a mistake that is named.
+"""
+
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from onecard.config.presets import RELEASED
+from onecard.errors import UserError
+from onecard.model.checkpoint import MODEL, checkpoints
+
+# transformers keeps these as Conv1D, which is a linear layer with its matrix the other way round
+_TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+
+
+def load_weights(model: nn.Module, source: str) -> None:
+    """Fill the model from `source`, the config's init_from."""
+    tensors = read_weights(source)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            tensor = tensors.get(name)
+            if tensor is None and name.endswith(".bias"):
+                raise UserError(f"{source} was trained without biases", hint="set bias = False")
+            if tensor is None:
+                raise UserError(f"{source} has no {name}", hint="its n_layer must be the config's")
+            if name == "transformer.wpe.weight":
+                tensor = tensor[: parameter.shape[0]]  # cropped context
+            if tensor.shape != parameter.shape:
+                raise UserError(
+                    f"{name} is {list(tensor.shape)} in {source} but {list(parameter.shape)} in the config",
+                    hint="set n_layer, n_head, n_embd, vocab_size and a block_size it can be cropped to",
+                )
+            parameter.copy_(tensor)
+    unused = [name for name in tensors if name not in parameters and name != "lm_head.weight"]
+    if unused:
+        raise UserError(
+            f"{source} holds weights the config has no place for ({unused[0]})",
+            hint="set n_layer and bias as it was trained",
+        )
+
+
+def read_weights(source: str) -> dict[str, Tensor]:
+    """Tensors by nanoGPT's names, matrices as nn.Linear keeps them."""
+    path = Path(source)
+    if path.suffix == ".pt" or (path / "ckpt.pt").is_file():
+        return _nanogpt(path if path.suffix == ".pt" else path / "ckpt.pt")
+    if path.is_dir():
+        runs = checkpoints(path)
+        file = (runs[-1] if runs else path) / MODEL
+        if not file.is_file():
+            raise UserError(
+                f"{source} holds no {MODEL}",
+                hint="name a run, a checkpoint, or a folder from the hub",
+            )
+        return _safetensors(file)
+    if source in RELEASED or source.startswith("gpt2"):
+        return _from_hub(source)
+    raise UserError(
+        f"init_from = {source!r} is neither a file, a folder nor a released GPT-2",
+        hint="scratch, resume, gpt2 (-medium, -large, -xl), a run's folder or a ckpt.pt",
+    )
+
+
+def _safetensors(file: Path) -> dict[str, Tensor]:
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{file} cannot be read: {error}", hint="fetch or write it again") from None
+    # transformers' files: bare names without "transformer.", mask buffers among them, matrices the other way round
+    bare = "wte.weight" in tensors
+    theirs = (
+        bare
+        or any(name.endswith((".attn.bias", ".attn.masked_bias")) for name in tensors)
+        or _conv1d(tensors)
+    )
+    if not theirs:
+        return tensors
+    answer = {}
+    for name, tensor in tensors.items():
+        if name.endswith((".attn.bias", ".attn.masked_bias")):
+            continue
+        ours = name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+        answer[ours] = tensor.t() if ours.endswith(_TRANSPOSED) else tensor
+    return answer
+
+
+def _conv1d(tensors: dict[str, Tensor]) -> bool:
+    """Whether c_attn is (width, 3 · width), as transformers keeps it."""
+    found = [t for name, t in tensors.items() if name.endswith("attn.c_attn.weight")]
+    return bool(found) and found[0].shape[1] == 3 * found[0].shape[0]
+
+
+def _nanogpt(file: Path) -> dict[str, Tensor]:
+    try:
+        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        tensors = saved["model"]
+        return {
+            name.removeprefix("_orig_mod."): tensor
+            for name, tensor in tensors.items()
+            if not name.endswith(".attn.bias")  # the mask of old versions
+        }
+    except (
+        OSError,
+        pickle.UnpicklingError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+    ) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{file} is not a nanoGPT checkpoint that can be read safely: {why[:120]}",
+            hint="it must hold tensors and plain values only",
+        ) from None
+
+
+def _from_hub(name: str) -> dict[str, Tensor]:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return _safetensors(Path(hf_hub_download(f"openai-community/{name}", "model.safetensors")))
+    except UserError:
+        raise
+    except Exception as error:  # a network has many ways to fail
+        raise UserError(
+            f"{name} could not be fetched from the Hugging Face hub ({type(error).__name__})",
+            hint="check the network, or name a local folder that holds it",
+        ) from None

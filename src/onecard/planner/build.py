@@ -1,0 +1,273 @@
+"""plan(): from a config and a card to every figure of the run, each from one small function of this room.
+
+>>> from onecard.config import load
+>>> round(plan(load("fineweb-41M-12gb"), "RTX 4070", data=3_680_000_000).tokens.epochs, 2)
+2.85
+"""
+
+from datetime import datetime, timedelta
+from math import exp
+
+from onecard.config import RunConfig
+from onecard.errors import UserError
+from onecard.facts.gpus import Device, find_gpu
+from onecard.facts.here import cpu, here
+from onecard.facts.models import KnownModel, known_models
+from onecard.facts.prices import Price, electricity, parse_price
+from onecard.messages import Note, T
+from onecard.planner.calibration_file import load_calibration
+from onecard.planner.corpus import Corpus, corpus_of
+from onecard.planner.flops import flops as flops_of
+from onecard.planner.formulas import FORMULAS
+from onecard.planner.loss import LossEstimate, expected_loss
+from onecard.planner.memory import peak_memory
+from onecard.planner.optimal import compute_optimal_tokens
+from onecard.planner.params import params
+from onecard.planner.result import (
+    SCHEMA,
+    Energy,
+    Flops,
+    KnownRun,
+    Loss,
+    Mfu,
+    Params,
+    Range,
+    RunPlan,
+    Time,
+    Tokens,
+)
+from onecard.planner.speed import StepTime, step_time
+from onecard.planner.warnings import warnings
+from onecard.planner.whatif import whatif
+from onecard.version import __version__
+
+A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
+CURVE_POINTS = 40
+
+
+def plan(
+    config: RunConfig,
+    gpu: Device | str | None = None,
+    *,
+    gpus: int = 1,
+    data: str | int | None = None,
+    price: Price | str | None = None,
+    now: datetime | None = None,
+) -> RunPlan:
+    """What this run will need on that card (None: this machine's), over that data, at that price of electricity."""
+    device = resolve_device(gpu)
+    if gpus < 1:
+        raise UserError(f"{gpus} cards cannot train anything", hint="--gpus is 1 or more")
+    if config.gradient_accumulation_steps % gpus:
+        raise UserError(
+            f"gradient_accumulation_steps = {config.gradient_accumulation_steps} cannot be shared by {gpus} cards",
+            hint="it is the total over all cards and must be divisible by their number",
+        )
+    dtype = device.training_dtype if config.dtype == "auto" else config.dtype
+    corpus = (
+        corpus_of(config.dataset, asked=False)
+        if data is None
+        else corpus_of(data, like=config.dataset)
+    )
+    config = config.for_vocabulary(corpus.vocab_size)
+    counts = params(config.shape)
+    tokens = _tokens(config, counts, corpus)
+    flops = flops_of(config.shape, tokens.total)
+    ignored: list[Note] = []
+    step = step_time(config, device, dtype, gpus, load_calibration(device, ignored))
+    time = _time(config, step, now or datetime.now().astimezone())
+    # the law is of runs from scratch; a released model fine-tuned starts far along the curve
+    scratch = config.init_from in ("scratch", "resume")
+    loss = (
+        expected_loss(config, tokens.total, corpus.family, tokens.unique)
+        if corpus.family and scratch
+        else None
+    )
+    return RunPlan(
+        schema=SCHEMA,
+        version=__version__,
+        config=config,
+        device=device,
+        gpus=gpus,
+        dtype=dtype,
+        params=counts,
+        tokens=tokens,
+        flops=flops,
+        time=time,
+        mfu=_mfu(flops, time, device.matmul_flops(dtype) * gpus, gpus),
+        memory=peak_memory(config, device, dtype, gpus),
+        energy=_energy(device, gpus, time.total_seconds, _price(price)),
+        loss=_loss(config, counts, corpus, loss) if loss else None,
+        known_runs=_known_runs(counts, flops, corpus),
+        warnings=[*ignored, *warnings(config, device, dtype, tokens.epochs)],
+        formulas=FORMULAS,
+    )
+
+
+def resolve_device(gpu: Device | str | None) -> Device:
+    """The card meant: a Device as it is, a name, "here" or None for this machine's own."""
+    if isinstance(gpu, Device):
+        return gpu
+    if gpu is None or gpu.strip().lower() == "here":
+        return here()
+    return cpu() if gpu.strip().lower() == "cpu" else find_gpu(gpu)
+
+
+def _tokens(config: RunConfig, counts: Params, corpus: Corpus) -> Tokens:
+    total = config.total_tokens
+    return Tokens(
+        per_step=config.tokens_per_step,
+        total=total,
+        per_param=total / counts.total,
+        compute_optimal=compute_optimal_tokens(counts.total),
+        dataset=corpus.name,
+        unique=corpus.tokens,
+        epochs=total / corpus.tokens if corpus.tokens else None,
+    )
+
+
+def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:
+    # An evaluation is forward only, a third of a step's work, over eval_iters micro-batches.
+    evaluations = config.max_iters // config.eval_interval + 1
+    evaluation_steps = evaluations * config.eval_iters / config.gradient_accumulation_steps / 3
+    whole = step.seconds.scaled(config.max_iters + evaluation_steps)
+    start = step.compile_seconds
+    total = Range(start + whole.low, start + whole.mid, start + whole.high)
+    return Time(
+        step_seconds=step.seconds,
+        tokens_per_second=step.seconds.inverse(config.tokens_per_step),
+        total_seconds=total,
+        compile_seconds=start,
+        parts=step.parts,
+        what_if=whatif(config, step.seconds.mid),
+        basis=step.basis,
+        finish=_finish(now, total.mid),
+    )
+
+
+def _finish(now: datetime, seconds: float) -> str | None:
+    """The clock time of the end; None beyond the calendar."""
+    try:
+        return (now + timedelta(seconds=seconds)).isoformat(timespec="minutes")
+    except OverflowError:
+        return None
+
+
+def _mfu(flops: Flops, time: Time, card_flops: float, gpus: int) -> Mfu:
+    achieved = time.tokens_per_second.scaled(flops.per_token_nanogpt)
+    return Mfu(
+        card=achieved.scaled(1 / card_flops), nanogpt=achieved.scaled(1 / (A100_FLOPS * gpus))
+    )
+
+
+def _price(price: Price | str | None) -> Price:
+    if isinstance(price, Price):
+        return price
+    return electricity("WORLD") if price is None else parse_price(price)
+
+
+def energy_of(watts: float, seconds: float) -> float:
+    """kWh: 200 W for 20 h are 4 kWh."""
+    return watts * seconds / 3.6e6
+
+
+def _energy(device: Device, gpus: int, seconds: Range, price: Price) -> Energy:
+    watts = (
+        device.watts * gpus
+    )  # the card at its limit, where training keeps it; the rest of the machine comes on top
+    kwh = Range(*(energy_of(watts, each) for each in (seconds.low, seconds.mid, seconds.high)))
+    return Energy(
+        watts, kwh, kwh.scaled(price.per_kwh), price.currency, price.per_kwh, price.source
+    )
+
+
+def _loss(config: RunConfig, counts: Params, corpus: Corpus, estimate: LossEstimate) -> Loss:
+    final = estimate.final
+    return Loss(
+        expected=final,
+        perplexity=Range(exp(final.low), exp(final.mid), exp(final.high)),
+        curve=estimate.curve(CURVE_POINTS),
+        repetition=estimate.repetition,
+        dataset=corpus.family or "",
+        beats_gpt2=_against_gpt2(counts, corpus, final),
+        in_support=estimate.in_support,
+    )
+
+
+def _released(counts: Params) -> KnownModel:
+    """The released GPT-2 nearest in size."""
+    return min(
+        (model for model in known_models() if model.preset),
+        key=lambda model: max(model.params / counts.total, counts.total / model.params),
+    )
+
+
+def _loss_of(model: KnownModel, text: str) -> tuple[float, T] | None:
+    """A released model's loss on this text, and its words.
+
+    Only the smallest was measured on FineWeb-Edu: it is 0.13 easier there than on FineWeb, and the others are taken to
+    gain the same.
+    """
+    if text in model.losses:
+        return model.losses[text], T("{loss:.2f}", loss=model.losses[text])
+    small = next(known for known in known_models() if known.preset == "gpt2")
+    if text not in small.losses or "fineweb" not in model.losses:
+        return None
+    plain = model.losses["fineweb"]
+    loss = plain + small.losses[text] - small.losses["fineweb"]
+    return loss, T(
+        "{loss:.2f} (nobody has measured it there; reckoned from its {plain:.2f} on fineweb)",
+        loss=loss,
+        plain=plain,
+    )
+
+
+def _against_gpt2(counts: Params, corpus: Corpus, expected: Range) -> Note | None:
+    model = _released(counts)
+    known = _loss_of(model, corpus.family or "")
+    if known is None:
+        return None
+    theirs, words = known
+    figures = {"model": model.name, "theirs": words, "mid": expected.mid, "dataset": corpus.family}
+    if expected.high < theirs:
+        return Note(
+            "beats-gpt2",
+            "expected to beat the released {model} on {dataset}: {mid:.2f} against its {theirs}",
+            **figures,
+        )
+    if expected.low > theirs:
+        return Note(
+            "behind-gpt2",
+            "not expected to reach the released {model} on {dataset}: {mid:.2f} against its {theirs}",
+            **figures,
+        )
+    return Note(
+        "near-gpt2",
+        "too close to call against the released {model} on {dataset}: {mid:.2f} against its {theirs}",
+        **figures,
+    )
+
+
+_LANDMARKS = (
+    "llm.c 124M on FineWeb 10B",
+    "build-nanogpt 124M on FineWeb-Edu 10B",
+    "modded-nanogpt speedrun 124M",
+)
+
+
+def _known_runs(counts: Params, flops: Flops, corpus: Corpus) -> list[KnownRun]:
+    models = [_released(counts), *(model for model in known_models() if model.name in _LANDMARKS)]
+    return [
+        KnownRun(
+            name=model.name,
+            params=model.params,
+            tokens=model.tokens,
+            tokens_low=model.tokens_low,
+            tokens_high=model.tokens_high,
+            flops=model.flops,
+            ratio=flops.total_6nd / model.flops,
+            loss=model.losses.get(corpus.family or ""),
+            source=model.source,
+        )
+        for model in models
+    ]

@@ -1,0 +1,87 @@
+"""What a run reads: a named data set, a prepared folder, or just a number of tokens.
+
+>>> corpus_of("fineweb-edu-10B").family
+'fineweb-edu'
+>>> corpus_of("3.68B").tokens
+3680000000
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onecard.errors import UserError
+from onecard.facts.datasets import DatasetFacts, find_dataset, known_dataset
+from onecard.units import parse_count
+
+if TYPE_CHECKING:
+    from onecard.data import Summary
+
+_TOKENS = re.compile(
+    r"[\d.][\d.,_]*(e\d+)? ?[a-z]{0,3}( ?tok(en)?s?)?", re.IGNORECASE
+)  # what is meant as a count
+_PREPARED = ("manifest.json", "train.bin")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    name: str | None
+    tokens: int | None  # to train on, each counted once
+    family: str | None  # the text it is drawn from, as the public losses name it
+    vocab_size: int | None = None
+
+
+def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
+    """Resolve --data, or a config's `dataset` (asked=False: an unknown name there is only unknown, not a mistake).
+
+    A bare number of tokens is so many of the set it is `like`; of FineWeb where that is unknown too.
+    """
+    if isinstance(data, int):
+        if data < 1:
+            raise UserError(f"{data} tokens is no data set", hint="write it like --data 3.7B")
+        known = known_dataset(like)
+        return Corpus(None, data, _family(known) if known else "fineweb")
+    if asked and not data.strip():
+        raise UserError(
+            "--data is empty", hint="name a data set or a folder, or write tokens like 3.7B"
+        )
+    if _TOKENS.fullmatch(data.strip()) and not Path(data).is_dir():
+        return corpus_of(parse_count(data), like=like)
+    folder = next(
+        (
+            f
+            for f in (Path("data") / data, Path(data))
+            if any((f / name).is_file() for name in _PREPARED)
+        ),
+        None,
+    )
+    if folder is not None:
+        found = _summary(folder)
+        known = known_dataset(folder.name)
+        return Corpus(
+            folder.name, found.tokens_train, _family(known) if known else None, found.vocab_size
+        )
+    facts = find_dataset(data) if asked and not Path(data).exists() else known_dataset(data)
+    if (
+        facts is None and asked
+    ):  # it exists, but is not a prepared folder: the reader says what is wrong with it
+        found = _summary(data)
+        return Corpus(Path(data).name, found.tokens_train, None, found.vocab_size)
+    if facts is None:
+        return Corpus(data, None, None)
+    return Corpus(facts.name, facts.tokens, _family(facts), facts.vocab_size)
+
+
+def _summary(folder: str | Path) -> "Summary":
+    from onecard.data import summary  # only a folder needs the reader of shards
+
+    return summary(folder)
+
+
+def _family(facts: DatasetFacts) -> str:
+    """fineweb-edu:sample-10BT is fineweb-edu; pre-tokenised shards of a set are that set."""
+    name = facts.name.lower()
+    if "finewebedu" in name or "fineweb-edu" in name:
+        return "fineweb-edu"
+    return "fineweb" if "fineweb" in name else name.partition(":")[0]

@@ -1,0 +1,192 @@
+"""Peak memory of a training step, part by part, in three readings: allocated, process and card.
+
+>>> from onecard.facts.gpus import find_gpu
+>>> run = RunConfig(n_embd=384, batch_size=16, vocab_size=50304)
+>>> memory = peak_memory(run, find_gpu("RTX 4070"), "bfloat16")
+>>> round(memory.allocated_bytes.mid / 2**30, 2), memory.fits
+(7.87, 'yes')
+
+*allocated* is torch.cuda.max_memory_allocated, counted tensor by tensor for the moments that can be the peak: eager.py
+and compiled.py, which the tests hold against a trace of the trainer's own step. *process* adds the CUDA context and what
+the allocator holds unused (overhead.py), as nvidia-smi shows it. *card* is what there is.
+"""
+
+import re
+
+from onecard.config import RunConfig
+from onecard.facts.gpus import Device
+from onecard.messages import Note
+from onecard.planner.memory.overhead import StepMemory, step_memory
+from onecard.planner.result import Fits, Memory, Range
+from onecard.planner.workload import Workload
+from onecard.units import GIB, MIB
+
+__all__ = ["DESKTOP_BYTES", "NOT_IN_MEMORY", "OPTIONS", "StepMemory", "peak_memory", "step_memory"]
+
+# What of a RunConfig changes memory, and the choices that the moments know. A test holds this against RunConfig, and
+# another traces the trainer with each choice.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "recipe": ("gpt2", "modern"),
+    "optimizer": ("adamw", "adamw8bit", "muon"),
+    "attention": ("flash", "math"),
+    "recompute": ("none", "cheap", "block"),
+    **dict.fromkeys(("n_layer", "n_head", "n_embd", "vocab_size", "block_size", "batch_size"), ()),
+    **dict.fromkeys(
+        ("gradient_accumulation_steps", "dropout", "bias", "compile", "tied", "chunked_loss"), ()
+    ),
+    "mask_documents": (),
+}
+NOT_IN_MEMORY = frozenset(
+    [
+        "out_dir",
+        "eval_interval",
+        "log_interval",
+        "eval_iters",
+        "eval_only",
+        "always_save_checkpoint",
+        "init_from",
+        "wandb_log",
+        "wandb_project",
+        "wandb_run_name",
+        "dataset",
+        "learning_rate",
+        "max_iters",
+        "weight_decay",
+        "beta1",
+        "beta2",
+        "grad_clip",
+        "decay_lr",
+        "warmup_iters",
+        "lr_decay_iters",
+        "min_lr",
+        "backend",
+        "device",
+        "schedule",
+        "decay_fraction",
+        "weight_decay_on",
+        "seed",
+        "max_hours",
+        "keep_checkpoints",
+        "checkpoint_interval",
+        "on_bad_step",
+        "sample_interval",
+        "tensorboard",
+        "trackio",
+    ]
+)
+DESKTOP_BYTES = (
+    600 * MIB
+)  # a desktop with a browser open, kept free on cards that people plug a screen into
+SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
+_SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
+
+
+def peak_memory(
+    config: RunConfig,
+    device: Device,
+    dtype: str,
+    gpus: int = 1,
+    taken_bytes: int | None = None,
+    advice: bool = True,
+) -> Memory:
+    """The peak of one process on one card. `parts` sum to process_bytes.mid; all but context and slack to allocated.
+
+    Without `advice` nothing is said of what would make it fit: a search asks thousands of times.
+    """
+    step = step_memory(Workload.on(device, config, dtype, gpus), device)
+    desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes
+    room = device.usable_bytes - desktop
+    fits = _fits(step.process, room)
+    return Memory(
+        parts=step.parts,
+        allocated_bytes=step.allocated,
+        process_bytes=step.process,
+        card_bytes=device.usable_bytes,
+        desktop_bytes=desktop,
+        fits=fits,
+        changes=[] if fits == "yes" or not advice else _changes(config, device, dtype, gpus, room),
+    )
+
+
+def _fits(process: Range, room: int) -> Fits:
+    if process.high <= room:
+        return "yes"
+    return "no" if process.low > room else "tight"
+
+
+def _desktop_bytes(device: Device) -> int:
+    if device.taken_bytes is not None:
+        return device.taken_bytes
+    if device.kind == "cpu":
+        return SYSTEM_BYTES
+    return DESKTOP_BYTES if device.kind == "cuda" and _SCREENS.match(device.name) else 0
+
+
+def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int) -> list[Note]:
+    """What to change, each alone and then together, with the memory it would take."""
+    smaller = _smaller_batch(config, device, dtype, gpus, room)
+    savers: dict[str, dict[str, object]] = {
+        "chunked_loss": {"chunked_loss": True},
+        "recompute": {"recompute": "cheap"},
+        "recompute_block": {"recompute": "block"},
+        "optimizer": {"optimizer": "adamw8bit"},
+    }
+    together = {"chunked_loss": True, "recompute": "block"}
+    tried = [smaller, *savers.values(), together, {**smaller, **together}]
+    tried.append({**smaller, **together, "optimizer": "adamw8bit"})
+    notes: list[Note] = []
+    now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid
+    for change in tried:
+        if len(change) > 2 and any(note.code == "memory.change.yes" for note in notes):
+            break  # something simpler will do
+        change = {key: value for key, value in change.items() if getattr(config, key) != value}
+        if not change:
+            continue
+        process = step_memory(
+            Workload.on(device, config.replace(**change), dtype, gpus), device
+        ).process
+        verdict = _fits(process, room)
+        if process.mid < 0.99 * now:
+            note = _outcome(verdict, _spelt(change), process.mid)
+            if note not in notes:
+                notes.append(note)
+    return notes
+
+
+def _outcome(verdict: Fits, change: str, memory: float) -> Note:
+    if verdict == "yes":
+        return Note(
+            "memory.change.yes", "{change}: {memory:bytes}, it fits", change=change, memory=memory
+        )
+    if verdict == "tight":
+        return Note(
+            "memory.change.tight",
+            "{change}: {memory:bytes}, still tight",
+            change=change,
+            memory=memory,
+        )
+    return Note(
+        "memory.change.no", "{change}: {memory:bytes}, still too much", change=change, memory=memory
+    )
+
+
+def _smaller_batch(
+    config: RunConfig, device: Device, dtype: str, gpus: int, room: int
+) -> dict[str, object]:
+    """The largest micro-batch that fits, halving; accumulation makes up for it, so the step stays the same."""
+    batch, accumulation = config.batch_size, config.gradient_accumulation_steps
+    while batch > 1 and batch % 2 == 0:
+        batch, accumulation = batch // 2, accumulation * 2
+        smaller = config.replace(batch_size=batch, gradient_accumulation_steps=accumulation)
+        if (
+            _fits(step_memory(Workload.on(device, smaller, dtype, gpus), device).process, room)
+            == "yes"
+        ):
+            break
+    return {"batch_size": batch, "gradient_accumulation_steps": accumulation}
+
+
+def _spelt(change: dict[str, object]) -> str:
+    """The change as it stands in a config file."""
+    return ", ".join(f"{key} = {value!r}" for key, value in change.items())

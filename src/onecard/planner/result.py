@@ -1,0 +1,167 @@
+"""RunPlan: every figure of a plan, in base units (tokens, FLOPs, seconds, bytes, kWh), shares as fractions.
+
+`RunPlan.to_json()` is the documented `--json` answer (docs/formats.md); field names are its paths.
+"""
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+from onecard.config import RunConfig
+from onecard.facts.gpus import Device
+from onecard.messages import Note
+from onecard.planner.whatif import WhatIf
+
+SCHEMA = "onecard.plan/1"
+
+
+@dataclass(frozen=True)
+class Range:
+    """An 80 % range: one run in ten is expected below `low`, one in ten above `high`."""
+
+    low: float
+    mid: float
+    high: float
+
+    def scaled(self, factor: float) -> "Range":
+        return Range(self.low * factor, self.mid * factor, self.high * factor)
+
+    def inverse(self, numerator: float = 1.0) -> "Range":
+        return Range(numerator / self.high, numerator / self.mid, numerator / self.low)
+
+
+@dataclass(frozen=True)
+class Params:
+    total: int
+    nanogpt: int  # what nanoGPT prints: without position embeddings
+    non_embedding: int  # without token and position embeddings and a tied head
+    parts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    per_step: int
+    total: int
+    per_param: float
+    compute_optimal: float  # tokens that are compute-optimal for this size
+    dataset: str | None
+    unique: int | None
+    epochs: float | None
+
+
+@dataclass(frozen=True)
+class Flops:
+    per_token_nanogpt: float
+    per_token_6n: float
+    per_token_exact: float
+    total_nanogpt: float
+    total_6nd: float
+    total_exact: float
+
+
+@dataclass(frozen=True)
+class Time:
+    step_seconds: Range
+    tokens_per_second: Range
+    total_seconds: Range
+    compile_seconds: float
+    parts: dict[
+        str, float
+    ]  # seconds of one step: matmul, memory, optimizer, launch, data, exchange
+    what_if: list[WhatIf]  # hours in all for other seconds per step
+    basis: str  # "measured": a probe of this very card; "fitted": kin of its architecture; "class": a wider guess
+    finish: str | None  # ISO time if started now; None beyond the calendar
+
+
+@dataclass(frozen=True)
+class Mfu:
+    card: Range
+    nanogpt: Range  # against an A100's 312 TFLOPS, as nanoGPT prints
+
+
+Fits = Literal["yes", "tight", "no"]
+
+
+@dataclass(frozen=True)
+class Memory:
+    parts: dict[str, int]
+    allocated_bytes: Range  # torch.cuda.max_memory_allocated
+    process_bytes: Range  # with the CUDA context and the allocator's slack, as nvidia-smi counts
+    card_bytes: int
+    desktop_bytes: int  # taken by others on the card, or kept free for them
+    fits: Fits
+    changes: list[Note]  # what would make it fit
+
+
+@dataclass(frozen=True)
+class Energy:
+    watts: float
+    kwh: Range
+    cost: Range
+    currency: str
+    price_per_kwh: float
+    price_source: str
+
+
+@dataclass(frozen=True)
+class Loss:
+    expected: (
+        Range  # nats per token on held-out text of the same data set, at the end of the schedule
+    )
+    perplexity: Range
+    curve: list[tuple[int, float]]  # (step, expected loss) along the schedule
+    repetition: float  # nats that seeing the data again costs against fresh data
+    dataset: str
+    beats_gpt2: Note | None
+    in_support: bool  # inside the sizes and tokens per parameter that the public losses cover
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    name: str
+    params: int
+    tokens: float  # the middle of the range
+    tokens_low: float
+    tokens_high: float  # above tokens_low where the count was never published
+    flops: float  # 6·N·D
+    ratio: float  # this plan's 6·N·D over that run's
+    loss: float | None  # nats on the text this plan reads, where it is known
+    source: str
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    schema: str
+    version: str
+    config: RunConfig
+    device: Device
+    gpus: int
+    dtype: str
+    params: Params
+    tokens: Tokens
+    flops: Flops
+    time: Time
+    mfu: Mfu
+    memory: Memory
+    energy: Energy
+    loss: Loss | None
+    known_runs: list[KnownRun]
+    warnings: list[Note]
+    formulas: dict[str, str]  # figure's path → formula and source, for --explain
+
+    def to_json(self) -> dict[str, Any]:
+        answer = as_plain(self)
+        assert isinstance(answer, dict)
+        return answer
+
+
+def as_plain(value: Any) -> Any:
+    """Any result as JSON's own kinds; a sentence is its code and its English words."""
+    if isinstance(value, Note):
+        return {"code": value.code, "text": str(value)}
+    if is_dataclass(value):
+        return {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {key: as_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(item) for item in value]
+    return value

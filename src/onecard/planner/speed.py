@@ -1,0 +1,296 @@
+"""Seconds of one step: matmul FLOPs over what the card reaches, plus bytes moved over its bandwidth, plus overheads.
+
+>>> from onecard.facts.gpus import find_gpu
+>>> run = RunConfig(batch_size=8, gradient_accumulation_steps=64)
+>>> time = step_time(run, find_gpu("RTX 4070"), "bfloat16")
+>>> time.seconds.low < 9.34 < time.seconds.high  # a real log's figure
+True
+
+Bytes are counted kernel by kernel below; what the card reaches of its specification (facts/speed_fit.json) is fitted by
+fit/speed.py from public runs. Everything grows strictly with layers, width, batch and vocabulary.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from onecard.config import RunConfig
+from onecard.facts.gpus import Device
+from onecard.facts.table import fact_file
+from onecard.planner.flops import attention_flops
+from onecard.planner.result import Range
+from onecard.planner.workload import Workload
+
+if TYPE_CHECKING:
+    from onecard.planner.calibration import (
+        Calibration,  # which counts work by this file's functions
+    )
+
+Fit = dict[str, Any]
+_TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
+_NO_FLASH = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
+COMPILE_SECONDS_PER_LAYER = 2.75
+DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class StepTime:
+    seconds: Range
+    parts: dict[str, float]  # seconds of one step; they sum to seconds.mid
+    basis: str  # "measured": a probe of this very card; "fitted": kin of its architecture; "class": a wider guess
+    compile_seconds: float
+
+
+def step_time(
+    config: RunConfig,
+    device: Device,
+    dtype: str,
+    gpus: int = 1,
+    calibration: "Calibration | None" = None,
+) -> StepTime:
+    """One optimizer step of `config` on `gpus` cards, with an 80 % range."""
+    return workload_time(Workload.on(device, config, dtype, gpus), device, calibration)
+
+
+def workload_time(
+    w: Workload, device: Device, calibration: "Calibration | None" = None, fit: Fit | None = None
+) -> StepTime:
+    """The same for any Workload; `fit` lets the cross-validation pass constants that never saw the run."""
+    if calibration is not None and calibration.covers(w):
+        parts, (low, high) = calibration.parts(w, device), calibration.range_of(w)
+        middle = sum(parts.values())
+        return StepTime(
+            Range(middle * low, middle, middle * high), parts, "measured", compile_seconds(w)
+        )
+    fit = fit or speed_fit()
+    parts = step_parts(w, device, fit)
+    basis = "fitted" if device.rate_class in fit["classes"] else "class"
+    plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
+    low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
+    middle = sum(parts.values())
+    return StepTime(Range(middle * low, middle, middle * high), parts, basis, compile_seconds(w))
+
+
+@cache
+def speed_fit() -> Fit:
+    """The fitted constants that ship with onecard."""
+    fit: Fit = json.loads(fact_file("speed_fit.json"))
+    return fit
+
+
+def compile_seconds(w: Workload) -> float:
+    """torch.compile before the first step: a few seconds a layer on one core of a desktop's CPU. Half to double is usual.
+
+    Logged for nanoGPT: 32 s for 12 layers beside an RTX 4070, 7 s for 4 narrow ones (karpathy/nanoGPT pull 392: a first
+    step of 8.0 s, 1.2 s of it without the compiler), "a ~minute" in its own train.py. A second run finds a cache.
+    """
+    return COMPILE_SECONDS_PER_LAYER * w.n_layer if w.compiled else 0.0
+
+
+def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
+    """Seconds of one step by what they are spent on."""
+    rate = device.peak_flops(w.dtype) * ceiling(device, w.dtype, fit)
+    bandwidth = device.bandwidth * fit["bandwidth"] * fit["caches"].get(device.architecture, 1.0)
+    # a matmul loads its operands while it computes: the longer of the two counts, the shorter shows a little
+    matmul = float(
+        (matmul_seconds(w, device, rate, fit) ** 3 + (operand_bytes(w) / bandwidth) ** 3) ** (1 / 3)
+    )
+    memory = micro_bytes(w, fit) / bandwidth
+    if w.dropout:
+        matmul, memory = matmul * fit["dropout"], memory * fit["dropout"]
+    update = optimizer_bytes(w) / bandwidth + optimizer_flops(w) / rate
+    kernels = micro_kernels(w)
+    busy = matmul + memory + kernels * fit["kernel_seconds"]
+    launch = kernels * fit["kernel_seconds"] + waiting(busy, kernels * fit["host_seconds"])
+    return {
+        "matmul": matmul * w.accumulation,
+        "memory": memory * w.accumulation,
+        "optimizer": update,
+        "launch": launch * w.accumulation,
+        "data": 0.0,  # the loader reads ahead while the card works
+        "exchange": exchange_seconds(w, device, busy * w.accumulation, fit),
+    }
+
+
+def ceiling(device: Device, dtype: str, fit: Fit) -> float:
+    """Share of its specified rate that the card reaches in a model's matmuls: its own reading, or its class's."""
+    shares = fit["ceilings"][dtype]
+    reading: float = shares["cards"].get(device.name) or shares["classes"].get(
+        device.rate_class, shares["default"]
+    )
+    effect: float = fit["classes"].get(device.rate_class, 1.0)
+    # tensor cores at half rate (GeForce) are easier to keep fed
+    effect *= fit["half_rate"] if device.rate_class.endswith("_half") else 1.0
+    share = reading * effect * float(fit["matmul"])
+    return (
+        min(1.0, share) if device.kind == "cpu" else share
+    )  # a card may boost past its specification
+
+
+def waiting(busy: float, host: float) -> float:
+    """Seconds that the card waits for the host to launch kernels: none when it is busy, all when it is idle; smooth."""
+    return float((busy**4 + host**4) ** 0.25 - busy)
+
+
+def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
+    """One micro-batch's matmuls, tile by tile: each tile's FLOPs, what it takes to start and end a tile, and what
+    the last wave of tiles leaves idle. Fast units (H100, B200) lose most to starting and ending."""
+    unit_rate = rate / device.units
+    start = fit["tile_seconds"]
+
+    def product(rows: int, columns: int, depth: int) -> float:
+        tiles = rows * columns / _TILE / device.units + fit["wave"]
+        return float(tiles * (2 * _TILE * depth / unit_rate + start))
+
+    tokens, layer = w.tokens, 0.0
+    forwards = 2 if w.recompute == "block" else 1
+    for inputs, outputs in w.layer_matrices:
+        layer += forwards * product(tokens, outputs, inputs) + product(tokens, inputs, outputs)
+        layer += (
+            2 * tokens * inputs * outputs / rate
+        )  # xᵀ·dy is cut along the tokens, so its waves are full
+    head = product(tokens, w.vocab_size, w.n_embd) + product(tokens, w.n_embd, w.vocab_size)
+    head += 2 * tokens * w.n_embd * w.vocab_size / rate
+    if w.vocab_size % 8 and w.dtype in ("bfloat16", "float16"):
+        # rows that the tensor cores cannot load aligned; the compiler pads some of them
+        head *= fit["odd_vocab_compiled"] if w.compiled else fit["odd_vocab"]
+    return w.n_layer * layer + head + attention_work(w, device, fit) / rate
+
+
+def attention_work(w: Workload, device: Device, fit: Fit) -> float:
+    """Attention's FLOPs of one micro-batch, stretched to matmul FLOPs that take as long.
+
+    A flash kernel computes the scores again going backward: 2 + 5 matmuls instead of 2 + 4. The exponentials between them
+    cost the same on every unit, so fast units and narrow heads reach less. Math attention does both halves of the square.
+    """
+    again = w.recompute == "block"
+    passes = 3.5 + again if w.flash else 2.0 * (3 + again)
+    width = max(1, w.head_width)
+    narrow = (width + 48) / width * 64 / (64 + 48)
+    waiting = 1 + device.peak_flops(w.dtype) / device.units / fit["attention_rate"] * narrow
+    if device.architecture in _NO_FLASH:
+        waiting *= fit["old_attention"]  # torch falls back to its memory-efficient kernel
+    return float(attention_flops(w) * w.tokens * passes * waiting)
+
+
+def micro_bytes(w: Workload, fit: Fit) -> float:
+    """Bytes that one micro-batch moves outside the matmuls."""
+    e = DTYPE_BYTES[w.dtype]  # bytes of an activation
+    r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
+    width, ff, kv = w.n_embd, w.ff_width, w.kv_width
+    gate = 2 if w.gated else 1
+    qkv = width + 2 * kv
+    if w.compiled:
+        # two fused residual-add + norm forward, each reading stream and branch, writing stream and norm; and backward
+        norms = 2 * width * (2 * r + 2 * e) + 2 * width * (3 * r + 2 * e)
+        activation: float = ff * (gate + 1) * e + ff * (2 * gate + 1) * e
+        rotary = 4 * (width + kv) * e if w.modern else 0
+    else:
+        # each op by itself: norm, cast, add; and backward the same with the gradient's own add
+        cast = 0 if w.pure or e == 4 else r + e
+        norms = 2 * width * (2 * r + cast + 2 * r + e) + 2 * width * (3 * r + cast + 3 * r)
+        activation = ff * (2 * gate + (gate > 1)) * e + ff * (3 * gate + 2 * (gate > 1)) * e
+        activation += (ff + qkv + 2 * width) * e if w.bias else 0
+        rotary = 16 * (width + kv) * e if w.modern else 0
+    attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
+    if not w.flash:
+        # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
+        passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
+        attention += passes * w.n_head * w.block_size * e
+    layer = float(norms + activation + rotary + attention)
+    if w.recompute == "block":
+        layer *= 1.35  # the forward third once more
+    elif w.recompute == "cheap":
+        layer += norms / 3 + activation / 3
+    slack = 1.0 if w.compiled else fit["eager_bytes"]
+    # weights read in fp32 and cast; gradients added up
+    weights = (0 if w.pure or e == 4 else 4 + e) + (2 * e if w.pure else e + 8)
+    return float(slack * (w.tokens * w.n_layer * layer + logits_bytes(w)) + weights * w.params)
+
+
+def logits_bytes(w: Workload) -> float:
+    """Of these, the loss's: compiled it reads the logits twice, again going backward, and writes their gradient; op by op
+    each of softmax, loss and cast reads and writes an fp32 copy."""
+    passes = 8 if w.compiled or w.chunked_loss else 24 if w.pure else 36
+    return float(passes * w.vocab_size * w.tokens)
+
+
+def operand_bytes(w: Workload) -> float:
+    """Bytes that the matmuls of one micro-batch read and write: inputs, outputs and weights, forward and twice backward."""
+    e = DTYPE_BYTES[w.dtype]
+    per_token = (
+        w.n_layer * sum(inputs + outputs for inputs, outputs in w.layer_matrices)
+        + w.vocab_size
+        + w.n_embd
+    )
+    return 3.0 * e * (w.tokens * per_token + w.matmul_params)
+
+
+def optimizer_bytes(w: Workload) -> float:
+    """Bytes of the update: gradient norm and clip, weights, gradients and moments read and written."""
+    e = DTYPE_BYTES[w.dtype] if w.pure else 4
+    clip = 3 * e
+    update = 7 * e if w.fused_optimizer else 18 * e
+    if w.optimizer == "adamw8bit":
+        update = 3 * e + 4
+    elif w.optimizer == "muon":
+        update = 5 * e + 16
+    share = 1 / w.gpus if w.sharded else 1.0
+    return (clip + update) * w.params * share
+
+
+def optimizer_flops(w: Workload) -> float:
+    """Muon's five Newton-Schulz rounds on every layer matrix: 4·short²·long + 2·short³ each."""
+    if w.optimizer != "muon":
+        return 0.0
+    shapes = ((w.n_embd, w.n_embd),) * 4 + w.layer_matrices[2:]
+    rounds = sum(4 * min(s) ** 2 * max(s) + 2 * min(s) ** 3 for s in shapes)
+    return 5.0 * w.n_layer * rounds
+
+
+def micro_kernels(w: Workload) -> float:
+    """Kernels launched in one micro-batch, forward and backward."""
+    if w.compiled:
+        return 12 + 24 * w.n_layer
+    return (
+        30 + (62 + 30 * w.modern + 12 * (not w.flash) + 25 * (w.recompute == "block")) * w.n_layer
+    )
+
+
+def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> float:
+    """Gradients summed over the cards once a step (or weights gathered every micro-batch), less what hides behind work.
+
+    Nothing hides in our own trainer: it exchanges once, after the last micro-batch.
+    """
+    if w.gpus == 1:
+        return 0.0
+    link = link_bandwidth(device, w.nvlink)
+    share = 2 * (w.gpus - 1) / w.gpus
+    volume = share * w.params * (2 if w.pure else 4)
+    hidden = (
+        busy / max(w.accumulation, 1) * fit["overlap"]
+    )  # the backward pass of the last micro-batch
+    if w.waits_for_exchange:
+        hidden = 0.0
+    if w.sharded:
+        volume, hidden = 1.5 * share * w.params * 2 * w.accumulation, busy * fit["overlap"]
+    seconds = volume / link
+    return float((seconds**4 + hidden**4) ** 0.25 - hidden) + 0.1 * seconds
+
+
+def link_bandwidth(device: Device, nvlink: bool) -> float:
+    """Bytes per second each way between cards: NVLink on data-centre boards, else PCIe 4.0 through the host.
+
+    What NCCL reaches for large messages, by its own maintainers: 20 GB/s of each link's 25, so 230 GB/s for an A100's
+    twelve (NVIDIA/nccl-tests issue 149) and a little less than 120 for a V100's six; 370 GB/s on an H100 (issue 212), here
+    less a tenth because gradients go in buckets of 25 MB; twice that for NVLink 5. PCIe 4.0 x16 carries 26 GB/s, and
+    cards without peer access send every byte through the host's memory, so across it twice.
+    """
+    if (
+        nvlink
+        and device.rate_class in ("ga100", "hopper", "bw_dc", "volta")
+        and "PCIe" not in device.name
+    ):
+        return {"volta": 110e9, "ga100": 230e9, "hopper": 340e9, "bw_dc": 650e9}[device.rate_class]
+    return 12e9

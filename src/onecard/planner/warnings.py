@@ -1,0 +1,185 @@
+"""Choices that are unwise, each said in a sentence with its figure; small functions over one run.
+
+>>> from onecard.config import RunConfig
+>>> [str(note) for note in warnings(RunConfig(warmup_iters=200, max_iters=1000, lr_decay_iters=1000))][0]
+'the warm-up of 200 steps is 20% of the run; 1–5 % is usual'
+"""
+
+from collections.abc import Iterator
+
+from onecard.config import RunConfig
+from onecard.facts.gpus import Device
+from onecard.messages import Note
+from onecard.planner.params import params
+from onecard.planner.workload import NO_COMPILER
+
+
+def warnings(
+    config: RunConfig, device: Device | None = None, dtype: str = "", epochs: float | None = None
+) -> list[Note]:
+    """Every warning that applies, in the order of what it costs."""
+    return [
+        *_work(config),
+        *_precision(device, dtype),
+        *_compiler(config, device),
+        *_data(config, epochs),
+        *_batch(config),
+        *_learning_rate(config),
+        *_schedule(config),
+        *_shape(config),
+        *(_facts(device) if device else ()),
+    ]
+
+
+def usual_learning_rate(parameters: float) -> float:
+    """GPT-2's recipe by size: 6e-4 at 124M falling with the square root, as GPT-3's table 2.1 does from 125M to 1.3B."""
+    return 6e-4 * float((124e6 / parameters) ** 0.5)
+
+
+def _work(config: RunConfig) -> Iterator[Note]:
+    if config.eval_only:
+        yield Note(
+            "eval-only",
+            "eval_only = True: `onecard train` would evaluate once and stop; these figures are for training it",
+        )
+
+
+def _compiler(config: RunConfig, device: Device | None) -> Iterator[Note]:
+    if device and config.compile and device.architecture in NO_COMPILER:
+        # Triton: "only supports devices of CUDA Capability >= 7.0"; the trainer then runs eager (train/run/preflight.py)
+        yield Note(
+            "compile-old",
+            "torch.compile does not support the {card}: this plan is for compile = False, which is "
+            "slower and takes more memory",
+            card=device.name,
+        )
+
+
+def _precision(device: Device | None, dtype: str) -> Iterator[Note]:
+    if device is None or device.kind != "cuda":
+        return
+    if dtype == "bfloat16" and not device.bf16_native:
+        yield Note(
+            "bf16-emulated",
+            "the {card} has no bf16 hardware: bf16 runs slower than fp32 there; use dtype = 'float16'",
+            card=device.name,
+        )
+    if dtype == "float32":
+        yield Note(
+            "fp32-slow",
+            "float32 leaves most of the {card}'s rate unused; dtype = 'auto' would use {better}",
+            card=device.name,
+            better=device.training_dtype,
+        )
+
+
+def _data(config: RunConfig, epochs: float | None) -> Iterator[Note]:
+    if (
+        epochs is not None and epochs > 4
+    ):  # Muennighoff et al. 2023: up to 4 epochs are almost as good as fresh data
+        yield Note(
+            "epochs",
+            "the data is seen {epochs:.1f} times; past about 4 times it teaches little more",
+            epochs=epochs,
+        )
+    if config.dropout > 0 and config.init_from == "scratch" and epochs is not None and epochs <= 1:
+        yield Note(
+            "dropout",
+            "dropout = {dropout} slows learning when no text is seen twice",
+            dropout=config.dropout,
+        )
+
+
+def _batch(config: RunConfig) -> Iterator[Note]:
+    tokens, size = config.tokens_per_step, params(config.shape).total
+    # GPT-3's table 2.1 trains 125M to 760M with 0.5 M tokens a step: an eighth of that is tiny, five times it is huge
+    if tokens < 65_536 and size > 80e6:
+        yield Note(
+            "batch-small",
+            "{tokens:int} tokens a step is a tiny batch for {size:count} parameters; about 0.5 M is usual",
+            tokens=tokens,
+            size=size,
+        )
+    if tokens > 2_500_000 and size < 800e6:
+        yield Note(
+            "batch-huge",
+            "{tokens:count} tokens a step is a huge batch for {size:count} parameters: "
+            "fewer, larger steps learn less per token; about 0.5 M is usual",
+            tokens=tokens,
+            size=size,
+        )
+
+
+def _learning_rate(config: RunConfig) -> Iterator[Note]:
+    if config.recipe != "gpt2" or config.optimizer == "muon" or config.init_from != "scratch":
+        return
+    usual = usual_learning_rate(params(config.shape).total)
+    usual = min(usual, 3e-3)  # below about 5M parameters the rule runs ahead of what is stable
+    # half a decade each way: wider than the spread of what people use for one size (6e-4 to 1.8e-3 at 124M)
+    if not usual / 3.2 <= config.learning_rate <= usual * 3.2:
+        yield Note(
+            "learning-rate",
+            "learning_rate = {rate:g} is far from the {usual:.1g} that this size wants",
+            rate=config.learning_rate,
+            usual=usual,
+        )
+
+
+def _schedule(config: RunConfig) -> Iterator[Note]:
+    if not config.decay_lr:
+        return
+    share = config.warmup_iters / config.max_iters
+    if share > 0.1:
+        yield Note(
+            "warmup",
+            "the warm-up of {steps:int} steps is {share:percent} of the run; 1–5 % is usual",
+            steps=config.warmup_iters,
+            share=share,
+        )
+    if config.lr_decay_iters > config.max_iters * 1.01:
+        yield Note(
+            "schedule-unfinished",
+            "the learning rate would still be decaying when the run ends: "
+            "lr_decay_iters = {decay:int} is beyond max_iters = {steps:int}",
+            decay=config.lr_decay_iters,
+            steps=config.max_iters,
+        )
+
+
+def _shape(config: RunConfig) -> Iterator[Note]:
+    vocab, head = config.shape.vocab_size, config.n_embd // config.n_head
+    if vocab > 1000 and vocab % 64:
+        yield Note(
+            "vocab-padding",
+            "vocab_size = {vocab} is not a multiple of 64, which slows the largest matmul; "
+            "{padded} would cost nothing",
+            vocab=vocab,
+            padded=-(-vocab // 64) * 64,
+        )
+    if config.n_embd >= 256 and (head % 8 or (head % 64 and head < 128)):
+        yield Note(
+            "head-width",
+            "heads are {head} wide; 64 or 128 suit the attention kernels better",
+            head=head,
+        )
+    if config.n_embd % 64 and config.n_embd >= 256:
+        yield Note(
+            "width",
+            "n_embd = {width} is not a multiple of 64, which wastes part of each matmul tile",
+            width=config.n_embd,
+        )
+
+
+def _facts(device: Device) -> Iterator[Note]:
+    if "Laptop" in device.name:
+        yield Note(
+            "laptop",
+            "laptop cards differ by their power limit: expect the low end of the speed range",
+        )
+    elif device.confidence == "C" and device.kind != "cpu":
+        yield Note(
+            "card-unsure",
+            "the figures of the {card} are uncertain ({source})",
+            card=device.name,
+            source=device.source,
+        )

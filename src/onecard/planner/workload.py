@@ -1,0 +1,167 @@
+"""Workload: one training step as a card meets it. What the FLOP counts and the step time are computed from.
+
+A RunConfig says what a person chose; other people's runs (fit/, bench/) also have grouped heads, gated MLPs, weights
+kept in bf16, sharded optimizers. Both become a Workload, so one model predicts both.
+
+>>> w = Workload.of(RunConfig(n_embd=384, batch_size=16, gradient_accumulation_steps=32), "bfloat16")
+>>> w.tokens, w.accumulation, w.head_width
+(16384, 32.0, 32)
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from onecard.config import ModelShape, RunConfig
+from onecard.facts.gpus import Device
+
+Recompute = Literal["none", "cheap", "block"]
+NO_COMPILER = ("Maxwell", "Pascal")  # Triton: "only supports devices of CUDA Capability >= 7.0"
+
+
+@dataclass(frozen=True)
+class Workload:
+    n_layer: int
+    n_head: int
+    n_embd: int
+    vocab_size: int
+    block_size: int
+    batch_size: int  # sequences in a micro-batch on one card
+    accumulation: float  # micro-batches a card does in one step
+    dtype: str = "bfloat16"  # of the matmuls: bfloat16, float16, tf32, float32
+    gpus: int = 1
+    n_kv_head: int | None = None  # None: as many as n_head
+    d_ff: int | None = None  # None: 4 × n_embd
+    gated: bool = False  # SwiGLU: three MLP matrices
+    tied: bool = True
+    modern: bool = False
+    bias: bool = False
+    dropout: float = 0.0
+    compiled: bool = True
+    flash: bool = True
+    window: float = 1.0  # attention FLOPs against full causal attention: sliding windows
+    chunked_loss: bool = False
+    recompute: Recompute = "none"
+    optimizer: str = "adamw"
+    fused_optimizer: bool = True
+    pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
+    sharded: bool = False  # FSDP: weights gathered from the other cards for every micro-batch
+    nvlink: bool = True  # between the cards, where there are several
+    waits_for_exchange: bool = (
+        False  # gradients are summed after the last backward pass, not during it as DDP does
+    )
+    mask_documents: bool = False
+    spare_logits: bool = True  # the compiled model returns logits beside the loss: their gradient is a table of zeros
+    keeps_logits: bool = (
+        False  # the loop has a name for the logits, so they live through the backward pass
+    )
+    loss_outside: bool = False  # the compiled model gives logits, and an eager loss follows
+    modules: Literal["own", "transformers", "scratch"] = (
+        "own"  # whose layers: some keep more for the backward pass
+    )
+    buckets: bool = False  # DistributedDataParallel keeps a second copy of the gradients
+    half_stream: bool = (
+        False  # embeddings and residual stream in the matmul's dtype, all other weights in fp32
+    )
+    value_tables: int = (
+        0  # more embeddings, added to the values of as many layers (nanochat, modded-nanogpt)
+    )
+    kept_half_bytes: bool = (
+        False  # fp8 matmuls: their inputs are kept for the backward pass in one byte
+    )
+    split_optimizer: bool = False  # each card keeps its share of the optimizer's memory (ZeRO)
+    returns_logits: bool = (
+        True  # the compiled model hands them back; else their gradient takes their place
+    )
+    turned_copies: bool = (
+        False  # queries and keys once more, in the order of an attention kernel that asks for it
+    )
+
+    @classmethod
+    def of(cls, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
+        """A RunConfig's step; its accumulation is the total over all cards, as in nanoGPT."""
+        shape = config.shape
+        return cls(
+            n_layer=shape.n_layer,
+            n_head=shape.n_head,
+            n_embd=shape.n_embd,
+            vocab_size=shape.vocab_size,
+            block_size=shape.block_size,
+            batch_size=config.batch_size,
+            accumulation=config.gradient_accumulation_steps / gpus,
+            dtype="tf32"
+            if dtype == "float32"
+            else dtype,  # the trainer allows TF32, as nanoGPT does
+            gpus=gpus,
+            tied=shape.tied,
+            modern=shape.modern,
+            bias=shape.bias,
+            dropout=config.dropout,
+            compiled=config.compile,
+            flash=config.attention == "flash",
+            chunked_loss=config.chunked_loss,
+            recompute=config.recompute,
+            optimizer=config.optimizer,
+            mask_documents=config.mask_documents,
+            waits_for_exchange=gpus > 1,  # train/run/workers.py
+        )
+
+    @classmethod
+    def on(cls, device: Device, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
+        """The same as this device runs it: Triton needs compute capability 7.0, so older cards run it uncompiled."""
+        work = cls.of(config, dtype, gpus)
+        return replace(work, compiled=False) if device.architecture in NO_COMPILER else work
+
+    @classmethod
+    def of_shape(cls, shape: ModelShape) -> "Workload":
+        """One sequence through a model: for counts per token."""
+        return cls(
+            shape.n_layer,
+            shape.n_head,
+            shape.n_embd,
+            shape.vocab_size,
+            shape.block_size,
+            1,
+            1,
+            tied=shape.tied,
+            modern=shape.modern,
+            bias=shape.bias,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on one card."""
+        return self.batch_size * self.block_size
+
+    @property
+    def head_width(self) -> int:
+        return self.n_embd // self.n_head
+
+    @property
+    def kv_width(self) -> int:
+        return self.head_width * (self.n_kv_head or self.n_head)
+
+    @property
+    def ff_width(self) -> int:
+        return self.d_ff or 4 * self.n_embd
+
+    @property
+    def layer_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(inputs, outputs) of each weight matrix that a token is multiplied with in one layer."""
+        width, ff = self.n_embd, self.ff_width
+        up = ((width, ff),) * (2 if self.gated else 1)
+        return ((width, width + 2 * self.kv_width), (width, width), *up, (ff, width))
+
+    @property
+    def layer_params(self) -> int:
+        return sum(inputs * outputs for inputs, outputs in self.layer_matrices)
+
+    @property
+    def matmul_params(self) -> int:
+        """Parameters that every token is multiplied with: the layers' matrices and the head."""
+        return self.n_layer * self.layer_params + self.vocab_size * self.n_embd
+
+    @property
+    def params(self) -> int:
+        """All parameters that the optimizer updates, near enough for its time (norms and biases left out)."""
+        positions = 0 if self.modern else self.block_size * self.n_embd
+        return self.matmul_params + positions + (0 if self.tied else self.vocab_size * self.n_embd)

@@ -1,0 +1,331 @@
+"""What a person sees while it trains: a live picture on a terminal, nanoGPT's plain lines in a pipe.
+
+    with View(config, plan, total_steps=20_000, watts=lambda: 187.0) as view:
+        view.step({"step": 100, "loss": 5.12, "step_seconds": 3.9, "tokens_per_second": 134_433, "mfu": 0.69})
+        view.eval({"step": 500, "val_loss": 4.7})
+
+The fields are those of log.jsonl (docs/formats.md); one that is missing or None is left out of the picture.
+"""
+
+import math
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from onecard.config import RunConfig
+from onecard.planner.result import RunPlan
+from onecard.units import show_bytes, show_count, show_duration
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_CURVE_POINTS = 512  # kept of the loss curve; every second one goes when it is full
+_RECENT = 200  # steps that the step time is judged by
+
+
+class View:
+    """A context manager; everything it knows it was told by `step`, `eval` and `message`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: RunPlan | None,
+        total_steps: int,
+        quiet: bool = False,
+        watts: Callable[[], float | None] | None = None,
+        console: Console | None = None,
+    ):
+        self.config = config
+        self.plan = plan
+        self.total_steps = total_steps
+        self.console = console or Console(highlight=False)
+        self.live = self.console.is_terminal and not quiet
+        self.quiet = quiet
+        self.kwh = 0.0
+        self._watts = watts
+        self._draw: float | None = None
+        self._last: Mapping[str, Any] = {}
+        self._eval: Mapping[str, Any] = {}
+        self._curve = Curve()
+        self._pace = Pace(total_steps)
+        self._smooth: float | None = None
+        self._metered = time.monotonic()
+        self._picture: Live | None = None
+        self._bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            expand=True,
+        )
+        self._task = self._bar.add_task("steps", total=total_steps)
+
+    def __enter__(self) -> "View":
+        if self.live:
+            self._picture = Live(
+                get_renderable=self._render,
+                console=self.console,
+                refresh_per_second=4,
+                redirect_stderr=False,
+            )
+            self._picture.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._picture is not None:
+            self._picture.stop()
+            self._picture = None
+
+    def step(self, fields: Mapping[str, Any]) -> None:
+        """One optimizer step, with the fields of its log line."""
+        self._last = fields
+        self._meter()
+        self._pace.add(int(fields["step"]), fields.get("step_seconds"))
+        loss = fields.get("loss")
+        if loss is not None and math.isfinite(loss):
+            self._smooth = loss if self._smooth is None else 0.9 * self._smooth + 0.1 * loss
+            self._curve.add(self._smooth)
+        self._bar.update(self._task, completed=fields["step"])
+        first_or_last = self._pace.steps == 1 or fields["step"] >= self.total_steps
+        if (
+            not self.live
+            and not self.quiet
+            and (first_or_last or fields["step"] % self.config.log_interval == 0)
+        ):
+            self._say(self._step_line(fields))
+
+    def eval(self, fields: Mapping[str, Any]) -> None:
+        self._eval = fields
+        self._meter()
+        if not self.quiet:
+            self._say(_eval_line(fields))
+
+    def message(self, text: str) -> None:
+        """A sentence that must be seen: above the picture, or a line; on stderr where nothing else is shown."""
+        if self.quiet:
+            print(text, file=sys.stderr)
+        else:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+        if not self.live:
+            self.console.file.flush()  # a pipe to tee shows it now, not 8 KiB later
+
+    def _meter(self) -> None:
+        """Add up the energy from the driver's watts; a gap (sleep, a long evaluation) counts at the draw after it."""
+        now = time.monotonic()
+        if self._watts is None or (self._draw is not None and now - self._metered < 1.0):
+            return
+        self._draw = self._watts()
+        if self._draw is not None:
+            self.kwh += self._draw * (now - self._metered) / 3.6e6
+        self._metered = now
+
+    def _step_line(self, fields: Mapping[str, Any]) -> str:
+        parts = [f"loss {_number(fields.get('loss'))}"]
+        if (seconds := fields.get("step_seconds")) is not None:
+            parts.append(f"time {seconds * 1000:.2f}ms")
+        if (mfu := fields.get("mfu")) is not None:
+            parts.append(f"card mfu {mfu:.2%}")  # not "mfu": nanoGPT's is against an A100
+        if (rate := fields.get("tokens_per_second")) is not None:
+            parts.append(f"{rate:,.0f} tok/s")
+        if (memory := fields.get("memory_bytes")) is not None:
+            parts.append(show_bytes(memory))
+        if (left := self._pace.left()) is not None:
+            parts.append(f"{_span(*left)} left")
+        return f"iter {fields['step']}: {', '.join(parts)}"
+
+    def _render(self) -> Group:
+        facts = Table.grid(padding=(0, 2))
+        facts.add_column(style="dim", no_wrap=True)
+        facts.add_column(overflow="fold")
+        for name, value in self.facts():
+            facts.add_row(name, value)
+        return Group(self._bar, facts)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The rows of the picture: (name, value)."""
+        last, rows = self._last, []
+        if "loss" in last:
+            rows.append(("loss", f"{_number(last['loss'])}  {self._curve.draw(48)}"))
+        if self._eval:
+            rows.append(("evaluation", _eval_line(self._eval)))
+        if (normal := self._normal()) is not None:
+            rows.append(("curve", normal))
+        speed = []
+        if (rate := last.get("tokens_per_second")) is not None:
+            speed.append(f"{rate:,.0f} tokens/s")
+        if (mfu := last.get("mfu")) is not None:
+            card = f" of the {self.plan.device.name}'s peak" if self.plan else ""
+            speed.append(f"MFU {mfu:.1%}{card}")
+        if (wait := last.get("data_wait")) is not None and wait > 0.02:
+            speed.append(f"{wait:.0%} of the time waits for data")
+        if speed:
+            rows.append(("speed", " · ".join(speed)))
+        if (pace := self._pace_row()) is not None:
+            rows.append(("step time", pace))
+        machine = []
+        if (memory := last.get("memory_bytes")) is not None:
+            of = f" of {show_bytes(self.plan.memory.card_bytes)}" if self.plan else ""
+            machine.append(f"{show_bytes(memory)}{of}")
+        if self._draw is not None:
+            machine.append(f"{self._draw:.0f} W, {self.kwh:.3f} kWh so far")
+        if machine:
+            rows.append(("card", " · ".join(machine)))
+        if (left := self._pace.left()) is not None:
+            tokens = (
+                f" · {show_count(last['tokens'])} tokens seen"
+                if last.get("tokens") is not None
+                else ""
+            )
+            rows.append(("left", f"{_span(*left)}{tokens}"))
+        return rows
+
+    def _pace_row(self) -> str | None:
+        seconds = self._pace.median()
+        if seconds is None:
+            return None
+        if self.plan is None:
+            return show_duration(seconds)
+        wanted = self.plan.time.step_seconds
+        verdict = (
+            "slower"
+            if seconds > wanted.high
+            else "faster"
+            if seconds < wanted.low
+            else "as predicted"
+        )
+        return (
+            f"{show_duration(seconds)} · {verdict} ({_span(wanted.low, wanted.high)} was predicted)"
+        )
+
+    def _normal(self) -> str | None:
+        """Is this curve normal? Against the plan's curve; silent in the first steps, which say nothing."""
+        loss = self.plan.loss if self.plan else None
+        step = self._last.get("step", 0)
+        if loss is None or self._smooth is None or self._pace.steps < 20:
+            return None
+        expected = at(loss.curve, step)
+        if expected is None:
+            return None
+        # The end's 80 % range, twice as wide at the start, where the schedule and the seed still show.
+        band = max((loss.expected.high - loss.expected.low) / 2, 0.03 * expected)
+        band *= 2 - min(1.0, step / max(1, self.total_steps))
+        off = self._smooth - expected
+        word = (
+            "as expected"
+            if abs(off) <= band
+            else "higher than expected"
+            if off > 0
+            else "lower than expected"
+        )
+        return f"{word}: {self._smooth:.3f} where {expected:.3f} ± {band:.2f} is usual at this step"
+
+
+class Curve:
+    """A loss curve of any length in a fixed number of points, drawn as one row of blocks."""
+
+    def __init__(self) -> None:
+        self.points: list[float] = []
+        self._every = 1
+        self._count = 0
+
+    def add(self, value: float) -> None:
+        if self._count % self._every == 0:
+            self.points.append(value)
+            if len(self.points) >= _CURVE_POINTS:
+                self.points = self.points[::2]
+                self._every *= 2
+        self._count += 1
+
+    def draw(self, width: int) -> str:
+        """
+        >>> curve = Curve()
+        >>> for loss in (10, 8, 6, 5, 4.5, 4.2): curve.add(loss)
+        >>> curve.draw(6)
+        '█▆▃▂▁▁'
+        """
+        if not self.points:
+            return ""
+        width = min(width, len(self.points))
+        picked = [
+            self.points[i * (len(self.points) - 1) // max(1, width - 1)] for i in range(width)
+        ]
+        low, high = min(picked), max(picked)
+        scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+        return "".join(_BLOCKS[round((value - low) * scale)] for value in picked)
+
+
+class Pace:
+    """How fast steps come: the median step, and the wall's pace with evaluations and checkpoints in it."""
+
+    def __init__(self, total_steps: int):
+        self.total_steps = total_steps
+        self.steps = 0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._began: tuple[float, int] | None = None  # after the first step: it compiles
+        self._now = (0.0, 0)
+
+    def add(self, step: int, seconds: float | None, now: float | None = None) -> None:
+        now = time.monotonic() if now is None else now
+        self.steps += 1
+        self._now = (now, step)
+        if self._began is None:
+            self._began = self._now
+        elif seconds is not None:
+            self._recent.append(seconds)
+
+    def median(self) -> float | None:
+        return statistics.median(self._recent) if self._recent else None
+
+    def left(self) -> tuple[float, float] | None:
+        """Seconds to the end, a range: steps alone, and with the pauses there have been so far."""
+        seconds = self.median()
+        if seconds is None or self._began is None:
+            return None
+        remaining = max(0, self.total_steps - self._now[1])
+        done = self._now[1] - self._began[1]
+        wall = (self._now[0] - self._began[0]) / done if done > 0 else seconds
+        return min(seconds, wall) * remaining * 0.98, max(seconds, wall) * remaining * 1.02
+
+
+def at(curve: list[tuple[int, float]], step: int) -> float | None:
+    """The curve's value at a step, between its points; None outside them.
+
+    >>> at([(0, 10.0), (100, 5.0)], 50)
+    7.5
+    """
+    for (left, low), (right, high) in pairwise(curve):
+        if left <= step <= right:
+            return low + (high - low) * (step - left) / max(1, right - left)
+    return None
+
+
+def _eval_line(fields: Mapping[str, Any]) -> str:
+    parts = []
+    if fields.get("train_loss") is not None:
+        parts.append(f"train loss {_number(fields['train_loss'])}")
+    parts.append(f"val loss {_number(fields.get('val_loss'))}")
+    if fields.get("perplexity") is not None:
+        parts.append(f"perplexity {fields['perplexity']:.2f}")
+    if fields.get("bits_per_byte") is not None:
+        parts.append(f"{fields['bits_per_byte']:.4f} bits per byte")
+    return f"step {fields.get('step')}: {', '.join(parts)}"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4f}"
+
+
+def _span(low: float, high: float) -> str:
+    first, last = show_duration(low), show_duration(high)
+    return first if first == last else f"{first} – {last}"

@@ -1,0 +1,187 @@
+"""Muon for the matrices inside the blocks, AdamW for everything else, in one optimizer.
+
+Muon (Jordan et al., 2024) takes the momentum of a matrix's gradient, replaces it by the nearest orthogonal matrix (five
+Newton–Schulz steps) and walks along that. Every direction of a matrix then moves equally far, which is why one step
+size serves at every width. Here all matrices of a shape are orthogonalised together: two batched calls a step, whatever
+the depth.
+
+>>> update = orthogonal(torch.randn(3, 8, 16))
+>>> bool((torch.linalg.svdvals(update) > 0.5).all())
+True
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from onecard.config import RunConfig
+
+# a·X + b·X³ + c·X⁵ of each step, from Jordan's Muon: drives singular values into about [0.7, 1.2], fast rather than exact
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_STEPS = 5
+# Warmed up as in modded-nanogpt and nanochat: early gradients change too fast for a long memory of them.
+MOMENTUM_FIRST, MOMENTUM, MOMENTUM_STEPS = 0.85, 0.95, 300
+
+# Step sizes of AdamW's part, as multiples of learning_rate. The embedding's does not depend on the width; the head's falls
+# with its square root, as in nanochat, whose ratios these are (0.2 and 0.004 beside Muon's 0.02). Measured in docs/LOG.md.
+EMBEDDING_SCALE = 10.0
+HEAD_SCALE = 5.5  # over sqrt(n_embd): 0.49 at a width of 128, 0.2 at 768
+VECTOR_SCALE = 0.5
+ADAM_EPSILON = 1e-10  # the head begins at zero with tiny gradients
+
+
+def momentum_at(step: int) -> float:
+    """Muon's momentum at a step of the run, 0 the first; from the step alone, so that a resume need not keep it.
+
+    >>> [round(momentum_at(step), 3) for step in (0, 150, 300, 10_000)]
+    [0.85, 0.9, 0.95, 0.95]
+    """
+    return MOMENTUM_FIRST + (MOMENTUM - MOMENTUM_FIRST) * min(step / MOMENTUM_STEPS, 1.0)
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """The nearest (half-)orthogonal matrix of each in a batch, roughly. bf16 on CUDA; elsewhere it is slow or missing."""
+    x = matrices.to(torch.bfloat16 if matrices.device.type == "cuda" else torch.float32)
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
+    a, b, c = _QUINTIC
+    for _ in range(_STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
+    """The groups of a model with nanoGPT's names: block matrices to Muon, embeddings, head and vectors to AdamW."""
+    groups: dict[str, list[Tensor]] = {"matrices": [], "embeddings": [], "head": [], "vectors": []}
+    for name, parameter in model.named_parameters():
+        if config.tied and name.endswith("wte.weight"):
+            groups["head"].append(parameter)
+        elif name.endswith(("wte.weight", "wpe.weight")):
+            groups["embeddings"].append(parameter)
+        elif name.startswith("lm_head"):
+            groups["head"].append(parameter)
+        elif parameter.dim() == 2 and name.endswith(".weight"):
+            groups["matrices"].append(parameter)
+        else:
+            groups["vectors"].append(parameter)
+    scales = {
+        "matrices": 1.0,
+        "embeddings": EMBEDDING_SCALE,
+        "head": HEAD_SCALE / math.sqrt(config.n_embd),
+        "vectors": VECTOR_SCALE,
+    }
+    return Muon(
+        [
+            {
+                "params": parameters,
+                "muon": kind == "matrices",
+                "lr_scale": scales[kind],
+                "lr": config.learning_rate * scales[kind],
+                "weight_decay": config.weight_decay if kind == "matrices" else 0.0,
+            }
+            for kind, parameters in groups.items()
+            if parameters
+        ],
+        betas=(config.beta1, config.beta2),
+    )
+
+
+class Muon(torch.optim.Optimizer):
+    """Groups with `muon` true hold matrices, out × in; a matrix of three times as many rows as columns is q, k and v."""
+
+    def __init__(self, groups: Iterable[dict], betas: tuple[float, float]):
+        super().__init__(
+            groups,
+            {"lr": 0.02, "betas": betas, "momentum": MOMENTUM, "weight_decay": 0.0, "muon": False},
+        )
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        assert closure is None, "the training loop computes its own gradients"
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters and group["muon"]:
+                self._muon(parameters, group)
+            elif parameters:
+                self._adamw(parameters, group)
+
+    def _muon(self, parameters: list[Tensor], group: dict) -> None:
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
+        grads = _gradients(parameters)
+        kept = [self.state[p]["momentum"] for p in parameters]
+        torch._foreach_lerp_(kept, grads, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(
+            grads, kept, group["momentum"]
+        )  # Nesterov's: where the momentum will be
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        for (rows, columns), pairs in _by_shape(parameters, ahead).items():
+            updates = orthogonal(torch.stack([wide for _, wide, _ in pairs]))
+            # a matrix with more outputs than inputs takes longer strides, by sqrt(out / in), as in Jordan's Muon
+            for turned, stride in ((False, 1.0), (True, (columns / rows) ** 0.5)):
+                chosen = [
+                    (pair[0], update)
+                    for pair, update in zip(pairs, updates, strict=True)
+                    if pair[2] == turned
+                ]
+                if chosen:
+                    moves = [update.mT if turned else update for _, update in chosen]
+                    torch._foreach_add_(
+                        [target for target, _ in chosen], moves, alpha=-group["lr"] * stride
+                    )
+
+    def _adamw(self, parameters: list[Tensor], group: dict) -> None:
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p].update(
+                    exp_avg=torch.zeros_like(p),
+                    exp_avg_sq=torch.zeros_like(p),
+                    step=torch.zeros(
+                        (),
+                        dtype=torch.float32,
+                        device=p.device if p.device.type == "cuda" else "cpu",
+                    ),
+                )
+        states = [self.state[p] for p in parameters]
+        beta1, beta2 = group["betas"]
+        adamw(
+            parameters,
+            _gradients(parameters),
+            [s["exp_avg"] for s in states],
+            [s["exp_avg_sq"] for s in states],
+            [],
+            [s["step"] for s in states],
+            fused=parameters[0].device.type in ("cpu", "cuda", "mps"),
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=ADAM_EPSILON,
+            maximize=False,
+        )
+
+
+def _gradients(parameters: list[Tensor]) -> list[Tensor]:
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def _by_shape(parameters: list[Tensor], updates: Sequence[Tensor]) -> dict[tuple[int, int], list]:
+    """(rows, columns), never tall → (the part of a parameter, its update lying wide, whether it was turned)."""
+    batches: dict[tuple[int, int], list] = {}
+    for parameter, update in zip(parameters, updates, strict=True):
+        rows, columns = parameter.shape
+        parts = 3 if rows == 3 * columns else 1
+        for target, part in zip(parameter.chunk(parts), update.chunk(parts), strict=True):
+            turned = target.shape[0] > target.shape[1]
+            wide = part.mT if turned else part
+            batches.setdefault((wide.shape[0], wide.shape[1]), []).append((target, wide, turned))
+    return batches

@@ -1,0 +1,93 @@
+"""How far a run is: everything that must survive a stop and is neither weights nor optimizer.
+
+It is small and lives in each checkpoint's state.json. What is not here is derived from the step: the rows of a step
+and its random numbers are functions of (seed, step), so there is no data position or generator to save.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from onecard.config import RunConfig
+from onecard.errors import UserError
+from onecard.train.run.loss_watch import LossWatch
+
+# What makes weights and optimizer fit the model; a run cannot change these half way.
+_FIXED = (
+    "n_layer",
+    "n_head",
+    "n_embd",
+    "block_size",
+    "vocab_size",
+    "bias",
+    "tied",
+    "recipe",
+    "optimizer",
+)
+
+
+@dataclass
+class Progress:
+    step: int = 0  # optimizer steps done
+    tokens: int = 0
+    position: float = (
+        0.0  # in the learning-rate schedule; runs ahead of `step` when max_hours presses
+    )
+    place: int = 0  # rows of training data used
+    seconds: float = 0.0  # of the loop, evaluation and checkpoints included, over all sittings
+    kwh: float = 0.0
+    micro_batch: int = 1
+    val_loss: float | None = None  # at this step, if it was evaluated
+    best_val_loss: float | None = None
+    skipped: list[int] = field(default_factory=list)  # steps given up as bad
+    watch: LossWatch = field(default_factory=LossWatch)
+    scaler: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**plain, "watch": self.watch.state()}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "Progress":
+        known = {f.name: state[f.name] for f in dataclasses.fields(cls)}
+        return cls(
+            **{
+                **known,
+                "watch": LossWatch.restored(state["watch"]),
+                "skipped": list(state["skipped"]),
+            }
+        )
+
+
+def check_same_model(config: RunConfig, saved: dict[str, Any]) -> None:
+    """Refuse a resume under a config whose model is another."""
+    for key in _FIXED:
+        if key in saved and saved[key] != getattr(config, key):
+            raise UserError(
+                f"the run was begun with {key} = {saved[key]!r}; it cannot go on with {getattr(config, key)!r}",
+                hint=f"leave {key} out, or start a new run from its weights with init_from={config.out_dir!r}",
+            )
+
+
+def random_seed(seed: int, step: int, rank: int) -> int:
+    """The seed of the random numbers (dropout) of one step in one process: never a state that could be lost."""
+    mixed = (
+        seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB
+    ) % 2**64
+    return (mixed ^ (mixed >> 31)) % 2**63
+
+
+def advance(
+    config: RunConfig, progress: Progress, seconds_per_step: float | None, reserve_seconds: float
+) -> float:
+    """How far the schedule moves with this step: 1, or more when max_hours would end the run before its decay does."""
+    if config.max_hours is None or seconds_per_step is None:
+        return 1.0
+    left_steps = (config.max_hours * 3600 - progress.seconds - reserve_seconds) / max(
+        seconds_per_step, 1e-9
+    )
+    return max(1.0, (config.max_iters - progress.position) / max(left_steps, 1.0))
+
+
+def finished(config: RunConfig, progress: Progress) -> bool:
+    return progress.step >= config.max_iters or progress.position >= config.max_iters - 1e-6

@@ -1,0 +1,28 @@
+"""A few words from the model while it trains, so that a person can read how far it is."""
+
+from onecard.model.generate import generate
+from onecard.train.run.session import Session
+
+
+def write_sample(session: Session, count: int = 64) -> None:
+    """A few words as the model speaks now, into the log and samples/; the training's random numbers are untouched."""
+    tokenizer = session.data.tokenizer
+    if tokenizer is None:
+        return
+    start = tokenizer.eot if tokenizer.eot is not None else 0
+    ids = [
+        step[0]
+        for step in generate(
+            session.model, [[start]], count, top_k=200, vocab_size=tokenizer.vocab_size
+        )
+    ]
+    text = tokenizer.decode(ids)
+    session.write(kind="sample", step=session.progress.step, text=text)
+    try:
+        folder = session.folder / "samples"
+        folder.mkdir(exist_ok=True)
+        (folder / f"step_{session.progress.step:08d}.txt").write_text(text, encoding="utf-8")
+    except OSError as error:
+        session.event(
+            f"the sample could not be written: {error.strerror or error}", event="sample_failed"
+        )

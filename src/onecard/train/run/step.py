@@ -1,0 +1,133 @@
+"""One optimizer step: gradients over all micro-batches, added up over the processes, clipped, applied.
+
+The loss is the mean over the whole step. Running out of memory halves the micro-batch and does the step again: the
+same rows, the same total batch, one more pass of the same length.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from onecard.config import RunConfig
+from onecard.errors import RunFailure
+from onecard.model.machine import Precision, autocast
+from onecard.train.optim import set_step_size
+from onecard.train.run.faults import Faults
+from onecard.train.run.validation import documents
+from onecard.train.run.workers import Workers
+
+_SCALE_ATTEMPTS = (
+    40  # float16: the loss scale halves until the gradients are finite; 2^16 is gone after 16
+)
+
+
+@dataclass
+class Stepper:
+    """What a step needs that stays the same; `micro_batch` shrinks when memory runs out."""
+
+    config: RunConfig
+    model: nn.Module  # its parameters
+    forward: nn.Module  # the model, compiled or not
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    precision: Precision
+    workers: Workers
+    micro_batch: int
+    mask_token: int | None
+    faults: Faults
+    shrunk: Callable[[int, int], None]  # told (rows before, rows now)
+
+    def gradients(self, rows: Tensor, step: int, seed: int) -> tuple[float, float]:
+        """Leave the step's mean gradient, clipped, in the parameters; the mean loss and the norm before clipping."""
+        for _ in range(_SCALE_ATTEMPTS):
+            loss = self._accumulate_within_memory(rows, step, seed)
+            self.workers.add_gradients(self.model)
+            self.workers.add(loss)
+            if self.scaler.is_enabled():
+                self.scaler.unscale_(self.optimizer)
+            norm = clip(
+                [p.grad for p in self.model.parameters() if p.grad is not None],
+                self.config.grad_clip,
+            )
+            loss_now, norm_now = torch.stack(
+                [loss, norm]
+            ).tolist()  # the one wait for the card in a step
+            if (
+                not self.scaler.is_enabled()
+                or math.isfinite(norm_now)
+                or not math.isfinite(loss_now)
+            ):
+                break
+            self.scaler.update()  # only float16's range was exceeded: a smaller scale, the same step again
+        return loss_now, norm_now
+
+    def apply(self, lr: float, step: int) -> None:
+        set_step_size(self.optimizer, lr, step)
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+
+    def _accumulate_within_memory(self, rows: Tensor, step: int, seed: int) -> Tensor:
+        while True:
+            loss = None
+            try:
+                loss = self._accumulate(rows, step, seed)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # outside the except clause, whose traceback would keep the failed step's tensors alive
+            (ran_out,) = self.workers.any(loss is None)
+            if loss is not None and not ran_out:
+                return loss
+            self._shrink()
+
+    def _accumulate(self, rows: Tensor, step: int, seed: int) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        if (
+            self.config.dropout
+        ):  # the only thing in a step that draws; seeding every device's generator takes 0.4 ms
+            torch.manual_seed(seed)
+        total_rows = self.config.batch_size * self.config.gradient_accumulation_steps
+        total = torch.zeros((), device=rows.device)
+        for part in rows.split(self.micro_batch):
+            with autocast(rows.device, self.precision):
+                inputs = part[:, :-1]
+                # the loss alone: a name for the logits would keep them alive through the backward pass
+                loss = self.forward(inputs, part[:, 1:], documents(inputs, self.mask_token))[1]
+            loss = self.faults.disturb(loss, step) * (len(part) / total_rows)
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+        return total
+
+    def _shrink(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if self.micro_batch == 1:
+            raise RunFailure(
+                "out of memory with a micro-batch of one sequence",
+                hint="recompute='block' and chunked_loss=True save memory; so does a smaller block_size or model",
+            )
+        before, self.micro_batch = self.micro_batch, self.micro_batch // 2
+        self.shrunk(before, self.micro_batch)
+
+
+def clip(grads: list[Tensor], most: float) -> Tensor:
+    """The norm of all gradients together, which are then scaled down to `most` (0: never) if it is above.
+
+    torch.nn.utils.clip_grad_norm_ to the last bit, for tensors of one device: it takes twice as long to sort them by device.
+    """
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    if most:
+        torch._foreach_mul_(grads, torch.clamp(most / (norm + 1e-6), max=1.0))
+    return norm
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """The card's own error, or the CPU allocator's, which is a plain RuntimeError."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
