@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "onecard"
 FLOORS = [
     {"errors", "version"},
     {"units"},
-    {"messages", "files"},
+    {"messages", "files", "untrusted"},
     {"config", "facts"},
     {"data"},
     {"planner"},

@@ -1,0 +1,77 @@
+"""What comes from strangers' files, made safe before it is shown or held in memory.
+
+>>> printable("loss\\x1b[2J 3.1")
+'loss\\\\x1b[2J 3.1'
+>>> printable("a\\u202eb")
+'a\\\\u202eb'
+"""
+
+import json
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+from onecard.errors import UserError
+
+MOST_JSON_BYTES = 64 * 2**20  # a manifest of 100,000 shards has some 20 MB
+MOST_JSON_DEPTH = 100
+
+# Control characters, and the format characters that reorder or hide text: Cc, Cf, lone surrogates, line separators.
+# Joiners stay: Devanagari and other scripts are written with them.
+_HIDDEN_KINDS = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with every character that could move the cursor, reorder or hide text written as an escape.
+
+    `keep` names characters that may stay (a newline, where several lines are meant).
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if _harmless(c) or c in keep else _escaped(c) for c in text)
+
+
+def read_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
+    """A JSON file of bounded size and depth; ValueError where it is none, OSError where it cannot be read."""
+    with open(path, "rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"larger than {most_bytes:,} bytes")
+    return parse_json(content)
+
+
+def parse_json(content: bytes | str) -> Any:
+    """json.loads that raises nothing but ValueError, whatever the content is."""
+    try:
+        return json.loads(content, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json_object(path: Path, what: str, hint: str) -> dict[str, Any]:
+    """A JSON file that must hold an object; UserError, naming `what` it should be, where it does not."""
+    try:
+        value = read_json(path)
+    except OSError as error:
+        raise UserError(f"{what} {path} cannot be read: {error.strerror or error}", hint) from None
+    except ValueError as error:
+        raise UserError(f"{what} {path} is damaged: {error}", hint) from None
+    if not isinstance(value, dict):
+        raise UserError(f"{what} {path} is damaged: it holds no JSON object", hint)
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _harmless(character: str) -> bool:
+    return unicodedata.category(character) not in _HIDDEN_KINDS or character in _JOINERS
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
