@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import evaluation_due
 from onecard.errors import RunFailure, UserError
 from onecard.model import machine
 from onecard.planner.result import RunPlan
@@ -168,7 +169,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
             workers.any(stop.by is not None) if workers.processes > 1 else (stop.by is not None,)
         )
         improved = False
-        if progress.step % config.eval_interval == 0 or last:
+        if last or evaluation_due(config, progress.step):
             found = session.evaluate()
             improved = progress.best_val_loss is None or found.loss < progress.best_val_loss
             progress.best_val_loss = found.loss if improved else progress.best_val_loss
