@@ -28,7 +28,7 @@ from onecard.runs.record import RunRecord, environment, write_text_atomically
 from onecard.train.io.loader import Loader
 from onecard.train.io.loggers import Loggers, open_loggers
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
-from onecard.train.run import preflight
+from onecard.train.run import preflight, trial
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, check_same_model
 from onecard.train.run.step import Stepper
@@ -219,8 +219,8 @@ def open_session(
         flight.say(unseen)
     if workers.first and not config.eval_only:
         preflight.check_disk(config, shape.total, folder, flight)
-    forward = preflight.compiled_forward(model, config, device, precision, flight)
-    micro_batch = preflight.fitting_micro_batch(forward, model, config, device, precision, flight)
+    forward = trial.compiled_forward(model, config, device, precision, flight)
+    micro_batch = trial.fitting_micro_batch(forward, model, config, device, precision, flight)
 
     def shrunk(before: int, now: int) -> None:
         session.event(
