@@ -31,13 +31,24 @@ def load(source: str | Path | None, overrides: Iterable[str] = ()) -> RunConfig:
         if str(source) in PRESETS and not path.is_file():
             values = preset(str(source))
         else:
-            values = read_file(path)
+            values = _values_of(path)
             where = f" in {path.name}"
     changes = parse_overrides(overrides)
     if changes.get("recipe", values.get("recipe", "gpt2")) != values.get("recipe", "gpt2"):
         # another recipe over a file made for the first: AdamW's 6e-4 is not a step size for Muon
         values = {key: value for key, value in values.items() if key not in RECIPE_KEYS}
     return RunConfig.from_values(_completed({**values, **changes}), where)
+
+
+def _values_of(path: Path) -> dict[str, Any]:
+    """A file's keys. One that computes them, as nanoGPT's finetune_shakespeare.py does, may ship as a preset."""
+    try:
+        return read_file(path)
+    except UserError as error:
+        if path.suffix == ".py" and path.stem in PRESETS and path.is_file():
+            hint = f"the preset {path.stem} has the same settings: give {path.stem} instead"
+            raise UserError(error.message, hint=hint) from None
+        raise
 
 
 def _completed(values: dict[str, Any]) -> dict[str, Any]:
