@@ -9,7 +9,8 @@ RECOMMEND: dict[str, str] = {
     "config.max_iters": "(time − compiling − evaluations) ÷ (seconds a step × (1 + charges)); at most 4 epochs (Muennighoff et al. 2023) "
     "and the tokens per parameter of public runs",
     "savers": "taken when they bring more than 0.5 % (chunked loss), 1 % (recompute), 2 % (8-bit moments) of the step",
-    "limited_by": "four times the memory, as much data as can be used and twice the time are tried; memory if it lowers the loss by more than 0.01 and half of what the others do, data if by more than time, else compute",
+    "limited_by": "memory: four times of it would lower the loss by more than 0.01, and by half of what twice the time or endless "
+    "data would; data: it would lower the loss by more than twice the time; else compute",
     "sensitivity.flat_params": "the sizes whose best run in this budget is within 0.01 nats of the choice",
     "sensitivity.chinchilla": "the size whose tokens in this budget are nearest to compute-optimal (Besiroglu et al. 2024)",
 }

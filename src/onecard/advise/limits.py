@@ -60,5 +60,4 @@ def _with_more_memory(search: Search) -> Search:
 
 
 def _with_endless_data(search: Search) -> Search:
-    endless = dataclasses.replace(search.corpus, tokens=None)
-    return Search(search.device, search.base, endless, search.budget)
+    return search.with_corpus(dataclasses.replace(search.corpus, tokens=None))

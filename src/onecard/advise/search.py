@@ -69,7 +69,14 @@ class Search:
 
     def with_budget(self, budget: Budget) -> "Search":
         """The same card and data with another budget; what was tuned stays so."""
-        other = Search(self.device, self.base, self.corpus, budget)
+        return self._like(self.corpus, budget)
+
+    def with_corpus(self, corpus: Corpus) -> "Search":
+        """The same card and budget with other data; what was tuned stays so."""
+        return self._like(corpus, self.budget)
+
+    def _like(self, corpus: Corpus, budget: Budget) -> "Search":
+        other = Search(self.device, self.base, corpus, budget)
         other._tuned = self._tuned
         return other
 

@@ -155,7 +155,7 @@ def _vocabulary(config: RunConfig, device: Device | None, dtype: str) -> Iterato
     if padded == vocab:
         return
     share = padding_gain(config, device, dtype) if device else 0.0
-    code = "vocab-padding-share" if share > 0.005 else "vocab-padding"
+    code = "vocab-padding" if share > 0.005 else "vocab-padding-plain"
     yield Note(code, vocab=vocab, padded=padded, share=share)
 
 

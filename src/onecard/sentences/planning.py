@@ -93,12 +93,12 @@ PLANNING = dict(
             "support: its attention time is a guess",
         ),
         sentence(
-            "vocab-padding",
+            "vocab-padding-plain",
             "vocab_size = {vocab} is not a multiple of 64, which slows the largest matmul; "
             "{padded} costs nothing",
         ),
         sentence(
-            "vocab-padding-share",
+            "vocab-padding",
             "vocab_size = {vocab} is not a multiple of 64; {padded} learns the same and saves"
             " {share:percent} of the time",
         ),
