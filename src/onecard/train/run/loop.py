@@ -16,12 +16,13 @@ from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
 from onecard.model import machine
 from onecard.planner.result import RunPlan
+from onecard.runs.record import holds_a_run
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session, Silent, Viewer, holds_a_run, open_session
+from onecard.train.run.session import Session, Silent, Viewer, open_session
 from onecard.train.run.signals import StopSignals
 from onecard.train.run.workers import WorkerLostError, Workers
 
