@@ -35,8 +35,8 @@ from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision
 from onecard.train.optim import make_optimizer, muon
 from onecard.train.run.faults import Faults
-from onecard.train.run.preflight import compile_options
 from onecard.train.run.step import Stepper
+from onecard.train.run.trial import compile_options
 from onecard.train.run.workers import Workers
 
 with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit
@@ -354,7 +354,7 @@ def _play(lowering: GraphLowering) -> list[Kernel]:
                 dying.setdefault(at, []).append(_Dying(buffer.mpi_buffer.size_free, reusable, name))
         gone = dying.get(index, [])
         if not isinstance(node, ExternKernelSchedulerNode | NopKernelSchedulerNode):
-            for name, size in new.items():  # written in place over an input of the same size
+            for size in new.values():  # written in place over an input of the same size
                 over = next((old for old in gone if old.reusable and old.bytes == size), None)
                 if over and size and over.name not in new:
                     gone.remove(over)

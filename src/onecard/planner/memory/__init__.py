@@ -11,12 +11,12 @@ head.py those around the layers, each with when it is born and dies; timeline.py
 tests hold that against a trace of the trainer's own step. *process* adds the CUDA context and what the allocator holds
 unused (overhead.py), as nvidia-smi shows it. *card* is what there is.
 
-To add a memory saver: change the declarations it touches, name its key in OPTIONS and its change in SAVERS.
+To add a memory saver: say in config that its key affects memory, change the declarations it touches, add it to SAVERS.
 """
 
 import re
 
-from onecard.config import RunConfig
+from onecard.config import RunConfig, choices, keys_affecting
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
@@ -24,32 +24,19 @@ from onecard.planner.result import Fits, Memory, Range
 from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
 
-__all__ = ["DESKTOP_BYTES", "NOT_IN_MEMORY", "OPTIONS", "StepMemory", "peak_memory", "step_memory"]
+__all__ = ["DESKTOP_BYTES", "OPTIONS", "StepMemory", "peak_memory", "step_memory"]
 
-# What of a RunConfig changes memory, and the choices that the moments know. A test holds this against RunConfig, and
-# another traces the trainer with each choice.
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "recipe": ("gpt2", "modern"),
-    "optimizer": ("adamw", "adamw8bit", "muon"),
-    "attention": ("flash", "math"),
-    "recompute": ("none", "cheap", "block"),
-    **dict.fromkeys(("n_layer", "n_head", "n_embd", "vocab_size", "block_size", "batch_size"), ()),
-    **dict.fromkeys(
-        ("gradient_accumulation_steps", "dropout", "bias", "compile", "tied", "chunked_loss"), ()
-    ),
-    "mask_documents": (),
-}
-_NOT_IN_MEMORY = """
-    out_dir eval_interval log_interval eval_iters eval_only always_save_checkpoint init_from
-    wandb_log wandb_project wandb_run_name dataset learning_rate max_iters weight_decay beta1
-    beta2 grad_clip decay_lr warmup_iters lr_decay_iters min_lr backend device schedule
-    decay_fraction weight_decay_on seed max_hours keep_checkpoints checkpoint_interval
-    on_bad_step sample_interval tensorboard trackio
-"""
-NOT_IN_MEMORY = frozenset(_NOT_IN_MEMORY.split())
+# What of a RunConfig changes memory, with the choices of each. A test traces the trainer with each choice.
+OPTIONS: dict[str, tuple[str, ...]] = {name: choices(name) for name in keys_affecting("memory")}
 # a desktop with a browser open, kept free on cards that people plug a screen into
 DESKTOP_BYTES = 600 * MIB
+# Settings that take less memory for a little time, each alone
+SAVERS: tuple[dict[str, object], ...] = (
+    {"chunked_loss": True},
+    {"recompute": "cheap"},
+    {"recompute": "block"},
+    {"optimizer": "adamw8bit"},
+)
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
 _SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
 
@@ -98,14 +85,8 @@ def _desktop_bytes(device: Device) -> int:
 def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int) -> list[Note]:
     """What to change, each alone and then together, with the memory it would take."""
     smaller = _smaller_batch(config, device, dtype, gpus, room)
-    savers: dict[str, dict[str, object]] = {
-        "chunked_loss": {"chunked_loss": True},
-        "recompute": {"recompute": "cheap"},
-        "recompute_block": {"recompute": "block"},
-        "optimizer": {"optimizer": "adamw8bit"},
-    }
     together = {"chunked_loss": True, "recompute": "block"}
-    tried = [smaller, *savers.values(), together, {**smaller, **together}]
+    tried = [smaller, *SAVERS, together, {**smaller, **together}]
     tried.append({**smaller, **together, "optimizer": "adamw8bit"})
     notes: list[Note] = []
     now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid

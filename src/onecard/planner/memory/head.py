@@ -7,11 +7,10 @@
 12
 """
 
+from onecard.config.model_rules import slice_rows
 from onecard.planner.memory.sizes import FULL, Sizes
 from onecard.planner.memory.timeline import Rest
 
-SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time: model/chunked_loss.py
-FEWEST_ROWS = 16
 LOSS = "logits_and_loss"
 
 
@@ -151,7 +150,7 @@ def chunked_loss(sizes: Sizes, rest: Rest) -> None:
 def widest_slice(sizes: Sizes) -> int:
     """Bytes of the tensors of one slice of rows, at the widest place of the loop."""
     work = sizes.work
-    rows = min(sizes.tokens, max(FEWEST_ROWS, SLICE_BYTES // (FULL * work.vocab_size)))
+    rows = min(sizes.tokens, slice_rows(work.vocab_size))
     logits = rows * work.vocab_size
     low, full = sizes.matmul * logits, FULL * logits
     slope = full if work.modern else 0  # of the soft cap

@@ -6,10 +6,10 @@
 
 from functools import cached_property
 
+from onecard.config.model_rules import TAPS
 from onecard.planner.workload import Workload
 
 HALF, FULL = 2, 4
-TAPS = 4  # of the modern recipe's short convolutions: model/short_convolution.py
 
 
 class Sizes:
