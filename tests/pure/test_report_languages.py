@@ -166,9 +166,7 @@ def test_quantities(lang: str, value: object, spec: str, shown: str) -> None:
     assert language(lang).quantity(Quantity(value, spec)).replace("\u00a0", " ") == shown
 
 
-@given(
-    st.floats(0.011, 1e14), st.sampled_from(["int", "bytes", "percent", "power", ",.2f"])
-)
+@given(st.floats(0.011, 1e14), st.sampled_from(["int", "bytes", "percent", "power", ",.2f"]))
 def test_the_same_digits_in_every_language(value: float, spec: str) -> None:
     """Languages differ in signs, never in rounding."""
     signs = str.maketrans("", "", "., \u00a0%×⁰¹²³⁴⁵⁶⁷⁸⁹MBTGiKmil")
