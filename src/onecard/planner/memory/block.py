@@ -7,7 +7,7 @@ lives inside the chain is marked `eager`. Where Inductor's own order decides, th
 
 >>> from onecard.planner.workload import Workload
 >>> sizes = Sizes(Workload(12, 12, 768, 50304, 1024, batch_size=8, accumulation=4))
->>> sum(tensor.bytes for tensor in block_tensors(sizes) if tensor.name in ("up", "activated")) // sizes.tokens // 768
+>>> sum(tensor.bytes for tensor in block_tensors(sizes) if tensor.name in ("c_fc output", "activation output")) // sizes.tokens // 768
 16
 """
 
@@ -28,7 +28,7 @@ def block_tensors(sizes: Sizes) -> list[Tensor]:
 def gpt2_norms(layer: Layer) -> None:
     """LayerNorm keeps its input and two numbers a token; its output goes to the matmul, cast under autocast."""
     sizes = layer.sizes
-    layer.makes("middle", sizes.residual, "add_1", "add_2", "norm_2")
+    layer.makes("stream after attention", sizes.residual, "add_1", "add_2", "norm_2")
     for norm, matmul, end in (("norm_1", "qkv", "dropout_1"), ("norm_2", "up", "dropout_2")):
         layer.makes(f"{norm} statistics", sizes.norm_statistics, norm, norm, norm)
         if sizes.mixed:
@@ -41,7 +41,13 @@ def gpt2_norms(layer: Layer) -> None:
 def modern_norms(layer: Layer) -> None:
     """rms_norm and the short convolution keep the norm's output; the convolution's goes to the matmul."""
     sizes = layer.sizes
-    layer.makes("middle", sizes.residual, "add_1", "add_2", "norm_2" if layer.compiled else None)
+    layer.makes(
+        "stream after attention",
+        sizes.residual,
+        "add_1",
+        "add_2",
+        "norm_2" if layer.compiled else None,
+    )
     for norm, matmul, end in (("norm_1", "qkv", "dropout_1"), ("norm_2", "up", "dropout_2")):
         layer.makes(f"{norm} statistics", sizes.norm_statistics, norm, norm, norm)
         layer.makes(f"{norm} output", sizes.residual, norm, norm, norm, eager=True)
@@ -63,19 +69,24 @@ def residual_stream(layer: Layer) -> None:
     # the modern norm does not keep the layer's input; a checkpoint and a compiled graph do
     eager_modern = layer.work.modern and not layer.compiled and layer.recompute == "none"
     layer.keeps_input(not eager_modern)
-    layer.makes("output", sizes.residual, "add_2", "add_2")
-    layer.makes("projection", sizes.activation, "projection", "dropout_1" if dropout else "add_1")
+    layer.makes("layer output", sizes.residual, "add_2", "add_2")
+    layer.makes(
+        "attention c_proj output",
+        sizes.activation,
+        "projection",
+        "dropout_1" if dropout else "add_1",
+    )
     # "cheap" keeps it, but recomputing stops before it is asked for
     unasked = layer.recompute == "cheap" and not dropout and not layer.compiled
     end = "dropout_2" if dropout else "add_2"
-    layer.makes("down", sizes.activation, "down", end, "norm_1" if unasked else None)
+    layer.makes("mlp c_proj output", sizes.activation, "down", end, "norm_1" if unasked else None)
     if dropout:
         residual_dropout(layer)
     # the stream's gradient as matmuls want it: cast, or masked
     recast = sizes.activation if sizes.mixed or dropout else 0
-    layer.back("gradient of down", recast, "add_2", "down")
+    layer.back("gradient of mlp c_proj output", recast, "add_2", "down")
     until = "attention" if layer.compiled else "projection"  # Inductor leaves c_proj's for later
-    layer.back("gradient of projection", recast, "add_1", until)
+    layer.back("gradient of attention c_proj output", recast, "add_1", until)
 
 
 def residual_dropout(layer: Layer) -> None:
@@ -84,7 +95,7 @@ def residual_dropout(layer: Layer) -> None:
     numbers = layer.work.n_embd * sizes.tokens
     if layer.lazy:
         layer.back("random numbers", FULL * numbers, "add_2", "dropout_1")
-        layer.back("middle, again", sizes.residual, "add_2", "norm_2")
+        layer.back("stream after attention, again", sizes.residual, "add_2", "norm_2")
         return
     mask = numbers if layer.recompute == "none" or not layer.compiled else FULL * numbers
     for dropout, end in (("dropout_1", "add_1"), ("dropout_2", "add_2")):
@@ -97,7 +108,7 @@ def attention_matrices(layer: Layer, saved: str | None) -> None:
     sizes, work = layer.sizes, layer.work
     layer.matrix("c_attn", work.n_embd, work.n_embd + 2 * work.kv_width, "qkv")
     fused_norm = "rotation" if work.modern and layer.compiled else None
-    layer.makes("qkv", sizes.qkv, "qkv", "attention", saved or fused_norm)
+    layer.makes("c_attn output", sizes.qkv, "qkv", "attention", saved or fused_norm)
     both = 2 * sizes.activation
     if work.modern:
         layer.makes("queries and keys normed", both, "rotation", "rotation", "rotation", eager=True)
@@ -112,15 +123,15 @@ def attention_matrices(layer: Layer, saved: str | None) -> None:
             "values of the tables", sizes.table_values, "rotation", "attention", "attention"
         )
     layer.matrix("attention c_proj", work.n_embd, work.n_embd, "projection")
-    layer.back("gradient of attention", sizes.activation, "projection", "attention")
-    layer.back("gradient of qkv", sizes.qkv, saved or "scores", "qkv")
+    layer.back("gradient of attention output", sizes.activation, "projection", "attention")
+    layer.back("gradient of c_attn output", sizes.qkv, saved or "scores", "qkv")
 
 
 def fused_attention(layer: Layer) -> None:
     """F.scaled_dot_product_attention: the output and a number a row are kept, no scores."""
     sizes, work = layer.sizes, layer.work
     attention_matrices(layer, "attention")
-    layer.makes("attention", sizes.activation, "attention", "projection", "attention")
+    layer.makes("attention output", sizes.activation, "attention", "projection", "attention")
     rows = 4 * work.n_head * sizes.tokens
     layer.makes("log-sum-exp", rows, "attention", "attention", "attention")
     if work.mask_documents:
@@ -143,7 +154,7 @@ def written_out_attention(layer: Layer) -> None:
     (fused_softmax if layer.compiled else eager_softmax)(layer)
     layer.makes("attention by heads", sizes.activation, "attention", "attention", eager=True)
     saved = "attention" if layer.compiled else "projection"
-    layer.makes("attention", sizes.activation, "attention", "projection", saved)
+    layer.makes("attention output", sizes.activation, "attention", "projection", saved)
 
 
 def eager_softmax(layer: Layer) -> None:
@@ -151,7 +162,7 @@ def eager_softmax(layer: Layer) -> None:
     sizes = layer.sizes
     low = sizes.matmul * sizes.scores
     full = (FULL if sizes.mixed else sizes.matmul) * sizes.scores
-    layer.makes("scores", low, "scores", "scores")
+    layer.makes("attention scores", low, "scores", "scores")
     layer.makes("scores scaled", low, "scores", "attention")
     layer.makes("scores masked", low, "softmax", "softmax")
     layer.makes("attention weights", full, "softmax", "attention", "softmax")
@@ -185,10 +196,10 @@ def fused_softmax(layer: Layer) -> None:
         layer.makes("weights random numbers", full if dropout else 0, "softmax", "attention", read)
         layer.makes("attention weights", low, "scores", "attention", read)
     elif layer.lazy:  # the weights are written over the scores
-        layer.makes("scores", low, "scores", "softmax", "softmax")
+        layer.makes("attention scores", low, "scores", "softmax", "softmax")
         layer.makes("attention weights", low, "softmax", "attention")
     elif sizes.mixed or dropout:
-        layer.makes("scores", low, "scores", "softmax", "softmax")
+        layer.makes("attention scores", low, "scores", "softmax", "softmax")
         layer.makes("attention weights", low, "softmax", "attention", read)
         mask = sizes.scores if dropout else 0
         layer.makes("weights dropout mask", mask, "softmax", "attention", "softmax")
@@ -201,23 +212,25 @@ def mlp(layer: Layer) -> None:
     sizes, work = layer.sizes, layer.work
     gates = 2 if work.gated else 1
     layer.matrix("c_fc", work.n_embd, gates * work.ff_width, "up")
-    layer.matrix("c_proj", work.ff_width, work.n_embd, "down")
+    layer.matrix("mlp c_proj", work.ff_width, work.n_embd, "down")
     squared = work.modern and not work.gated  # squared_relu keeps max(x, 0) in place of x
     made = "activation" if squared and not layer.compiled else "up"
-    layer.makes("up", sizes.up, made, "activation", "activation")
-    layer.makes("up before ReLU", sizes.up if squared else 0, "up", "activation", eager=True)
+    layer.makes("c_fc output", sizes.up, made, "activation", "activation")
+    layer.makes(
+        "c_fc output before ReLU", sizes.up if squared else 0, "up", "activation", eager=True
+    )
     if work.gated:
-        layer.makes("gate", sizes.up, "up", "activation", "activation")
+        layer.makes("gate output", sizes.up, "up", "activation", "activation")
         layer.makes(
             "gate activated", sizes.up, "activation", "activation", "activation", eager=True
         )
-    layer.makes("activated", sizes.activated, "activation", "down", "down")
+    layer.makes("activation output", sizes.activated, "activation", "down", "down")
     layer.makes("other modules' steps", sizes.foreign_bytes, "norm_1", "down", "norm_1", eager=True)
     if layer.compiled:
         fused_mlp_gradients(layer, gates * sizes.up)
     else:
-        layer.back("gradient of activated", sizes.up, "down", "activation")
-        layer.back("gradient of up", gates * sizes.up, "activation", "up")
+        layer.back("gradient of activation output", sizes.up, "down", "activation")
+        layer.back("gradient of c_fc output", gates * sizes.up, "activation", "up")
 
 
 def fused_mlp_gradients(layer: Layer, size: int) -> None:
@@ -230,4 +243,4 @@ def fused_mlp_gradients(layer: Layer, size: int) -> None:
     between = work.dropout if layer.recompute == "none" else sizes.mixed or layer.lazy
     made = "down" if work.bias and not between else "down_cast"
     waits = layer.lazy and work.modern and work.mask_documents  # for the taps' gradients
-    layer.back("gradient of activated", size, made, "norm_1" if waits else "up")
+    layer.back("gradient of activation output", size, made, "norm_1" if waits else "up")

@@ -82,14 +82,18 @@ def compiled_last_norm(sizes: Sizes, rest: Rest) -> None:
     work = sizes.work
     part = "activations"
     rest.lives("last norm statistics", part, sizes.norm_statistics, "norm", "norm_back")
-    kept = "norm_back" if work.recompute == "none" else "norm"
-    rest.lives("last norm input", part, sizes.residual, "norm", kept)
+    output_alone = (
+        work.modern and not sizes.mixed
+    )  # where no cast needs it, the norm keeps its output
+    kept = work.recompute == "none" and not output_alone
+    rest.lives("last norm input", part, sizes.residual, "norm", "norm_back" if kept else "norm")
     last_down = sizes.activation if work.recompute == "cheap" else 0
-    rest.lives("last layer's down", part, last_down, "norm", "norm_back")
+    rest.lives("last layer's mlp c_proj output", part, last_down, "norm", "norm_back")
     if work.chunked_loss:
         rest.lives("last norm output", part, sizes.residual, "norm", "loss")
     end = "graph_end" if summed_at_the_end(sizes) else "head_back"
-    rest.lives("last norm output for lm_head", part, sizes.activation, "head", end)
+    cast = sizes.activation if sizes.mixed or not work.chunked_loss else 0
+    rest.lives("last norm output for lm_head", part, cast, "head", end)
 
 
 def summed_at_the_end(sizes: Sizes) -> bool:

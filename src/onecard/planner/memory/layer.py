@@ -3,9 +3,9 @@
 >>> from onecard.planner.workload import Workload
 >>> work = Workload(12, 12, 768, 50304, 1024, batch_size=8, accumulation=4, compiled=False)
 >>> layer = Layer(Sizes(work))
->>> layer.makes("up", 100, made="up", used="activation", saved="activation")
+>>> layer.makes("c_fc output", 100, made="up", used="activation", saved="activation")
 >>> [(tensor.name, LAYER_PLACES[tensor.born], LAYER_PLACES[tensor.dies]) for tensor in layer.tensors]
-[('up', 'up', 'activation back')]
+[('c_fc output', 'up', 'activation back')]
 """
 
 from onecard.planner.memory.sizes import Sizes
@@ -15,8 +15,9 @@ __all__ = ["LAYER_PLACES", "Layer"]
 
 # What recompute = "cheap" keeps: the outputs of matmuls and attention (_COSTLY in model/gpt2.py)
 COSTLY = frozenset(
-    ["qkv", "scores", "attention", "log-sum-exp", "projection", "up", "gate", "down"]
-)
+    f"{name} output"
+    for name in ("c_attn", "attention", "attention c_proj", "c_fc", "gate", "mlp c_proj")
+) | {"attention scores", "log-sum-exp"}
 
 
 class Layer:
@@ -31,7 +32,7 @@ class Layer:
         # with the costly outputs at hand, a compiled backward pass recomputes each of the others when it is needed
         self.lazy = work.compiled and work.recompute == "cheap"
         # compiled, the next layer's input is kept in place of the last matmul's output
-        self.kept = COSTLY - {"down"} if self.compiled else COSTLY
+        self.kept = COSTLY - {"mlp c_proj output"} if self.compiled else COSTLY
         self.tensors: list[Tensor] = []
 
     def makes(
@@ -69,7 +70,7 @@ class Layer:
     def keeps_input(self, for_backward: bool) -> None:
         """The layer's input: the output of the layer below, which is not counted as its own."""
         dies = BACKWARD["norm_1"] if for_backward else FORWARD["add_2"]
-        self._lives("input", self.sizes.residual, FORWARD["norm_1"], dies)
+        self._lives("layer input", self.sizes.residual, FORWARD["norm_1"], dies)
 
     def matrix(self, name: str, inputs: int, outputs: int, matmul: str) -> None:
         """A weight matrix, of which a step makes a half-precision copy, a gradient like that, and one to keep."""

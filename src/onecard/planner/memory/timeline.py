@@ -95,13 +95,13 @@ class Step(NamedTuple):
         forth, back = self.inside[:_COUNT], self.inside[_COUNT:]
         forth_at, back_at = forth.index(max(forth)), _COUNT + back.index(max(back))
         last = self.layers - 1
-        inside = [
+        places: list[tuple[int, int | None, int | None]] = [
             (_LAYERS, last, forth_at),
             (_LAYERS_BACK, last, back_at),
             (_LAYERS_BACK, 0, back_at),
+            *((place, None, None) for place in _OUTSIDE),
         ]
-        outside = [(place, None, None) for place in _OUTSIDE]
-        return self._moment(*max(inside + outside, key=lambda at: self._bytes(*at)))
+        return self._moment(*max(places, key=lambda at: self._bytes(*at)))
 
     def moments(self) -> Iterator[Moment]:
         """Every place of the step in order, those inside a layer once for each layer."""
