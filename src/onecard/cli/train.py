@@ -66,7 +66,6 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     if planned is not None and speaks and not args.json and not args.quiet:
         print("\n".join(summary(planned)))
 
-    from onecard.model.machine import choose_device, watt_meter
     from onecard.train.io.view import View
     from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
@@ -76,10 +75,7 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     if not speaks:
         train(config, resume=resume, faults=faults)
         return 0
-    meter = watt_meter(choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0))))
-    with View(
-        config, planned, config.max_iters, quiet=args.quiet or args.json, watts=meter
-    ) as view:
+    with View(config, planned, config.max_iters, quiet=args.quiet or args.json) as view:
         outcome = train(config, resume=resume, view=view, plan=planned, faults=faults)
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
@@ -114,7 +110,6 @@ def _refine(folder: Path) -> None:
 
 def _ended(outcome: Any, args: argparse.Namespace) -> int:
     import json
-    import signal
 
     if args.json:
         answer = {
@@ -134,7 +129,7 @@ def _ended(outcome: Any, args: argparse.Namespace) -> int:
         print(
             f"finished at step {outcome.step:,}{found}; `onecard sample {outcome.folder}` lets it speak"
         )
-    return 130 if outcome.stopped_by == signal.SIGINT else 0
+    return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 
 
 def chosen_config(args: argparse.Namespace) -> "RunConfig":

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; here without gradients only
 SLICE_BYTES = (
     32 * 2**20
 )  # of fp32 logits at a time: 166 rows of GPT-2's vocabulary, enough to keep matmuls efficient
@@ -39,7 +40,7 @@ def chunked_cross_entropy(
             F.cross_entropy(_capped((h @ weight.T).float(), soft_cap), t, reduction="sum")
             for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
         ]
-        return torch.stack(losses).sum() / targets.numel()
+        return torch.stack(losses).sum() / (targets != IGNORED).sum()
     return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows)
 
 

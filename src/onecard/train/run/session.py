@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,6 +18,7 @@ from onecard.data import Dataset, open_dataset
 from onecard.errors import UserError
 from onecard.model import checkpoint, machine
 from onecard.model.build import make_model
+from onecard.model.finite import all_finite
 from onecard.model.gpt2 import GPT
 from onecard.model.weights import load_weights
 from onecard.planner.flops import nanogpt_per_token
@@ -31,24 +32,12 @@ from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optim
 from onecard.train.run import preflight, trial
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, check_same_model
+from onecard.train.run.side_shows import GuardedView, SideShows, Viewer, in_words
+from onecard.train.run.side_shows import Silent as Silent  # for those who open a session
 from onecard.train.run.step import Stepper
 from onecard.train.run.validation import Evaluation, evaluate
 from onecard.train.run.workers import Workers
 from onecard.version import __version__
-
-
-class Viewer(Protocol):
-    """Who watches the run: the live terminal view, or nobody."""
-
-    def step(self, fields: dict[str, Any]) -> None: ...
-    def eval(self, fields: dict[str, Any]) -> None: ...
-    def message(self, text: str) -> None: ...
-
-
-class Silent:
-    def step(self, fields: dict[str, Any]) -> None: ...
-    def eval(self, fields: dict[str, Any]) -> None: ...
-    def message(self, text: str) -> None: ...
 
 
 @dataclass
@@ -69,13 +58,27 @@ class Session:
     peak_flops: float
     save_seconds: float = 0.0  # the last checkpoint's
     eval_seconds: float = 0.0
+    eval_micro_batch: int | None = None  # what fits, once an evaluation ran out of memory
+    whole: bool = True  # False while an update is applied: weights and progress are of two steps
+    saved_step: int | None = None  # of the newest checkpoint on disk
     rolled_back: set[int] = field(
         default_factory=set
     )  # steps that already cost a roll-back to a checkpoint
 
+    def __post_init__(self) -> None:
+        self.shows = SideShows(
+            lambda text, part: self.event(text, event="side_show_failed", part=part)
+        )
+        self.view = GuardedView(self.view, self.shows)
+
     @property
     def folder(self) -> Path:
         return Path(self.config.out_dir)
+
+    def is_finite(self) -> bool:
+        """Whether all weights and all of the optimizer's memory are finite."""
+        moments = optimizer_tensors(self.model, self.stepper.optimizer)
+        return all_finite([*self.model.parameters(), *moments.values()])
 
     def write(self, **fields: Any) -> None:
         if self.log is not None:
@@ -96,17 +99,26 @@ class Session:
     def evaluate(self) -> Evaluation:
         """The validation loss here, noted in the progress and the log."""
         c = self.config
+        asked = min(self.stepper.micro_batch, self.eval_micro_batch or c.batch_size)
         found = evaluate(
             self.stepper.forward,
             self.data.splits["val"],
             c.block_size,
             c.eval_iters * c.batch_size,
-            self.stepper.micro_batch,
+            asked,
             self.workers,
             self.precision,
             self.data.bytes_per_token,
             self.stepper.mask_token,
+            c.shape.vocab_size,
         )
+        if found.micro_batch < asked:
+            self.eval_micro_batch = found.micro_batch
+            self.event(
+                f"out of memory in the evaluation: {asked} → {found.micro_batch} sequences at a time",
+                event="oom",
+                micro_batch=self.stepper.micro_batch,
+            )
         self.progress.val_loss = found.loss
         self.eval_seconds = found.seconds
         fields = {
@@ -116,19 +128,46 @@ class Session:
             **found.fields(),
         }
         self.write(**fields)
-        if self.workers.first:
-            self.view.eval(fields)
-            self.loggers.log(fields)
+        self.show("eval", fields)
         return found
 
-    def save(self) -> bool:
-        """A checkpoint of this step; False when the disk would not take it (the one before stays)."""
+    def show(self, kind: str, fields: dict[str, Any]) -> None:
+        """A step's or an evaluation's fields to the view and the dashboards."""
+        if self.workers.first:
+            (self.view.step if kind == "step" else self.view.eval)(fields)
+            self.shows.run("the dashboards", self.loggers.log, fields)
+
+    def save(self) -> str | None:
+        """A checkpoint of this step; why not, where it is not written (the one before stays)."""
         self.progress.micro_batch = self.stepper.micro_batch
         self.progress.scaler = self.stepper.scaler.state_dict()
         if self.log is None:
-            return True
+            return None
         began = time.perf_counter()
-        self.log.sync()
+        why = None if self.is_finite() else "weights or optimizer state are not finite"
+        if why is None:
+            self.log.sync()
+            why = self._write_checkpoint()
+        if why is not None:
+            newest = "" if self.saved_step is None else f" of step {self.saved_step}"
+            self.event(
+                f"no checkpoint at step {self.progress.step}: {why}; the last one{newest} stays",
+                event="checkpoint_failed",
+            )
+            return why
+        self.saved_step = self.progress.step
+        self.save_seconds = time.perf_counter() - began
+        folder = checkpoint.folder_of(self.folder, self.progress.step)
+        self.write(
+            kind="checkpoint", step=self.progress.step, path=folder.name, seconds=self.save_seconds
+        )
+        self.shows.run(
+            "removing old checkpoints", checkpoint.prune, self.folder, self.config.keep_checkpoints
+        )
+        return None
+
+    def _write_checkpoint(self) -> str | None:
+        assert self.log is not None
         state = {
             **self.progress.to_json(),
             "config": dataclasses.asdict(self.config),
@@ -137,26 +176,16 @@ class Session:
             "torch": torch.__version__,
         }
         try:
-            folder = checkpoint.save(
+            checkpoint.save(
                 self.folder,
                 self.progress.step,
                 dict(self.model.named_parameters()),
                 optimizer_tensors(self.model, self.stepper.optimizer),
                 state,
             )
-            checkpoint.prune(self.folder, self.config.keep_checkpoints)
         except OSError as error:
-            self.event(
-                f"no checkpoint at step {self.progress.step}: {error.strerror or error}; "
-                "the run goes on, the last one stays",
-                event="checkpoint_failed",
-            )
-            return False
-        self.save_seconds = time.perf_counter() - began
-        self.write(
-            kind="checkpoint", step=self.progress.step, path=folder.name, seconds=self.save_seconds
-        )
-        return True
+            return in_words(error)
+        return None
 
     def restore(
         self, saved: tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]
@@ -175,6 +204,7 @@ class Session:
         self.progress = Progress.from_json(state)
         if state["scaler"]:
             self.stepper.scaler.load_state_dict(state["scaler"])
+        self.whole, self.saved_step = True, self.progress.step
 
 
 def holds_a_run(folder: Path) -> bool:
@@ -273,6 +303,7 @@ def open_session(
         share=(workers.rank, workers.processes),
         first=(session.progress.step, session.progress.place),
         pin=device.type == "cuda",
+        vocab_size=config.shape.vocab_size,
     )
     try:
         if workers.first:
