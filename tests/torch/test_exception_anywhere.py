@@ -254,13 +254,11 @@ def test_a_run_under_nohup_goes_on_when_the_terminal_closes(quick, monkeypatch):
 
 
 def test_a_power_reading_that_fails_costs_the_figure_not_the_run(quick, calm, monkeypatch):
-    def broken(device):
-        def read():
+    class Lost:
+        def read_watts(self):
             raise RuntimeError("NVML: GPU is lost")
 
-        return read
-
-    monkeypatch.setattr(machine, "watt_meter", broken)
+    monkeypatch.setattr(loop, "power_meter", lambda device, cards: Lost())
     assert train(quick).state == "finished"
     (failed,) = [e for e in events(quick.out_dir) if e["event"] == "side_show_failed"]
     assert failed["text"] == (

@@ -13,9 +13,10 @@ from onecard.model import machine
 from onecard.model.build import make_model
 from onecard.model.finite import all_finite
 from onecard.model.out_of_memory import is_out_of_memory
+from onecard.model.power import PowerMeter
 from onecard.runs.log import read_log
-from onecard.train.run import session
-from onecard.train.run.energy import PowerMeter
+from onecard.train.run import loop, session
+from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.loop import train
 from onecard.train.run.validation import documents, evaluate
 from onecard.train.run.workers import Workers
@@ -152,7 +153,7 @@ def test_the_trial_compiles_for_the_masks_that_the_steps_have(config):
 
 def test_energy_is_the_draw_over_all_the_time_between_readings():
     clock, draws = iter([0.0, 0.0, 10.0, 10.5, 40.0, 50.0]), iter([100.0, 200.0, None])
-    meter = PowerMeter(
+    meter = EnergyMeter(
         lambda: next(draws), Workers("auto", torch.device("cpu")), lambda: next(clock)
     )
     assert meter.in_all() == (100.0, pytest.approx(1000 / 3.6e6))
@@ -171,7 +172,7 @@ def test_a_runs_energy_counts_its_evaluations(config, monkeypatch):
         return real(*args, **kwargs)
 
     monkeypatch.setattr(session, "evaluate", slow)
-    monkeypatch.setattr(machine, "watt_meter", lambda device: lambda: 360.0)
+    monkeypatch.setattr(loop, "power_meter", lambda device, cards: PowerMeter([lambda: 360.0]))
     train(config.replace(eval_interval=1, max_iters=3))
     end = list(read_log(Path(config.out_dir) / "log.jsonl"))[-1]
     assert end["kwh"] * 3.6e6 / 360.0 > 3 * 0.3
@@ -183,12 +184,12 @@ def test_energy_is_of_all_processes_cards(tmp_path):
     script = tmp_path / "meter.py"
     script.write_text(
         "import torch\n"
-        "from onecard.train.run.energy import PowerMeter\n"
+        "from onecard.train.run.energy import EnergyMeter\n"
         "from onecard.train.run.workers import Workers\n"
         "with Workers('gloo', torch.device('cpu')) as workers:\n"
         "    ticks = iter([0.0, 0.0, 36.0])\n"
         "    watts = 100.0 * (workers.rank + 1)\n"
-        "    meter = PowerMeter(lambda: watts, workers, lambda: next(ticks))\n"
+        "    meter = EnergyMeter(lambda: watts, workers, lambda: next(ticks))\n"
         "    found = meter.in_all()\n"
         "    assert found[0] == 300.0 and abs(found[1] - 0.003) < 1e-9, found\n"
     )

@@ -1,6 +1,6 @@
 """The energy of a run: the draw of all its cards, read now and then, over the whole time between the readings.
 
-    meter = PowerMeter(read=watt_meter(device), workers=workers)
+    meter = EnergyMeter(power_meter(device, cards=1).read_watts, workers)
     watts, kwh = meter.in_all()      # of all processes' cards since the last call; every process takes part
 
 Evaluations and checkpoints count: the time is the clock's, not the steps'.
@@ -16,7 +16,7 @@ from onecard.train.run.workers import Workers
 _APART_SECONDS = 1.0  # drivers give a mean over about this time; reading more often says no more
 
 
-class PowerMeter:
+class EnergyMeter:
     """Reads this process's card; time for which nothing can be read counts nothing."""
 
     def __init__(

@@ -17,10 +17,11 @@ import torch
 from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
 from onecard.model import machine
+from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
-from onecard.train.run.energy import PowerMeter
+from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
@@ -82,7 +83,7 @@ def train(
 def _loop(session: Session, stop: StopSignals) -> Outcome:
     config, workers, stepper = session.config, session.workers, session.stepper
     device, folder = workers.device, session.folder
-    meter = PowerMeter(_power_reading(session), workers)
+    meter = EnergyMeter(_power_reading(session), workers)
     loss: float | None = None
     sitting_began = tick = time.perf_counter()
     sitting_steps = 0
@@ -205,7 +206,7 @@ def _mfu(session: Session, step_seconds: float) -> float | None:
 
 
 def _power_reading(session: Session) -> Callable[[], float | None]:
-    read = machine.watt_meter(session.workers.device)
+    read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
     return lambda: session.shows.run("the power reading", read)
 
 
