@@ -65,7 +65,7 @@ CALLS = {
     "validation rows": (validation, "read_windows", AFTER),
     "log.sync": (LogWriter, "sync", AFTER),
     "checkpoint.save": (checkpoint, "save", AFTER),
-    "is_finite": (session.Session, "is_finite", AFTER),
+    "not_finite": (checkpoint, "not_finite", AFTER),
     "view.step": (Silent, "step", AFTER),
     "view.eval": (Silent, "eval", AFTER),
     "loggers": (Loggers, "log", AFTER),

@@ -15,17 +15,19 @@ from typing import Literal
 import torch
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import evaluation_due
 from onecard.errors import RunFailure, UserError
 from onecard.model import machine
 from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
+from onecard.runs.record import holds_a_run
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session, holds_a_run, open_session
+from onecard.train.run.session import Session, open_session
 from onecard.train.run.side_shows import Silent, Viewer
 from onecard.train.run.signals import StopSignals
 from onecard.train.run.workers import Workers
@@ -211,7 +213,7 @@ def _power_reading(session: Session) -> Callable[[], float | None]:
 
 
 def _eval_due(config: RunConfig, step: int, last: bool) -> bool:
-    return last or step % config.eval_interval == 0
+    return last or evaluation_due(config, step)
 
 
 def _eval_missing(config: RunConfig, progress: Progress) -> bool:

@@ -4,6 +4,7 @@ Order matters: nothing is written into out_dir until the data, the config and th
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +17,16 @@ import torch
 from onecard.config import RunConfig, to_toml
 from onecard.data import Dataset, open_dataset
 from onecard.errors import UserError
+from onecard.files import write_text
 from onecard.model import checkpoint, machine
 from onecard.model.build import make_model
-from onecard.model.finite import all_finite
 from onecard.model.gpt2 import GPT
 from onecard.model.weights import load_weights
 from onecard.planner.flops import nanogpt_per_token
 from onecard.planner.params import params
 from onecard.planner.result import RunPlan
 from onecard.runs.log import LogWriter
-from onecard.runs.record import RunRecord, environment, write_text_atomically
+from onecard.runs.record import RunRecord, environment, holds_a_run
 from onecard.train.io.loader import Loader
 from onecard.train.io.loggers import Loggers, open_loggers
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
@@ -78,7 +79,7 @@ class Session:
     def is_finite(self) -> bool:
         """Whether all weights and all of the optimizer's memory are finite."""
         moments = optimizer_tensors(self.model, self.stepper.optimizer)
-        return all_finite([*self.model.parameters(), *moments.values()])
+        return checkpoint.not_finite((*self.model.named_parameters(), *moments.items())) is None
 
     def write(self, **fields: Any) -> None:
         if self.log is not None:
@@ -119,7 +120,7 @@ class Session:
                 event="oom",
                 micro_batch=self.stepper.micro_batch,
             )
-        self.progress.val_loss = found.loss
+        self.progress.val_loss = found.loss if math.isfinite(found.loss) else None
         self.eval_seconds = found.seconds
         fields = {
             "kind": "eval",
@@ -144,30 +145,7 @@ class Session:
         if self.log is None:
             return None
         began = time.perf_counter()
-        why = None if self.is_finite() else "weights or optimizer state are not finite"
-        if why is None:
-            self.log.sync()
-            why = self._write_checkpoint()
-        if why is not None:
-            newest = "" if self.saved_step is None else f" of step {self.saved_step}"
-            self.event(
-                f"no checkpoint at step {self.progress.step}: {why}; the last one{newest} stays",
-                event="checkpoint_failed",
-            )
-            return why
-        self.saved_step = self.progress.step
-        self.save_seconds = time.perf_counter() - began
-        folder = checkpoint.folder_of(self.folder, self.progress.step)
-        self.write(
-            kind="checkpoint", step=self.progress.step, path=folder.name, seconds=self.save_seconds
-        )
-        self.shows.run(
-            "removing old checkpoints", checkpoint.prune, self.folder, self.config.keep_checkpoints
-        )
-        return None
-
-    def _write_checkpoint(self) -> str | None:
-        assert self.log is not None
+        self.log.sync()
         state = {
             **self.progress.to_json(),
             "config": dataclasses.asdict(self.config),
@@ -175,27 +153,40 @@ class Session:
             "processes": self.workers.processes,
             "torch": torch.__version__,
         }
+        step = self.progress.step
         try:
-            checkpoint.save(
+            folder = checkpoint.save(
                 self.folder,
-                self.progress.step,
+                step,
                 dict(self.model.named_parameters()),
                 optimizer_tensors(self.model, self.stepper.optimizer),
                 state,
             )
-        except OSError as error:
-            return in_words(error)
+        except (OSError, checkpoint.NotFiniteError) as error:
+            why = in_words(error) if isinstance(error, OSError) else f"{error} is not finite"
+            last = "" if self.saved_step is None else f"; that of step {self.saved_step} stays"
+            self.event(f"no checkpoint at step {step}: {why}{last}", event="checkpoint_failed")
+            return why
+        self.saved_step = step
+        self.save_seconds = time.perf_counter() - began
+        self.write(kind="checkpoint", step=step, path=folder.name, seconds=self.save_seconds)
+        self.shows.run(
+            "removing old checkpoints",
+            checkpoint.prune,
+            self.folder,
+            self.config.keep_checkpoints,
+            step,
+        )
         return None
 
-    def restore(
-        self, saved: tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]
-    ) -> None:
+    def restore(self, saved: checkpoint.Saved) -> None:
         """Weights, optimizer and progress of a checkpoint, in place."""
         state, weights, moments = saved
         parameters = dict(self.model.named_parameters())
-        if set(weights) != set(parameters):
+        if problem := checkpoint.misfit(self.model, weights):
             raise UserError(
-                "the checkpoint's weights are not this model's", hint="name another out_dir"
+                f"the checkpoint's weights are not this model's: {problem}",
+                hint="name another out_dir",
             )
         with torch.no_grad():
             for name, tensor in weights.items():
@@ -205,14 +196,6 @@ class Session:
         if state["scaler"]:
             self.stepper.scaler.load_state_dict(state["scaler"])
         self.whole, self.saved_step = True, self.progress.step
-
-
-def holds_a_run(folder: Path) -> bool:
-    return (
-        (folder / "run.json").exists()
-        or (folder / "log.jsonl").exists()
-        or bool(checkpoint.checkpoints(folder))
-    )
 
 
 @contextmanager
@@ -333,7 +316,7 @@ def _open_folder(session: Session, saved: tuple | None, resume: bool, plan: RunP
         folder.mkdir(parents=True, exist_ok=True)
         record = RunRecord(folder)
         record.begin()
-        write_text_atomically(folder / "config.toml", to_toml(config))
+        write_text(folder / "config.toml", to_toml(config))
     else:
         record = RunRecord.create(folder, config, plan, where)
         record.begin()
