@@ -89,7 +89,12 @@ def calm(tmp_path_factory):
 @pytest.fixture
 def quick(config, calm):
     config = config.replace(
-        max_iters=8, lr_decay_iters=8, eval_interval=2, dropout=0.0, always_save_checkpoint=True
+        max_iters=8,
+        lr_decay_iters=8,
+        eval_interval=2,
+        sample_interval=4,
+        dropout=0.0,
+        always_save_checkpoint=True,
     )
     if not calm["folder"].exists():
         train(config.replace(out_dir=str(calm["folder"])))
