@@ -111,7 +111,6 @@ class Session:
             self.precision,
             self.data.bytes_per_token,
             self.stepper.mask_token,
-            c.shape.vocab_size,
         )
         if found.micro_batch < asked:
             self.eval_micro_batch = found.micro_batch
@@ -286,7 +285,6 @@ def open_session(
         share=(workers.rank, workers.processes),
         first=(session.progress.step, session.progress.place),
         pin=device.type == "cuda",
-        vocab_size=config.shape.vocab_size,
     )
     try:
         if workers.first:
