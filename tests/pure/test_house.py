@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "onecard"
 FLOORS = [
     {"errors", "version"},
     {"units", "sentences"},
-    {"messages", "files", "untrusted"},
+    {"messages", "files", "untrusted", "streams"},
     {"config", "facts"},
     {"data"},
     {"planner"},

@@ -31,7 +31,7 @@ ADVICE = dict(
         sentence(
             "instead-rent",
             "rent: {card}, {time:duration} and about {cost:money} at {price:money} an hour "
-            "({period})",
+            "({period:period})",
         ),
         sentence("instead-cards", "{number} such cards side by side would do it in the time"),
         sentence(
