@@ -17,7 +17,7 @@ from data_texts import digests, documents
 from hub_server import Hub
 
 from onecard.data import open_dataset
-from onecard.data.read.manifest import header
+from onecard.data.read.shard_files import header
 
 
 def parquet(texts: list[str]) -> bytes:

@@ -1,0 +1,190 @@
+"""Documents out of parquet, some rows at a time; what a row group may unpack to is known before it is read."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from onecard.data.sources.limits import MOST_PAGE_BYTES, MOST_TABLE_BYTES, Expansion
+from onecard.data.sources.packed import READ_BYTES
+from onecard.data.sources.parquet_pages import page_sizes
+from onecard.data.sources.unit import BATCH_BYTES, Batch, Reading, Unit, first_line
+from onecard.errors import UserError
+from onecard.units import show_bytes
+
+_MOST_ROWS = 100_000  # decoded at once
+_ROW_BYTES = 64  # what a row costs further on, were its text empty
+
+
+def open_parquet(path: str | Path, reading: Reading) -> Any:
+    """The file, with the wanted columns checked."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is not a whole parquet file ({first_line(error)})",
+            hint="it was cut short or damaged: get it again",
+        ) from None
+    try:
+        _check_columns(path, file.schema_arrow, reading)
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        file.close()
+        raise UserError(
+            f"{path} has a damaged schema ({first_line(error)})", hint="get it again"
+        ) from None
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check_columns(path: str | Path, schema: Any, reading: Reading) -> None:
+    import pyarrow as pa
+
+    def is_text(kind: Any) -> bool:
+        return bool(
+            pa.types.is_string(kind)
+            or pa.types.is_large_string(kind)
+            or pa.types.is_string_view(kind)
+            or (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type))
+        )
+
+    texts = [field.name for field in schema if is_text(field.type)]
+    hint = (
+        f"set the option `column` to one that holds text: {', '.join(texts)}"
+        if texts
+        else "it has no column of text"
+    )
+    for column in reading.columns:
+        if schema.names.count(column) != 1:
+            raise UserError(
+                f"{path} has no column {column!r}; it has {', '.join(schema.names)}", hint=hint
+            )
+    if not is_text(kind := schema.field(reading.column).type):
+        raise UserError(f"{path}: column {reading.column!r} is {kind}, not text", hint=hint)
+
+
+def text_bytes(path: str | Path, reading: Reading) -> list[int]:
+    """The bytes of text in each row group, as its metadata has it (a dictionary counts each value once)."""
+    with open_parquet(path, reading) as file:
+        groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+        return [
+            max(0, _chunks(group, [reading.column])[0].total_uncompressed_size) for group in groups
+        ]
+
+
+def _chunks(group: Any, columns: list[str]) -> list[Any]:
+    chunks = {
+        group.column(index).path_in_schema: group.column(index)
+        for index in range(group.num_columns)
+    }
+    return [chunks[column] for column in columns if column in chunks]
+
+
+def parquet_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
+    import pyarrow as pa
+
+    place, path = unit.files[0]
+    row = 0
+    with open_parquet(path, reading) as file:
+        try:
+            meta = file.metadata
+            row = sum(meta.row_group(group).num_rows for group in range(unit.start))
+            at_once, guard = _rows_at_once(path, meta, unit, reading)
+            batch = Batch()
+            for record in file.iter_batches(
+                at_once, range(unit.start, unit.stop), reading.columns, use_threads=False
+            ):
+                _add_rows(batch, record, place, row, reading)
+                row += record.num_rows
+                guard.add(record.nbytes + _ROW_BYTES * record.num_rows)
+                if batch.chars >= BATCH_BYTES or len(batch.texts) >= _MOST_ROWS:
+                    yield batch
+                    batch = Batch()
+        except (pa.ArrowException, OSError, ValueError, IndexError, OverflowError) as error:
+            raise UserError(
+                f"{path} is damaged near row {row:,} ({first_line(error)})",
+                hint="get it again, or leave it out",
+            ) from None
+    yield batch
+
+
+def _rows_at_once(
+    path: str | Path, meta: Any, unit: Unit, reading: Reading
+) -> tuple[int, Expansion]:
+    """So few rows that they cannot exceed MOST_TABLE_BYTES, were each as long as the largest page.
+
+    In a dictionary, a value is stored once and may be used by every row; nothing is longer than its page.
+    """
+    largest = rows = total = packed = 0
+    with open(path, "rb") as file:
+        for index in range(unit.start, unit.stop):
+            group = meta.row_group(index)
+            rows += group.num_rows
+            for chunk in _chunks(group, reading.columns):
+                pages = page_sizes(file, chunk)
+                largest, total = max(largest, pages.largest_bytes), total + pages.total_bytes
+                packed += max(0, chunk.total_compressed_size)
+    if largest > MOST_PAGE_BYTES:
+        raise UserError(
+            f"{path} has a page that unpacks to {show_bytes(largest)}; "
+            f"at most {show_bytes(MOST_PAGE_BYTES)} is read",
+            hint="leave it out, or write it again with smaller pages",
+        )
+    usual = rows * BATCH_BYTES // max(total, 1)
+    return max(1, min(_MOST_ROWS, usual, MOST_TABLE_BYTES // max(largest, 1))), Expansion(
+        path, packed
+    )
+
+
+def _add_rows(batch: Batch, record: Any, place: int, row: int, reading: Reading) -> None:
+    column = record.column(record.schema.get_field_index(reading.column))
+    before = batch.skipped["invalid UTF-8"]
+    try:
+        texts = column.to_pylist()
+    except UnicodeDecodeError:
+        texts = [_or_none(value, batch.skipped) for value in column]
+    keep = _filters(record, texts, reading)
+    if keep is None and None not in texts:
+        batch.texts += texts
+        batch.places += [(place, at) for at in range(row, row + len(texts))]
+        batch.chars += sum(map(len, texts))
+        return
+    nothing = sum(text is None for text in texts) - (batch.skipped["invalid UTF-8"] - before)
+    if nothing:
+        batch.skipped["no text"] += nothing
+    for index, text in enumerate(texts):
+        if text is None:
+            continue
+        if keep is None or keep[index]:
+            batch.add(text, place, row + index)
+        else:
+            batch.skipped["filtered"] += 1
+
+
+def _filters(record: Any, texts: list[str | None], reading: Reading) -> list[bool] | None:
+    if reading.language is None and reading.min_language_score is None and not reading.min_chars:
+        return None
+    keep = [text is not None and len(text) >= reading.min_chars for text in texts]
+    if reading.language is not None:
+        found = record.column(record.schema.get_field_index("language")).to_pylist()
+        keep = [k and value == reading.language for k, value in zip(keep, found, strict=True)]
+    if reading.min_language_score is not None:
+        scores = record.column(record.schema.get_field_index("language_score")).to_pylist()
+        least = reading.min_language_score
+        keep = [
+            k and isinstance(score, int | float) and score >= least
+            for k, score in zip(keep, scores, strict=True)
+        ]
+    return keep
+
+
+def _or_none(value: Any, skipped: Counter[str]) -> str | None:
+    try:
+        return cast(str | None, value.as_py())
+    except UnicodeDecodeError:
+        skipped["invalid UTF-8"] += 1
+        return None
