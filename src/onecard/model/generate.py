@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Tokenizer, gpt2, open_dataset
 from onecard.errors import UserError
 from onecard.model import checkpoint
@@ -145,7 +146,7 @@ def _tokenizer(dataset: str, config: RunConfig) -> Tokenizer:
             return found
     except UserError:
         pass  # the data may be on another disk by now; GPT-2's words need no file
-    if config.shape.vocab_size >= 50257:
+    if config.shape.vocab_size >= GPT2_VOCAB:
         return gpt2()
     raise UserError(
         f"the tokeniser of the data set {dataset!r} is not at hand",

@@ -13,8 +13,10 @@ from typing import Literal
 import torch
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import evaluation_due
 from onecard.errors import RunFailure, UserError
 from onecard.model import machine
+from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
@@ -85,7 +87,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
         session.stepper,
     )
     device = workers.device
-    watts = machine.watt_meter(device)
+    meter = power_meter(device)
     loss: float | None = None
     sitting_began = tick = time.perf_counter()
     sitting_steps = 0
@@ -134,7 +136,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
         last = finished(config, progress)
         if workers.first and (progress.step % config.log_interval == 0 or last or bad):
             seconds = interval_seconds / interval_steps
-            power = watts()
+            power = meter.read_watts()
             progress.kwh += (power or 0.0) * interval_seconds / 3.6e6
             fields = {
                 "kind": "step",
@@ -168,7 +170,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
             workers.any(stop.by is not None) if workers.processes > 1 else (stop.by is not None,)
         )
         improved = False
-        if progress.step % config.eval_interval == 0 or last:
+        if last or evaluation_due(config, progress.step):
             found = session.evaluate()
             improved = progress.best_val_loss is None or found.loss < progress.best_val_loss
             progress.best_val_loss = found.loss if improved else progress.best_val_loss

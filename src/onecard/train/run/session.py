@@ -256,7 +256,7 @@ def open_session(
         log=None,
         loggers=Loggers([], view.message),
         flops_per_token=nanogpt_per_token(config.shape),
-        peak_flops=peak_flops(device, precision.dtype) * workers.processes,
+        peak_flops=machine.peak_flops(device, precision.dtype) * workers.processes,
     )
     if saved is not None:
         session.restore(saved)
@@ -325,15 +325,3 @@ def _open_folder(session: Session, saved: tuple | None, resume: bool, plan: RunP
         torch=torch.__version__,
         onecard=__version__,
     )
-
-
-def peak_flops(device: torch.device, dtype: str) -> float:
-    """The card's dense peak from the facts; measured where the facts do not know the device (a CPU, a new card)."""
-    if device.type == "cuda":
-        from onecard.facts.gpus import find_gpu
-
-        try:
-            return find_gpu(torch.cuda.get_device_name(device)).matmul_flops(dtype)
-        except UserError:
-            pass
-    return machine.measured_peak_flops(device, dtype)
