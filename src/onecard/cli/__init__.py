@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from onecard.errors import OnecardError, UserError, nearest
+from onecard.untrusted import printable
 
 VERBS: dict[str, str] = {
     "plan": "what will this run need? tokens, hours, memory, money, loss",
@@ -62,9 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk can still be answered
         return code
     except OnecardError as error:
-        print(f"onecard: {error.message}", file=sys.stderr)
+        # messages quote names from strangers' files
+        print(f"onecard: {printable(error.message, keep='\n')}", file=sys.stderr)
         if error.hint:
-            print(f"  hint: {error.hint}", file=sys.stderr)
+            print(f"  hint: {printable(error.hint, keep='\n')}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("onecard: stopped", file=sys.stderr)
