@@ -64,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except OnecardError as error:
         # messages quote names from strangers' files
-        print(f"onecard: {printable(error.message, keep='\n')}", file=sys.stderr)
+        print("onecard:", printable(error.message, keep="\n"), file=sys.stderr)
         if error.hint:
-            print(f"  hint: {printable(error.hint, keep='\n')}", file=sys.stderr)
+            print("  hint:", printable(error.hint, keep="\n"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("onecard: stopped", file=sys.stderr)

@@ -51,7 +51,9 @@ def kept_record(folder: Path) -> dict[str, Any]:
     try:
         if found.get("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
-        if found.get("tokenizer") is not None:
+        if "tokenizer" not in found:
+            raise ValueError("it names no tokeniser")
+        if found["tokenizer"] is not None:
             check_tokenizer_entry(found["tokenizer"])
     except ValueError as error:
         raise UserError(f"the data record {folder / RECORD} is damaged: {error}") from None

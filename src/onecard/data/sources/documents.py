@@ -9,7 +9,12 @@ from pathlib import Path
 
 from onecard.data.sources.jsonl_lines import jsonl_batches, text_share
 from onecard.data.sources.packed import packed
-from onecard.data.sources.parquet_rows import parquet_batches, text_bytes
+from onecard.data.sources.parquet_rows import (
+    parquet_batches,
+    parquet_unit,
+    parquet_units,
+    row_groups,
+)
 from onecard.data.sources.source import Input
 from onecard.data.sources.texts import LONGEST_TEXT, PIECE_BYTES, text_batches
 from onecard.data.sources.unit import Batch, Reading, Unit
@@ -28,7 +33,8 @@ def batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
 def expected_text_bytes(item: Input, reading: Reading) -> int:
     """How much text a local file holds: parquet's own figures, a look at the beginning of jsonl."""
     if item.kind == "parquet":
-        return sum(text_bytes(item.path, reading))
+        groups = row_groups(item.path, reading)
+        return sum(group.chunks[reading.column].unpacked_bytes for group in groups)
     if item.kind == "jsonl" and not packed(item.path):
         return int(item.size * text_share(item.path, reading.column))
     return item.text_bytes
@@ -57,7 +63,12 @@ def units_of(
                 close()
             continue
         close()
-        for start, stop, size in _ranges(item, path, unit_bytes, reading):
+        if item.kind == "parquet":
+            for start, stop, groups in parquet_units(path, unit_bytes, reading):
+                number = first + len(units)
+                units.append(parquet_unit(number, place, str(path), (start, stop), groups, reading))
+            continue
+        for start, stop, size in _ranges(item, path, unit_bytes):
             units.append(
                 Unit(
                     first + len(units),
@@ -73,11 +84,7 @@ def units_of(
     return units
 
 
-def _ranges(
-    item: Input, path: Path, unit_bytes: int, reading: Reading
-) -> list[tuple[int, int, int]]:
-    if item.kind == "parquet":
-        return _row_groups(path, unit_bytes, reading)
+def _ranges(item: Input, path: Path, unit_bytes: int) -> list[tuple[int, int, int]]:
     if packed(path):
         return [(0, 0, item.text_bytes)]
     in_pieces = item.kind in ("text", "running")
@@ -88,14 +95,3 @@ def _ranges(
         (at, min(at + step, count), int((min(at + step, count) - at) * scale))
         for at in range(0, count, step)
     ]
-
-
-def _row_groups(path: Path, unit_bytes: int, reading: Reading) -> list[tuple[int, int, int]]:
-    ranges, start, size = [], 0, 0
-    sizes = text_bytes(path, reading)
-    for group, more in enumerate(sizes):
-        size += more
-        if size >= unit_bytes or group + 1 == len(sizes):
-            ranges.append((start, group + 1, size))
-            start, size = group + 1, 0
-    return ranges

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from onecard.data.sources.limits import MOST_PAGE_BYTES, MOST_TABLE_BYTES, Expansion
 from onecard.data.sources.packed import READ_BYTES
-from onecard.data.sources.parquet_pages import page_sizes
+from onecard.data.sources.parquet_headers import Chunk, RowGroup, page_sizes, read_footer
 from onecard.data.sources.unit import BATCH_BYTES, Batch, Reading, Unit, first_line
 from onecard.errors import UserError
 from onecard.units import show_bytes
@@ -67,34 +67,61 @@ def _check_columns(path: str | Path, schema: Any, reading: Reading) -> None:
         raise UserError(f"{path}: column {reading.column!r} is {kind}, not text", hint=hint)
 
 
-def text_bytes(path: str | Path, reading: Reading) -> list[int]:
-    """The bytes of text in each row group, as its metadata has it (a dictionary counts each value once)."""
-    with open_parquet(path, reading) as file:
-        groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
-        return [
-            max(0, _chunks(group, [reading.column])[0].total_uncompressed_size) for group in groups
-        ]
+def row_groups(path: str | Path, reading: Reading) -> list[RowGroup]:
+    """The row groups of a file with the wanted columns, all of them there."""
+    open_parquet(path, reading).close()
+    try:
+        groups = read_footer(path)
+        for group in groups:
+            if not group.chunks.keys() >= set(reading.columns):
+                raise ValueError("a row group without a column")
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(
+            f"{path} has a damaged footer ({first_line(error)})", hint="get it again"
+        ) from None
+    return groups
 
 
-def _chunks(group: Any, columns: list[str]) -> list[Any]:
-    chunks = {
-        group.column(index).path_in_schema: group.column(index)
-        for index in range(group.num_columns)
-    }
-    return [chunks[column] for column in columns if column in chunks]
+def parquet_units(
+    path: str | Path, unit_bytes: int, reading: Reading
+) -> Iterator[tuple[int, int, list[RowGroup]]]:
+    """Runs of row groups with about `unit_bytes` of text: first, one past the last, and the groups before and in it."""
+    start, size, groups = 0, 0, row_groups(path, reading)
+    for index, group in enumerate(groups):
+        size += group.chunks[reading.column].unpacked_bytes
+        if size >= unit_bytes or index + 1 == len(groups):
+            yield start, index + 1, groups
+            start, size = index + 1, 0
+
+
+def parquet_unit(
+    index: int,
+    place: int,
+    path: str,
+    span: tuple[int, int],
+    groups: list[RowGroup],
+    reading: Reading,
+) -> Unit:
+    inside = groups[span[0] : span[1]]
+    return Unit(
+        index,
+        "parquet",
+        ((place, path),),
+        *span,
+        size=sum(group.chunks[reading.column].unpacked_bytes for group in inside),
+        first_row=sum(group.rows for group in groups[: span[0]]),
+        rows=sum(group.rows for group in inside),
+        chunks=tuple(group.chunks[column] for group in inside for column in reading.columns),
+    )
 
 
 def parquet_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
     import pyarrow as pa
 
-    place, path = unit.files[0]
-    row = 0
+    (place, path), row, batch = unit.files[0], unit.first_row, Batch()
     with open_parquet(path, reading) as file:
         try:
-            meta = file.metadata
-            row = sum(meta.row_group(group).num_rows for group in range(unit.start))
-            at_once, guard = _rows_at_once(path, meta, unit, reading)
-            batch = Batch()
+            at_once, guard = _rows_at_once(path, unit)
             for record in file.iter_batches(
                 at_once, range(unit.start, unit.stop), reading.columns, use_threads=False
             ):
@@ -104,7 +131,14 @@ def parquet_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
                 if batch.chars >= BATCH_BYTES or len(batch.texts) >= _MOST_ROWS:
                     yield batch
                     batch = Batch()
-        except (pa.ArrowException, OSError, ValueError, IndexError, OverflowError) as error:
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+            LookupError,
+            OverflowError,
+            EOFError,
+        ) as error:
             raise UserError(
                 f"{path} is damaged near row {row:,} ({first_line(error)})",
                 hint="get it again, or leave it out",
@@ -112,29 +146,24 @@ def parquet_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
     yield batch
 
 
-def _rows_at_once(
-    path: str | Path, meta: Any, unit: Unit, reading: Reading
-) -> tuple[int, Expansion]:
+def _rows_at_once(path: str | Path, unit: Unit) -> tuple[int, Expansion]:
     """So few rows that they cannot exceed MOST_TABLE_BYTES, were each as long as the largest page.
 
     In a dictionary, a value is stored once and may be used by every row; nothing is longer than its page.
     """
-    largest = rows = total = packed = 0
+    chunks = [Chunk(*chunk) for chunk in unit.chunks]
     with open(path, "rb") as file:
-        for index in range(unit.start, unit.stop):
-            group = meta.row_group(index)
-            rows += group.num_rows
-            for chunk in _chunks(group, reading.columns):
-                pages = page_sizes(file, chunk)
-                largest, total = max(largest, pages.largest_bytes), total + pages.total_bytes
-                packed += max(0, chunk.total_compressed_size)
+        pages = [page_sizes(file, chunk) for chunk in chunks]
+    largest = max((page.largest_bytes for page in pages), default=0)
+    total = sum(page.total_bytes for page in pages)
+    packed = sum(chunk.packed_bytes for chunk in chunks)
     if largest > MOST_PAGE_BYTES:
         raise UserError(
             f"{path} has a page that unpacks to {show_bytes(largest)}; "
             f"at most {show_bytes(MOST_PAGE_BYTES)} is read",
             hint="leave it out, or write it again with smaller pages",
         )
-    usual = rows * BATCH_BYTES // max(total, 1)
+    usual = unit.rows * BATCH_BYTES // max(total, 1)
     return max(1, min(_MOST_ROWS, usual, MOST_TABLE_BYTES // max(largest, 1))), Expansion(
         path, packed
     )

@@ -23,6 +23,9 @@ class Unit:
     stop: int  # one past the last; 0 for whole files
     size: int = 0  # bytes of text, as far as known before reading
     file_bytes: int = 0  # of a text in pieces: it is read no further, even if it grows meanwhile
+    first_row: int = 0  # parquet: of the first row group
+    rows: int = 0
+    chunks: tuple[tuple[int, ...], ...] = ()  # parquet: the columns' places and sizes (Chunk)
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.__dict__)
@@ -30,7 +33,11 @@ class Unit:
     @staticmethod
     def from_json(raw: dict[str, Any]) -> "Unit":
         return Unit(
-            **{**raw, "files": tuple((int(place), str(path)) for place, path in raw["files"])}
+            **{
+                **raw,
+                "files": tuple((int(place), str(path)) for place, path in raw["files"]),
+                "chunks": tuple(tuple(chunk) for chunk in raw["chunks"]),
+            }
         )
 
 
