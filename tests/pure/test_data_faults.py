@@ -1,6 +1,7 @@
 """Data, broken on purpose: foreign files, damaged fields, files that change or unpack without end, no network."""
 
 import gzip
+import io
 import json
 import lzma
 import os
@@ -340,7 +341,7 @@ def test_a_parquet_page_of_gigabytes_is_refused_before_it_is_unpacked(tmp_path: 
     pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
     del table
     assert path.stat().st_size < 100_000
-    assert_bounded(path, "a page that unpacks to 267.03 MiB", tmp_path)
+    assert_bounded(path, "a page that unpacks to 267 MiB", tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst", "xz"])
@@ -348,14 +349,13 @@ def test_packed_bombs_and_endless_lines(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"bomb.jsonl.{kind}"
     zeros = bytes(16 * 2**20)
     if kind == "gz":
-        content = gzip.compress(zeros, 9) * 80
+        content = gzip.compress(zeros, 9) * 20
     elif kind == "zst":
-        content = zstandard.ZstdCompressor().compress(zeros) * 80
+        content = zstandard.ZstdCompressor().compress(zeros) * 20
     else:
-        content = lzma.compress(zeros) * 80
+        content = lzma.compress(zeros) * 20
     path.write_bytes(content)
-    wanted = "unpacks to more" if kind != "gz" else "no document to take"  # zlib stays below
-    assert_bounded(path, wanted, tmp_path)
+    assert_bounded(path, "unpacks to more", tmp_path)
 
 
 def assert_bounded(path: Path, wanted: str, tmp_path: Path) -> None:
@@ -583,7 +583,9 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(
     from onecard.data.sources import network
 
     monkeypatch.setattr(network, "_CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr(network.socket, "create_connection", lambda *_: time.sleep(5))
+    monkeypatch.setattr(
+        network.socket, "create_connection", lambda *_: time.sleep(1) or io.BytesIO()
+    )
     began = time.monotonic()
     with pytest.raises(RunFailure, match="no answer within"):
         network.check_reachable("https://hub.example")

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from onecard.data.preparation.order import Order, write_shard
 from onecard.data.preparation.parts import Cutting, PartBuilder, open_part, part_path
@@ -35,25 +35,30 @@ def main() -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the whole group; the parent decides
     _limit_memory()
-    setup, worker = sys.stdin.readline(), None
+    setup = sys.stdin.readline()
     if not setup:
         return
+    worker: _Worker | None = None
     try:
         worker = _Worker(json.loads(setup))
-        answer: dict[str, Any] = {"ready": True}
+        _answer(out, {"ready": True})
     except BaseException as error:
-        answer = _failure(error)
+        _answer(out, _failure(error))
     jobs: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     while True:
-        out.write(json.dumps(answer) + "\n")
-        out.flush()
         job = jobs.get()
         try:
             assert worker is not None
             answer = worker.encode(job) if job["op"] == "encode" else worker.shard(job)
         except BaseException as error:
             answer = _failure(error)
+        _answer(out, answer)
+
+
+def _answer(out: IO[str], answer: dict[str, Any]) -> None:
+    out.write(json.dumps(answer) + "\n")
+    out.flush()
 
 
 def _limit_memory() -> None:

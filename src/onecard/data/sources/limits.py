@@ -1,7 +1,7 @@
 """How far a file may unpack: a few bytes of a hostile file can stand for terabytes.
 
 >>> guard = Expansion("x.gz", packed_bytes=1000)
->>> guard.add(2**30)
+>>> guard.add(2**28)
 >>> guard.add(1)
 Traceback (most recent call last):
     ...
@@ -14,9 +14,9 @@ from onecard.errors import UserError
 
 MOST_LINE_BYTES = 32 * 2**20  # of jsonl; parsing one takes up to some 25 times its size in memory
 MOST_PAGE_BYTES = 256 * 2**20  # of parquet, unpacked; writers aim at 1 MiB
-MOST_TABLE_BYTES = 256 * 2**20  # of parquet rows decoded at once
+MOST_TABLE_BYTES = 64 * 2**20  # of parquet rows decoded at once
 MOST_XZ_MEMORY = 256 * 2**20  # `xz -9` needs 65 MiB
-_ALWAYS_ALLOWED = 2**30
+_ALWAYS_ALLOWED = 2**28
 _MOST_RATIO = (
     1000  # text packs 3 to 20 times; zlib reaches 1,032 at most, zstd and parquet far more
 )

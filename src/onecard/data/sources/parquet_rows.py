@@ -125,9 +125,9 @@ def parquet_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
             for record in file.iter_batches(
                 at_once, range(unit.start, unit.stop), reading.columns, use_threads=False
             ):
-                _add_rows(batch, record, place, row, reading)
+                chars = _add_rows(batch, record, place, row, reading)
                 row += record.num_rows
-                guard.add(record.nbytes + _ROW_BYTES * record.num_rows)
+                guard.add(chars + _ROW_BYTES * record.num_rows)
                 if batch.chars >= BATCH_BYTES or len(batch.texts) >= _MOST_ROWS:
                     yield batch
                     batch = Batch()
@@ -169,7 +169,8 @@ def _rows_at_once(path: str | Path, unit: Unit) -> tuple[int, Expansion]:
     )
 
 
-def _add_rows(batch: Batch, record: Any, place: int, row: int, reading: Reading) -> None:
+def _add_rows(batch: Batch, record: Any, place: int, row: int, reading: Reading) -> int:
+    """Add the wanted rows to the batch; returns the characters of all of them, wanted or not."""
     column = record.column(record.schema.get_field_index(reading.column))
     before = batch.skipped["invalid UTF-8"]
     try:
@@ -177,11 +178,12 @@ def _add_rows(batch: Batch, record: Any, place: int, row: int, reading: Reading)
     except UnicodeDecodeError:
         texts = [_or_none(value, batch.skipped) for value in column]
     keep = _filters(record, texts, reading)
+    chars = sum(len(text) for text in texts if text is not None)
     if keep is None and None not in texts:
         batch.texts += texts
         batch.places += [(place, at) for at in range(row, row + len(texts))]
-        batch.chars += sum(map(len, texts))
-        return
+        batch.chars += chars
+        return chars
     nothing = sum(text is None for text in texts) - (batch.skipped["invalid UTF-8"] - before)
     if nothing:
         batch.skipped["no text"] += nothing
@@ -192,6 +194,7 @@ def _add_rows(batch: Batch, record: Any, place: int, row: int, reading: Reading)
             batch.add(text, place, row + index)
         else:
             batch.skipped["filtered"] += 1
+    return chars
 
 
 def _filters(record: Any, texts: list[str | None], reading: Reading) -> list[bool] | None:
