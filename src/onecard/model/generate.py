@@ -9,7 +9,7 @@ nanoGPT does from the beginning and gives the same tokens.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Tokenizer, gpt2, open_dataset
-from onecard.errors import UserError
+from onecard.errors import RunFailure, UserError
 from onecard.model import checkpoint
 from onecard.model.build import make_model
 from onecard.model.gpt2 import GPT
@@ -72,6 +72,11 @@ def draw(
     generator: torch.Generator,
 ) -> Tensor:
     """One token a row, (rows, 1): the likeliest at temperature 0, else drawn from what top_k and top_p leave."""
+    if not torch.isfinite(logits).all():
+        raise RunFailure(
+            "the model's output is not finite: its training diverged, or its weights are damaged",
+            hint="an earlier checkpoint of the run may be good: name its folder",
+        )
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
     logits = logits / temperature
@@ -105,38 +110,45 @@ class Sampler:
         return ids or [self.tokenizer.eot if self.tokenizer.eot is not None else 0]
 
 
-def load_run(source: Path, device: str = "auto", dataset: str | None = None) -> Sampler:
+def load_run(
+    source: Path,
+    device: str = "auto",
+    dataset: str | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> Sampler:
     """The newest good checkpoint of a run, or one checkpoint by its folder, with the run's tokeniser."""
-    folder, only = source, None
+    saved = _saved(source, report)
+    config = RunConfig.from_values(saved.state["config"]).replace(dropout=0.0)
+    with torch.device("meta"):  # no time spent on initial weights that are replaced
+        model = make_model(config)
+    if problem := checkpoint.misfit(model, saved.model):
+        raise UserError(
+            f"the weights in {source} are not those of its config: {problem}",
+            hint="name another checkpoint",
+        )
+    model.load_state_dict(saved.model, strict=False, assign=True)
+    if config.tied:
+        model.lm_head.weight = model.transformer.wte.weight
+    model.to(choose_device(device)).eval()
+    return Sampler(model, _tokenizer(dataset or config.dataset, config), saved.state["step"])
+
+
+def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
     if (source / checkpoint.STATE).is_file():
-        folder, only = source.parent.parent, source
-    found = [only] if only is not None else checkpoint.checkpoints(folder)[::-1]
-    if not found:
+        try:
+            return checkpoint.read_model(source)
+        except checkpoint.CorruptError as error:
+            raise UserError(
+                f"the checkpoint {source} is damaged: {error}",
+                hint="name its run's folder, and the newest good checkpoint is used",
+            ) from None
+    saved = checkpoint.newest_good(source, report, checkpoint.read_model)
+    if saved is None:
         raise UserError(
             f"{source} holds no checkpoint",
             hint="name a run's folder (its out_dir) or one checkpoint in it",
         )
-    damage = ""
-    for candidate in found:
-        try:
-            state = checkpoint.read_state(candidate)
-            weights = checkpoint.read_tensors(candidate, checkpoint.MODEL, state)
-            break
-        except checkpoint.CorruptError as error:
-            damage = f"{candidate.name}: {error}"
-    else:
-        raise UserError(
-            f"no checkpoint in {source} can be read ({damage})",
-            hint="train it again, or name another run",
-        )
-    config = RunConfig.from_values(state["config"]).replace(dropout=0.0)
-    with torch.device("meta"):  # no time spent on initial weights that are replaced
-        model = make_model(config)
-    model.load_state_dict(weights, strict=False, assign=True)
-    if config.tied:
-        model.lm_head.weight = model.transformer.wte.weight
-    model.to(choose_device(device)).eval()
-    return Sampler(model, _tokenizer(dataset or config.dataset, config), state["step"])
+    return saved
 
 
 def _tokenizer(dataset: str, config: RunConfig) -> Tokenizer:

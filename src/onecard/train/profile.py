@@ -17,10 +17,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from onecard.config import RunConfig
+from onecard.files import replace, write_text
 from onecard.model.machine import choose_device
 from onecard.train.optim import lr_at
 from onecard.train.run.progress import random_seed
-from onecard.train.run.session import Silent, open_session
+from onecard.train.run.session import open_session
+from onecard.train.run.side_shows import Silent
 from onecard.train.run.workers import Workers
 
 WARM_STEPS = 3  # compilation, allocation and the caches settle before anything is measured
@@ -119,7 +121,7 @@ def profile_steps(step: Callable[[], object], out_dir: Path, steps: int = 5) -> 
     trace = out_dir / "trace.json"
     aside = out_dir / f"trace.{os.getpid()}.json"
     watched.export_chrome_trace(str(aside))
-    os.replace(aside, trace)
+    replace(aside, trace)
     rows = [
         (
             event.key,
@@ -129,7 +131,7 @@ def profile_steps(step: Callable[[], object], out_dir: Path, steps: int = 5) -> 
         for event in watched.key_averages()
     ]
     found = StepProfile(plain, _parts(rows, steps), _costliest(rows, steps), trace)
-    (out_dir / "profile.txt").write_text(f"{found}\n", encoding="utf-8")
+    write_text(out_dir / "profile.txt", f"{found}\n")
     return found
 
 
