@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from onecard import files
 from onecard.data.preparation.request import Plan
 from onecard.data.preparation.work_folder import WorkFolder
 from onecard.data.read.manifest import (
@@ -18,6 +17,7 @@ from onecard.data.read.shard_files import file_sha256
 from onecard.data.sources.source import Source, content_digest, state_digest
 from onecard.data.tokenizers.kinds import Tokenizer
 from onecard.errors import RunFailure, UserError
+from onecard.files import replace, sync_folder, write_bytes
 from onecard.untrusted import read_json
 from onecard.version import __version__
 
@@ -104,18 +104,18 @@ def finish(
     content = tokenizer.file_content()
     if content is not None:
         entries[TOKENIZER_FILE] = str(tokenizer.describe()["sha256"])
-        files.write_bytes(shards / TOKENIZER_FILE, content)
+        write_bytes(shards / TOKENIZER_FILE, content)
     old = _take_old_set(folder, work)
     for name, digest in entries.items():
         if (shards / name).exists():
             _check_target(folder / name, digest, name in old)
-            files.replace(shards / name, folder / name)
+            replace(shards / name, folder / name)
     for name in old - entries.keys():
         (folder / name).unlink(missing_ok=True)
-    files.sync_folder(folder)
+    sync_folder(folder)
     write_manifest(work.path / MANIFEST, manifest)
-    files.replace(work.path / MANIFEST, folder / MANIFEST)
-    files.sync_folder(folder)
+    replace(work.path / MANIFEST, folder / MANIFEST)
+    sync_folder(folder)
     return manifest
 
 
@@ -123,8 +123,8 @@ def _take_old_set(folder: Path, work: WorkFolder) -> set[str]:
     """The files of the set that is being replaced. Its manifest goes first: a reader never sees a mixture."""
     kept = work.folder(_REPLACED) / MANIFEST
     if (folder / MANIFEST).exists():
-        files.replace(folder / MANIFEST, kept)
-        files.sync_folder(folder)
+        replace(folder / MANIFEST, kept)
+        sync_folder(folder)
     if not kept.exists():
         return set()
     try:

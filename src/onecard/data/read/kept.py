@@ -10,9 +10,9 @@ one) and, for tokenisers that are not built in, tokenizer.json.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onecard import files
 from onecard.data.read.manifest import TOKENIZER_FILE, check_tokenizer_entry
 from onecard.errors import UserError
+from onecard.files import write_bytes, write_json
 from onecard.untrusted import read_json_object
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def keep_record(data: "Dataset", folder: Path) -> None:
     tokenizer = data.tokenizer
     content = None if tokenizer is None else tokenizer.file_content()
     if content is not None:
-        files.write_bytes(folder / TOKENIZER_FILE, content)
+        write_bytes(folder / TOKENIZER_FILE, content)
     record = {
         "schema": SCHEMA,
         "name": data.name,
@@ -42,7 +42,7 @@ def keep_record(data: "Dataset", folder: Path) -> None:
         },
         "manifest": data.manifest,
     }
-    files.write_json(folder / RECORD, record)
+    write_json(folder / RECORD, record)
 
 
 def kept_record(folder: Path) -> dict[str, Any]:

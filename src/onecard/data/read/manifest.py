@@ -13,8 +13,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from onecard import files
 from onecard.errors import UserError
+from onecard.files import write_text
 from onecard.untrusted import read_json_object
 
 SCHEMA = "onecard.data/1"
@@ -73,7 +73,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     text = json.dumps(manifest.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-    files.write_text(path, text + "\n")
+    write_text(path, text + "\n")
 
 
 def checked_manifest(found: dict[str, Any]) -> Manifest:

@@ -8,13 +8,13 @@ import hashlib
 import urllib.request
 from pathlib import Path
 
-from onecard import files
 from onecard.data.read.shard_files import file_sha256
 from onecard.data.sources.network import check_reachable
 from onecard.data.sources.unit import first_line
 from onecard.errors import RunFailure, UserError
 from onecard.facts.datasets import DatasetFacts
 from onecard.facts.user_cards import config_folder
+from onecard.files import write_bytes
 
 _TIMEOUT_SECONDS = 20
 
@@ -38,5 +38,5 @@ def named_text(facts: DatasetFacts) -> Path:
     if hashlib.sha256(content).hexdigest() != facts.sha256:
         raise RunFailure(f"what {facts.url} sent is not {facts.name}'s text", hint=by_hand)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_bytes(path, content)
+    write_bytes(path, content)
     return path

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from onecard import files
 from onecard.data.read.layout import scan
 from onecard.data.read.manifest import MANIFEST, Manifest, write_manifest
 from onecard.data.read.shard_files import HEADER_BYTES, Shard, file_sha256, read_header
@@ -24,6 +23,7 @@ from onecard.data.tokenizers.bpe import gpt2
 from onecard.data.tokenizers.kinds import Tokenizer
 from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import RunFailure, UserError
+from onecard.files import write_bytes, writing
 from onecard.version import __version__
 
 _AT_ONCE = 1 << 24  # tokens: 32 MB
@@ -140,10 +140,10 @@ def _take_shard(source: Source, item: Any, into: Path, split: str) -> dict[str, 
         raise RunFailure(
             f"{source.uri}/{item.path} is not a sound shard: {error.message}", hint=error.hint
         ) from None
-    with open(here, "rb") as content, files.writing(target) as file:
+    with open(here, "rb") as content, writing(target) as file:
         shutil.copyfileobj(content, file, 1 << 20)
     entry = {"file": target.name, "sha256": file_sha256(target), **measured}
-    files.write_bytes(kept, json.dumps(entry).encode())
+    write_bytes(kept, json.dumps(entry).encode())
     return entry
 
 
