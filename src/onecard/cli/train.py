@@ -72,7 +72,8 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
 
-    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""))
+    rank = int(os.environ.get("RANK", 0))
+    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), rank)
     resume = args.resume or args.extend
     if not speaks:
         train(config, resume=resume, faults=faults)
