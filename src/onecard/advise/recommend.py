@@ -197,7 +197,7 @@ def _modern(search: Search, data: str | int | None, changes: dict[str, Any]) -> 
 
 
 def _notes(search: Search, best: Candidate, modern: Candidate | None) -> list[Note]:
-    notes = []
+    notes = [*search.corpus.notes]
     if not best.estimate.in_support:
         notes.append(Note("short"))
     if search.corpus.family is None:
