@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
-from onecard.train.optim.muon import make_muon, momentum_at
+from onecard.train.optim.muon import is_matrix, make_muon, momentum_at
 
 
 def lr_at(config: RunConfig, position: float) -> float:
@@ -101,6 +101,20 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
         for name, parameter in model.named_parameters()
         for key, value in sorted(optimizer.state.get(parameter, {}).items())
     }
+
+
+_SMALL_IN_FP32 = 4096  # bitsandbytes keeps the moments of smaller tensors in fp32
+
+
+def state_tensors(config: RunConfig, model: nn.Module) -> list[Tensor]:
+    """Tensors that take as much memory as the optimizer's state will, before there is one."""
+    found = []
+    for name, parameter in model.named_parameters():
+        bytes_each = config.optimizer == "adamw8bit" and parameter.numel() >= _SMALL_IN_FP32
+        dtype = torch.uint8 if bytes_each else torch.float32
+        moments = 1 if config.optimizer == "muon" and is_matrix(name, parameter) else 2
+        found += [torch.empty_like(parameter, dtype=dtype) for _ in range(moments)]
+    return found
 
 
 def restore_optimizer(
