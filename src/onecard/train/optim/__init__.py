@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
-from onecard.train.optim.muon import is_matrix, make_muon, momentum_at
+from onecard.train.optim.muon import FUSED, is_matrix, make_muon, momentum_at
 
 
 def lr_at(config: RunConfig, position: float) -> float:
@@ -63,7 +63,7 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
     device = named[0][1].device.type
     if config.optimizer == "adamw8bit":
         return eight_bit(device)(groups, **settings)
-    return torch.optim.AdamW(groups, **settings, fused=device in ("cpu", "cuda", "mps"))
+    return torch.optim.AdamW(groups, **settings, fused=device in FUSED)
 
 
 def set_step_size(optimizer: torch.optim.Optimizer, lr: float, step: int) -> None:

@@ -20,6 +20,8 @@ from torch.optim.adamw import adamw
 from onecard.config import RunConfig
 from onecard.model.machine import fast_low_dtype
 
+FUSED = ("cpu", "cuda", "mps")  # devices with a fused AdamW
+
 # a·X + b·X³ + c·X⁵ of each step, from Jordan's Muon: drives singular values into about [0.7, 1.2], fast rather than exact
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
@@ -154,8 +156,12 @@ class Muon(torch.optim.Optimizer):
                 self.state[p].update(
                     exp_avg=torch.zeros_like(p),
                     exp_avg_sq=torch.zeros_like(p),
-                    # beside the parameter, as torch's own: fused kernels read it there (Metal's too)
-                    step=torch.zeros((), dtype=torch.float32, device=p.device),
+                    # as torch's own: fused kernels read it beside the parameter (Metal's too), others on the host
+                    step=torch.zeros(
+                        (),
+                        dtype=torch.float32,
+                        device=p.device if p.device.type in FUSED else "cpu",
+                    ),
                 )
         states = [self.state[p] for p in parameters]
         beta1, beta2 = group["betas"]
@@ -166,7 +172,7 @@ class Muon(torch.optim.Optimizer):
             [s["exp_avg_sq"] for s in states],
             [],
             [s["step"] for s in states],
-            fused=parameters[0].device.type in ("cpu", "cuda", "mps"),
+            fused=parameters[0].device.type in FUSED,
             amsgrad=False,
             beta1=beta1,
             beta2=beta2,
