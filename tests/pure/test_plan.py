@@ -291,7 +291,9 @@ def test_prices():
     cheap, dear = (plan(load("gpt2"), "RTX 4070", price=p).energy for p in ("0.1", "0.5EUR"))
     assert (cheap.currency, dear.currency) == ("USD", "EUR")
     assert dear.cost.mid == pytest.approx(5 * cheap.cost.mid)
-    assert plan(load("gpt2"), "RTX 4070", price="ES").energy.price_source.endswith("a guess)")
+    assert str(plan(load("gpt2"), "RTX 4070", price="ES").energy.price_source).endswith(
+        "an estimate)"
+    )
     for bad in ("abc", "1.2.3", "-1", ""):
         with pytest.raises(UserError):
             plan(load("gpt2"), "RTX 4070", price=bad)
@@ -380,3 +382,12 @@ def test_the_words_are_of_the_machine_planned_for():
     assert "of its 0 TFLOPS" not in on_cpu
     assert "in use by other programs" in on_cpu
     assert "runs from scratch" in shown("RTX 4070", "eval_gpt2")
+
+
+def test_the_plan_counts_the_evaluations_that_the_loop_makes():
+    """2,000 steps with an evaluation every 500: four, each a third of a step's work for each micro-batch."""
+    config = load("gpt2", ["max_iters=2000", "eval_interval=500", "eval_iters=40"])
+    config = config.replace(gradient_accumulation_steps=10)
+    time = plan(config, "RTX 4070").time
+    steps = (time.total_seconds.mid - time.compile_seconds) / time.step_seconds.mid
+    assert steps == pytest.approx(2000 + 4 * 40 / 10 / 3)

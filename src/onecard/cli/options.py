@@ -25,6 +25,34 @@ def add_config(parser: argparse.ArgumentParser, required: bool = False) -> None:
         metavar="KEY=VALUE",
         help="change a config key; nanoGPT's --KEY=VALUE works too",
     )
+    parser.add_argument(
+        "--keys", action=_ListKeys, nargs=0, help="list the config keys with what each is, and stop"
+    )
+
+
+def key_rows() -> list[tuple[str, str, str, str]]:
+    """Every config key: name, default, what it is with its unit and choices, what it affects."""
+    from onecard.config import KEYS, RunConfig, choices
+    from onecard.config.key_facts import KINDS
+
+    rows = []
+    for key in KEYS:
+        facts = RunConfig.facts(key)
+        what = facts.help
+        if facts.unit:
+            what += f", in {facts.unit}"
+        if options := choices(key):
+            what += f" ({', '.join(options)})"
+        affects = " ".join(kind for kind in KINDS if kind in facts.affects)
+        rows.append((key, repr(getattr(RunConfig, key)), what, affects))
+    return rows
+
+
+class _ListKeys(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for key, default, what, _affects in key_rows():
+            print(f"{key:28}{default:16}{what}")
+        parser.exit()
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +63,11 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     )
     formats.add_argument("--markdown", action="store_true", help="for a README, an issue or a wiki")
     formats.add_argument("--html", action="store_true", help="one self-contained page")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="every table and chart in the terminal, not the short form",
+    )
     parser.add_argument(
         "--explain", action="store_true", help="each figure with its formula and source"
     )
@@ -48,9 +81,25 @@ def show_report(
 ) -> None:
     """Print the answer in the format asked for."""
     if args.json:
-        print(json.dumps(as_json(), ensure_ascii=False, indent=1, allow_nan=False))
+        write_utf8(json.dumps(as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
         return
-    from onecard.report import show
+    from onecard.report import shortened, show
 
     wanted = next((name for name in FORMATS if getattr(args, name)), "terminal")
-    sys.stdout.write(show(document(), wanted, lang=args.lang))
+    whole = document()
+    if wanted != "terminal":
+        write_utf8(show(whole, wanted, lang=args.lang))
+        return
+    shown = whole if args.full or args.explain else shortened(whole)
+    sys.stdout.write(show(shown, wanted, lang=args.lang))
+
+
+def write_utf8(text: str) -> None:
+    """Pages and JSON are UTF-8, as they declare, whatever the encoding of the terminal; a person's screen keeps its own."""
+    stream = getattr(sys.stdout, "buffer", None)
+    if stream is None or sys.stdout.isatty():
+        sys.stdout.write(text)
+        return
+    sys.stdout.flush()
+    stream.write(text.encode("utf-8"))
+    stream.flush()

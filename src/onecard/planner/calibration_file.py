@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, fields
@@ -125,19 +124,10 @@ def read_calibration(path: Path) -> Calibration:
 def write_calibration(calibration: Calibration) -> Path:
     """Write the file in one piece: whoever reads meanwhile, or is interrupted here, has the old one."""
     path = file_of(calibration)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    import tempfile
+    from onecard.files import write_json  # loads modules that planning has no use for
 
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(json.dumps(to_json(calibration), indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, to_json(calibration))
     return path
 
 
