@@ -10,9 +10,9 @@ from torch import nn
 
 from onecard.config import RunConfig
 from onecard.model.machine import Precision, autocast
+from onecard.model.out_of_memory import is_out_of_memory
 from onecard.train.optim import state_tensors
 from onecard.train.run.preflight import Preflight
-from onecard.train.run.step import is_out_of_memory
 from onecard.train.run.validation import documents
 
 # Every micro-batch that halving can lead to, with and without gradients, for each model of a process. Beyond torch's own
@@ -39,7 +39,7 @@ def compiled_forward(
                 trial(compiled, model, config, device, precision, config.batch_size)
             return compiled
         except Exception as error:  # a compiler fails in as many ways as there are machines
-            if ran_out(error):
+            if is_out_of_memory(error):
                 return compiled  # the step itself finds the micro-batch that fits
             torch._dynamo.reset()
             why = first_line(error)
@@ -61,15 +61,6 @@ def static_compile(model: nn.Module, options: dict[str, Any]) -> nn.Module:
 def first_line(error: BaseException) -> str:
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)[:160]
-
-
-def ran_out(error: BaseException | None) -> bool:
-    """Whether memory ran out, be it inside the compiler, which wraps and rewords what it meets."""
-    while error is not None:
-        if is_out_of_memory(error) or "out of memory" in str(error).lower():
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def compile_options(config: RunConfig, precision: Precision) -> dict[str, Any]:
@@ -100,7 +91,7 @@ def fitting_micro_batch(
             trial(forward, model, config, device, precision, rows)
             break
         except Exception as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
         # outside the except clause, whose traceback would keep the failed trial's tensors alive
         model.zero_grad(set_to_none=True)
