@@ -132,7 +132,7 @@ def _small_data(config: RunConfig) -> Iterator[RunConfig]:
         for name in ("train", "val"):
             tokens = np.random.default_rng(7).integers(0, _VOCABULARY, 60_000)
             tokens.astype("<u2").tofile(folder / f"{name}.bin")
-        yield config.replace(dataset=str(folder), out_dir=str(Path(place) / "out"))
+        yield config.replace(dataset=str(folder), out_dir=str(Path(place) / "out"), vocab_size=None)
 
 
 def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
