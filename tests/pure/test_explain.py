@@ -6,16 +6,17 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from run_logs import nanogpt_log, small_run, wide_run
 
 from onecard.cli import main
 from onecard.facts import find_gpu
-from onecard.runs.curve import StepTimes
 from onecard.runs.explain import explain
 from onecard.runs.figures import figures
-from onecard.runs.foreign.text import read_text
+from onecard.runs.foreign.text_log import read_text
+from onecard.runs.step_times import StepTimesBuilder
 
 CARD = find_gpu("RTX 4070")
 CURVE = {0: 10.9, 100: 6.5, 500: 5.0, 2000: 4.2}
@@ -209,7 +210,7 @@ def test_learning_rates_far_from_the_usual():
 
 def test_repeated_data_and_overfitting():
     f = of(small_run())
-    f.run.dataset_tokens = 10_000_000
+    f = replace(f, run=replace(f.run, dataset_tokens=10_000_000))
     assert found(f)["data-repeats"].evidence["epochs"] == pytest.approx(52.4, abs=0.1)
     lines = [
         f"step {i * 100}: train loss {3 - i / 10:.4f}, val loss {3 + (i - 3) ** 2 / 50:.4f}"
@@ -250,14 +251,15 @@ def test_gaps_are_named():
 
 
 def test_the_step_times_that_count():
-    times = StepTimes()
+    builder = StepTimesBuilder()
     source = random.Random(0)
     for step in range(1000):
         time = (
             40.0 if step == 0 else 4.0 + source.uniform(-0.1, 0.1) + (20 if step % 100 == 0 else 0)
         )
-        times.add(time, after_eval=step % 100 == 0)
-    assert times.median() == pytest.approx(4.0, abs=0.02)
+        builder.add(time, after_eval=step % 100 == 0)
+    times = builder.done()
+    assert times.median == pytest.approx(4.0, abs=0.02)
     assert (times.first, times.leaks, times.stalls) == (40.0, 9, 0)
     assert times.leaked_seconds == pytest.approx(180, abs=2)
 

@@ -24,8 +24,8 @@ def add_sources(parser: argparse.ArgumentParser, name: str, count: str, words: s
         "--config",
         action="append",
         default=[],
-        metavar="FILE",
-        help="the config of a foreign log; once for all runs, or once a run in their order",
+        metavar="CONFIG",
+        help="the config of a foreign log, a preset or a file; once for all runs, or once a run in their order",
     )
     parser.add_argument(
         "--set",
@@ -62,7 +62,7 @@ def read_sources(args: argparse.Namespace, sources: list[str]) -> "list[RunFigur
     price = parse_price(args.price) if args.price else None
     found: list[Run] = []
     for i, source in enumerate(sources):
-        config = Path(args.config[min(i, len(args.config) - 1)]) if args.config else None
+        config = args.config[min(i, len(args.config) - 1)] if args.config else None
         with _bar(source) as progress:
             runs = read_runs(source, config, flags, progress)
         if len(runs) > 1 and len(sources) > 1:

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from onecard.facts.prices import parse_price
-    from onecard.runs.list import list_runs
+    from onecard.runs.folder_list import list_runs
 
     rows = list_runs(args.folders, parse_price(args.price) if args.price else None)
     if args.json:

@@ -3,6 +3,8 @@
 show(compare_document(compare([figures(a, card), figures(b, card)])), "terminal", lang="es")
 """
 
+from collections.abc import Sequence
+
 from onecard.messages import T
 from onecard.planner.formulas import FORMULAS
 from onecard.report.document import (
@@ -80,7 +82,7 @@ def compare_document(c: Comparison, explain: bool = False) -> Document:
     )
 
 
-def explain_document(f: RunFigures, findings: list[Finding], explain: bool = False) -> Document:
+def explain_document(f: RunFigures, findings: Sequence[Finding], explain: bool = False) -> Document:
     sections = [
         Section(T("The run"), (_side_by_side([f]),)),
         Section(T("What it shows"), tuple(_findings(findings))),
@@ -106,7 +108,7 @@ def _formulas(wanted: bool) -> Section:
     return Section(T("Compute"), (Notes(named),) if wanted else ())
 
 
-def _side_by_side(runs: list[RunFigures]) -> Table:
+def _side_by_side(runs: Sequence[RunFigures]) -> Table:
     rows: list[tuple[Value, ...]] = []
 
     def row(label: Text, *values: Value) -> None:
@@ -258,7 +260,7 @@ def _own_chart(f: RunFigures) -> list[Block]:
     return [LineChart(T("Loss against tokens"), tuple(series), T("tokens"), T("loss"))]
 
 
-def _charts(runs: list[RunFigures]) -> list[Block]:
+def _charts(runs: Sequence[RunFigures]) -> list[Block]:
     blocks: list[Block] = []
     for axis, title in (
         ("tokens", T("Loss against tokens")),
@@ -282,8 +284,8 @@ def _charts(runs: list[RunFigures]) -> list[Block]:
 
 def _curve(f: RunFigures, axis: str) -> tuple[tuple[float, float], ...]:
     """A run's training losses against an amount, thinned to what a plot shows; its evaluations where there are none."""
-    steps: list[float] = f.run.curve.steps
-    losses: list[float] = f.run.curve.losses
+    steps: Sequence[float] = f.run.curve.steps
+    losses: Sequence[float] = f.run.curve.losses
     if len(steps) < 2:
         known = [(float(e.step), e.val_loss) for e in f.run.evals if e.val_loss is not None]
         steps, losses = [step for step, _ in known], [loss for _, loss in known]
@@ -296,7 +298,7 @@ def _curve(f: RunFigures, axis: str) -> tuple[tuple[float, float], ...]:
     return tuple(points)
 
 
-def _findings(findings: list[Finding]) -> list[Block]:
+def _findings(findings: Sequence[Finding]) -> list[Block]:
     """What to try first, by its gain; then what was found."""
     gains = sorted(
         (f for f in findings if f.gain is not None and f.gain > 0), key=lambda f: -(f.gain or 0.0)
