@@ -7,6 +7,8 @@ else
 endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
+CATALOGUES := $(wildcard src/onecard/report/locales/*/LC_MESSAGES/*.po)
+
 .PHONY: demo test test-long lint clean
 
 .venv/made:
@@ -14,11 +16,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 	$(PYTHON) -m venv .venv
 	touch .venv/made
 
-.venv/train: .venv/made pyproject.toml constraints.txt
+.venv/train: .venv/made pyproject.toml setup.py constraints.txt $(CATALOGUES)
 	$(PIP) -e '.[train]'
 	touch .venv/train
 
-.venv/test: .venv/made pyproject.toml constraints.txt
+.venv/test: .venv/made pyproject.toml setup.py constraints.txt $(CATALOGUES)
 	$(PIP) -e '.[train,test]'
 	touch .venv/test .venv/train
 

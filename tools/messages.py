@@ -1,24 +1,21 @@
-"""The catalogues: find the messages in the source, bring each language's file up to date, compile it, check it.
+"""The catalogues: find the messages in the source, bring each language's file up to date, check it.
 
     python tools/messages.py update     # after a sentence was added or changed: new entries are empty, gone ones leave
-    python tools/messages.py compile    # after translating: .po → .mo
     python tools/messages.py check      # what a test runs too: nothing missing, stale, fuzzy or misquoted
 
 Messages are the first argument of T, the second of Note, the first two of Plural; each must be written out, for a
-computed one would never reach a translator.
+computed one would never reach a translator. Installing compiles the files (setup.py); a source tree reads them as
+they are.
 """
 
 import ast
-import gettext
 import io
 import string
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 from babel.messages.catalog import Catalog, Message
 from babel.messages.extract import extract_from_dir
-from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,28 +87,6 @@ msgstr ""
         path.write_bytes(header.encode() + buffer.getvalue())
 
 
-def compiled(language: str) -> bytes:
-    catalog = read(language)
-    catalog.creation_date = catalog.revision_date = datetime(
-        2026, 1, 1, tzinfo=UTC
-    )  # the same bytes every day
-    buffer = io.BytesIO()
-    write_mo(buffer, catalog)
-    return buffer.getvalue()
-
-
-def said(mo: bytes) -> dict[object, str]:
-    """What a compiled catalogue says; its header, which names Babel's version, aside."""
-    spoken = dict(gettext.GNUTranslations(io.BytesIO(mo))._catalog)  # type: ignore[attr-defined]
-    spoken.pop("", None)
-    return spoken
-
-
-def compile_all() -> None:
-    for language in LANGUAGES:
-        po_path(language).with_suffix(".mo").write_bytes(compiled(language))
-
-
 def placeholders(text: str) -> set[tuple[str, str]]:
     return {
         (name, spec or "")
@@ -140,9 +115,6 @@ def check(language: str) -> list[str]:
                 problems.append(f"untranslated: {_key(message)}")
             elif placeholders(words) != placeholders(ids[-1]):
                 problems.append(f"placeholders: {_key(message)} → {words}")
-    mo = po_path(language).with_suffix(".mo")
-    if not mo.exists() or said(mo.read_bytes()) != said(compiled(language)):
-        problems.append(f"{mo.name} is not what the .po compiles to")
     return problems
 
 
@@ -153,8 +125,6 @@ def _key(message: Message) -> str:
 def main(words: list[str]) -> int:
     if words == ["update"]:
         update()
-    elif words == ["compile"]:
-        compile_all()
     elif words == ["extract"]:
         print("\n".join(_key(message) for message in extract() if message.id))
     elif words == ["check"]:

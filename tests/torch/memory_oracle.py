@@ -35,8 +35,8 @@ from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision
 from onecard.train.optim import make_optimizer, muon
 from onecard.train.run.faults import Faults
-from onecard.train.run.preflight import compile_options
 from onecard.train.run.step import Stepper
+from onecard.train.run.trial import compile_options
 from onecard.train.run.workers import Workers
 
 with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit

@@ -196,3 +196,93 @@ def test_only_the_heads_step_size_falls_with_the_width():
 
     matrices, embeddings, head, vectors = scales(TINY)
     assert scales(TINY.replace(n_embd=32 * 4)) == [matrices, embeddings, head / 2, vectors]
+
+
+# --- an independent reference: the recipe written once more in plain torch, part by part ---
+
+
+def plain_rms_norm(x):
+    return x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + torch.finfo(torch.float32).eps)
+
+
+def plain_rotary(x, positions):
+    """RoFormer's equation as complex numbers: pair i of a head turns by position · 10000^(−i/pairs)."""
+    pairs = x.shape[-1] // 2
+    speed = torch.tensor([10_000.0 ** (-i / pairs) for i in range(pairs)], dtype=torch.float64)
+    turn = torch.polar(
+        torch.ones(len(positions), pairs, dtype=torch.float64), -positions[:, None] * speed
+    )
+    as_complex = torch.complex(x[..., :pairs].double(), x[..., pairs:].double())
+    turned = as_complex * turn
+    return torch.cat((turned.real, turned.imag), dim=-1).float()
+
+
+def plain_short_convolution(x, taps):
+    y = x.clone()
+    for t in range(x.shape[1]):
+        for back in range(min(len(taps), t + 1)):
+            y[:, t] += taps[back] * x[:, t - back]
+    return y
+
+
+def plain_forward(model, ids):
+    """Logits of the modern recipe, loops and formulas only."""
+    weights = dict(model.named_parameters())
+    heads = model.config.n_head
+    width = model.config.n_embd
+    positions = torch.arange(ids.shape[1], dtype=torch.float64)
+    x = plain_rms_norm(weights["transformer.wte.weight"][ids])
+    causal = torch.full((len(positions), len(positions)), -torch.inf).triu(1)
+    for layer in range(model.config.n_layer):
+        of = {
+            name: weights[f"transformer.h.{layer}.{name}"]
+            for name in ("recent_1.taps", "attn.c_attn.weight", "attn.c_proj.weight")
+        }
+        mixed = plain_short_convolution(plain_rms_norm(x), of["recent_1.taps"])
+        q, k, v = (mixed @ of["attn.c_attn.weight"].T).split(width, dim=-1)
+        outputs = []
+        for head in range(heads):
+            part = slice(head * width // heads, (head + 1) * width // heads)
+            query, key = (plain_rotary(plain_rms_norm(a[..., part]), positions) for a in (q, k))
+            scores = query @ key.transpose(-2, -1) / (width // heads) ** 0.5 + causal
+            outputs.append(scores.softmax(-1) @ v[..., part])
+        x = x + torch.cat(outputs, dim=-1) @ of["attn.c_proj.weight"].T
+        taps, up, down = (
+            weights[f"transformer.h.{layer}.{name}"]
+            for name in ("recent_2.taps", "mlp.c_fc.weight", "mlp.c_proj.weight")
+        )
+        hidden = plain_short_convolution(plain_rms_norm(x), taps) @ up.T
+        x = x + hidden.clamp_min(0).square() @ down.T
+    logits = plain_rms_norm(x) @ weights["lm_head.weight"].T
+    return 15.0 * torch.tanh(logits / 15.0)
+
+
+def test_the_whole_model_is_the_plain_formulas():
+    model, _ = trained(steps=8)
+    model.eval()
+    ids = rows(4)[:, :-1]
+    with torch.no_grad():
+        logits, _ = model(ids)
+        assert logits.abs().max() > 0.1  # far from the zeros it began with
+        torch.testing.assert_close(logits, plain_forward(model, ids), rtol=1e-4, atol=1e-4)
+
+
+def test_rotary_positions_are_those_of_transformers():
+    """GPT-NeoX's rotary code in transformers has the same halves and frequencies, turned the other way round."""
+    from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb
+
+    from onecard.model.lean import rotate
+
+    model, _ = trained(steps=0)
+    length, head_width = 16, 16
+    cosine, sine = model._turn(0, length)
+    x = torch.randn(2, length, 2, 2, head_width, generator=torch.Generator().manual_seed(0))
+    mine = rotate(x, cosine, sine)
+    doubled = [torch.cat((a, a), dim=-1)[:, 0, 0] for a in (cosine, -sine)]
+    flat = x.flatten(2, 3).transpose(1, 2)
+    theirs, _ = apply_rotary_pos_emb(flat, flat, doubled[0][None], doubled[1][None])
+    torch.testing.assert_close(mine.flatten(2, 3).transpose(1, 2), theirs, rtol=1e-5, atol=1e-5)
+    frequency = 10_000.0 ** (-torch.arange(head_width // 2) / (head_width // 2))
+    torch.testing.assert_close(
+        cosine[:, 0, 0], torch.cos(torch.arange(length)[:, None] * frequency)
+    )

@@ -66,7 +66,8 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     if planned is not None and speaks and not args.json and not args.quiet:
         print("\n".join(summary(planned)))
 
-    from onecard.model.machine import choose_device, watt_meter
+    from onecard.model.machine import choose_device
+    from onecard.model.power import power_meter
     from onecard.train.io.view import View
     from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
@@ -76,9 +77,9 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     if not speaks:
         train(config, resume=resume, faults=faults)
         return 0
-    meter = watt_meter(choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0))))
+    meter = power_meter(choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0))))
     with View(
-        config, planned, config.max_iters, quiet=args.quiet or args.json, watts=meter
+        config, planned, config.max_iters, quiet=args.quiet or args.json, watts=meter.read_watts
     ) as view:
         outcome = train(config, resume=resume, view=view, plan=planned, faults=faults)
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:

@@ -1,6 +1,7 @@
 """The card in this machine, as its driver tells it (NVML or nvidia-smi, ROCm, Apple); never through torch.
 
-`here()` is what `--gpu here` means: the first card with the memory that other programs already hold, or the CPU.
+`here()` is what `--gpu here` means: the card that torch counts first, with the memory that other programs already hold, or
+the CPU.
 """
 
 import ctypes
@@ -14,17 +15,19 @@ from pathlib import Path
 
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu, metal_bytes
+from onecard.facts.nvml import chosen, in_cuda_order, open_nvml
 from onecard.units import GIB, MIB
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a driver said of one card."""
+    """What a driver reports of one card."""
 
     name: str
     total_bytes: int
     taken_bytes: int
     power_limit_watts: float | None = None
+    uuid: str = ""  # "GPU-…", NVIDIA's alone
 
 
 def here(index: int = 0) -> Device:
@@ -36,18 +39,23 @@ def here(index: int = 0) -> Device:
 
 
 def seen_cards() -> list[Seen]:
-    """Every card a driver reports, the fastest way first."""
-    for ask in (_nvml, _nvidia_smi, _rocm_smi):
+    """Every card that a driver reports and CUDA (or HIP) shows, in the order in which torch counts them."""
+    for ask in (_nvml, _nvidia_smi):
         if cards := ask():
-            return cards
-    return []
+            return in_cuda_order(cards)
+    hidden = os.environ.get("HIP_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return chosen(_rocm_smi(), hidden)
+
+
+def find_seen(name: str, total_bytes: int) -> Device:
+    """The table's row of a card by the driver's name and memory: a 3060 is sold with 8 and with 12 GB."""
+    return find_gpu(name, memory_gib=round(total_bytes / GIB * 1.02))
 
 
 def known_device(seen: Seen) -> Device:
     """The table's row for the card the driver named, with what the driver measured of it."""
-    sold_gib = round(seen.total_bytes / GIB * 1.02)
     try:
-        device = find_gpu(seen.name, memory_gib=sold_gib)
+        device = find_seen(seen.name, seen.total_bytes)
     except UserError as error:
         raise UserError(
             f"this machine's card {seen.name!r} with {seen.total_bytes / GIB:.1f} GiB is not in the table",
@@ -61,54 +69,32 @@ def known_device(seen: Seen) -> Device:
     )
 
 
-class _NvmlMemory(ctypes.Structure):
-    _fields_ = (
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
-
-
 def _nvml() -> list[Seen]:
-    """NVIDIA's management library, in milliseconds; nvidia-smi is the same with a process around it."""
-    try:
-        nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
-        if nvml.nvmlInit_v2() != 0:
-            return []
-    except OSError:
-        return []
-    cards = []
-    count = ctypes.c_uint()
-    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    for index in range(count.value):
-        handle, memory = ctypes.c_void_p(), _NvmlMemory()
-        name, milliwatts = ctypes.create_string_buffer(96), ctypes.c_uint()
-        if (
-            nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0
-            and nvml.nvmlDeviceGetName(handle, name, 96) == 0
-            and nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
-        ):
-            limited = nvml.nvmlDeviceGetPowerManagementLimit(handle, ctypes.byref(milliwatts)) == 0
-            watts = milliwatts.value / 1000 if limited else None
-            cards.append(
-                Seen(name.value.decode(errors="replace"), memory.total, memory.used, watts)
-            )
-    nvml.nvmlShutdown()
-    return cards
+    """NVIDIA's management library, in milliseconds."""
+    driver = open_nvml()
+    return (
+        []
+        if driver is None
+        else [
+            Seen(card.name, card.total_bytes, card.used_bytes, card.power_limit_watts, card.uuid)
+            for card in driver.cards()
+        ]
+    )
 
 
 def _nvidia_smi() -> list[Seen]:
     answer = _output(
         "nvidia-smi",
-        "--query-gpu=name,memory.total,memory.used,power.limit",
+        "--query-gpu=name,memory.total,memory.used,power.limit,uuid",
         "--format=csv,noheader,nounits",
     )
     cards = []
     for line in answer.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 4 and fields[1].isdigit() and fields[2].isdigit():
+        if len(fields) >= 4 and fields[1].isdigit() and fields[2].isdigit():
             watts = float(fields[3]) if re.fullmatch(r"\d+(\.\d+)?", fields[3]) else None
-            cards.append(Seen(fields[0], int(fields[1]) * MIB, int(fields[2]) * MIB, watts))
+            total, used = int(fields[1]) * MIB, int(fields[2]) * MIB
+            cards.append(Seen(fields[0], total, used, watts, "".join(fields[4:])))
     return cards
 
 
@@ -117,11 +103,11 @@ def _rocm_smi() -> list[Seen]:
         "rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showmaxpower", "--json"
     )
     try:
-        told = json.loads(answer or "{}")
+        answered = json.loads(answer or "{}")
     except json.JSONDecodeError:
         return []
     cards = []
-    for fields in told.values() if isinstance(told, dict) else ():
+    for fields in answered.values() if isinstance(answered, dict) else ():
         if not isinstance(fields, dict):
             continue
         lower = {str(key).lower(): str(value) for key, value in fields.items()}

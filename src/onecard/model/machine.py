@@ -6,16 +6,19 @@ Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this ca
 
 import contextlib
 import ctypes
+import platform
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from onecard.errors import UserError
-from onecard.facts.here import seen_cards
+from onecard.facts.builds import BUILDS, TORCH, has_bf16, install_hint, runs_on, serving_build
+from onecard.facts.gpus import Device
+from onecard.facts.here import cpu, find_seen, here, known_device, seen_cards
+from onecard.units import show_bytes
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ def choose_device(asked: str, local_rank: int = 0) -> torch.device:
     """`device` of the config; "auto" is the card if there is one."""
     if asked == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda", local_rank)
+            return _served(torch.device("cuda", local_rank))
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(asked)
@@ -48,8 +51,56 @@ def choose_device(asked: str, local_rank: int = 0) -> torch.device:
             hint="device = 'cpu'",
         )
     if asked == "cuda":
-        return torch.device("cuda", local_rank)
+        device = torch.device("cuda", local_rank)
+    return _served(device)
+
+
+def _served(device: torch.device) -> torch.device:
+    """The device, if this build of torch has kernels for it; else the first of them would end in "no kernel image"."""
+    if device.type != "cuda":
+        return device
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise UserError(
+            f"device = '{device}', but torch finds {count} CUDA card{'s' * (count != 1)}",
+            hint="cards are counted from cuda:0; CUDA_VISIBLE_DEVICES can hide some",
+        )
+    if reason := build_mismatch(device):
+        raise UserError(reason[0], hint=f"{reason[1]}; device = 'cpu' trains without the card")
     return device
+
+
+def build_mismatch(device: torch.device) -> tuple[str, str] | None:
+    """Why this build of torch cannot run on the card, and which can; None where it can, or where it cannot be known."""
+    kernels = torch.cuda.get_arch_list()
+    name = torch.cuda.get_device_name(device)
+    if torch.version.hip:
+        architecture = gcn_arch(device)
+        if not kernels or not architecture or architecture.partition(":")[0] in kernels:
+            return None
+        made_for = ", ".join(kernels)
+        return (
+            f"this torch ({torch.__version__}) has no kernels for the {name} ({architecture})",
+            f"it is built for {made_for}; HSA_OVERRIDE_GFX_VERSION can name a sibling of your card",
+        )
+    capability = torch.cuda.get_device_capability(device)
+    if not kernels or runs_on(capability, kernels):
+        return None
+    build = serving_build(capability)
+    return (
+        f"this torch ({torch.__version__}) has no kernels for the {name}, compute capability "
+        f"{capability[0]}.{capability[1]}: it is built for {', '.join(kernels)}",
+        install_hint(build)
+        if build
+        else f"none of torch {TORCH}'s builds (CUDA {' and '.join(b.cuda for b in BUILDS)}) runs on it",
+    )
+
+
+def gcn_arch(device: torch.device) -> str | None:
+    """AMD's name of the architecture ("gfx1100"); None on every other card."""
+    if device.type != "cuda" or not torch.version.hip:
+        return None
+    return getattr(torch.cuda.get_device_properties(device), "gcnArchName", None) or None
 
 
 def unseen_card(device: torch.device, asked: str) -> str | None:
@@ -61,18 +112,21 @@ def unseen_card(device: torch.device, asked: str) -> str | None:
         return None
     return (
         f"card: the driver shows a {cards[0].name}, but this torch ({torch.__version__}) cannot see it, so the CPU trains; "
-        "install torch 2.13.0 by pytorch.org's instructions for your system"
+        f"install torch {TORCH} by pytorch.org's instructions for your system"
     )
 
 
 def choose_precision(
-    asked: str, device_type: str, capability: tuple[int, int] | None = None
+    asked: str,
+    device_type: str,
+    capability: tuple[int, int] | None = None,
+    gcn_arch: str | None = None,
 ) -> Precision:
-    """bf16 where the hardware has it (compute capability 8 and up), fp16 with a scaler on older cards, else fp32."""
+    """bf16 where the hardware has it (facts/builds.py), fp16 with a scaler on older cards, else fp32."""
     if asked != "auto":
         return Precision(asked, asked == "float16", f"{asked}, as the config asks")
-    if device_type == "cuda" and capability is not None:
-        if capability >= (8, 0):
+    if device_type == "cuda":
+        if has_bf16(capability, gcn_arch):
             return Precision("bfloat16", False, "bfloat16: this card has it in hardware")
         return Precision(
             "float16", True, "float16 with a loss scaler: this card has no bf16 arithmetic"
@@ -82,7 +136,19 @@ def choose_precision(
 
 def precision_of(asked: str, device: torch.device) -> Precision:
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    return choose_precision(asked, device.type, capability)
+    return choose_precision(asked, device.type, capability, gcn_arch(device))
+
+
+@cache
+def fast_low_dtype(device: torch.device) -> torch.dtype:
+    """The dtype for arithmetic that bears rounding: bf16 where it is hardware, fp16 on older cards, else fp32."""
+    if device.type != "cuda":
+        return torch.float32
+    if has_bf16(torch.cuda.get_device_capability(device), gcn_arch(device)):
+        return torch.bfloat16
+    # Pascal's GeForce cards compute fp16 at 1/64 of their fp32 rate; tensor cores begin with Volta
+    old = not torch.version.hip and torch.cuda.get_device_capability(device) < (7, 0)
+    return torch.float32 if old else torch.float16
 
 
 def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager:
@@ -147,12 +213,58 @@ def peak_memory_bytes(device: torch.device) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def watt_meter(device: torch.device) -> Callable[[], float | None]:
-    """A function that reads the card's draw in watts; it answers None where nothing can be read."""
+def memory_is_paged(device: torch.device) -> bool:
+    """Whether the driver moves GPU memory to the host's when it runs short, as on Windows and WSL: a step then takes
+    many times as long, and nothing runs out that a smaller micro-batch could answer."""
+    return device.type == "cuda" and (
+        sys.platform == "win32" or "microsoft" in platform.release().lower()
+    )
+
+
+_PAGING_MARGIN = 0.02  # of the card, for the driver's own needs and what the desktop takes later
+
+
+def limit_paged_memory(device: torch.device) -> str | None:
+    """On such a system, let torch take no more than is free now, so that it runs out as on Linux; the sentence to show."""
+    if not memory_is_paged(device):
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_reserved(device)
+    share = min(1.0, max(0.1, (free + held) / total - _PAGING_MARGIN))
+    torch.cuda.set_per_process_memory_fraction(share, device)
+    return (
+        f"memory: this system moves GPU memory to the host's when it runs short, which is many times slower; the run "
+        f"takes at most {show_bytes(share * total)} of {show_bytes(total)}, what is free now, and makes its "
+        "micro-batch smaller instead"
+    )
+
+
+def facts_of(device: torch.device) -> Device:
+    """The table's row of the very card (or CPU) a torch device is, with its memory and power limit."""
+    if device.type == "cpu":
+        return cpu()
     if device.type != "cuda":
-        return lambda: None
-    try:
-        torch.cuda.power_draw(device)
-    except Exception:  # no NVML bindings, or a card that does not tell
-        return lambda: None
-    return lambda: torch.cuda.power_draw(device) / 1000  # milliwatts
+        return here()
+    cards = seen_cards()
+    wanted = uuid_of(device)
+    same = [card for card in cards if wanted and card.uuid == wanted]
+    index = device.index or 0
+    if found := same or cards[index : index + 1]:
+        return known_device(found[0])
+    properties = torch.cuda.get_device_properties(device)
+    return find_seen(properties.name, properties.total_memory)
+
+
+def uuid_of(device: torch.device) -> str | None:
+    """As NVML and CUDA_VISIBLE_DEVICES write it; None where this torch does not report it."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}".replace("GPU-GPU-", "GPU-")
+
+
+def peak_flops(device: torch.device, dtype: str) -> float:
+    """The card's dense peak from the facts; measured where the facts do not know the device (a CPU, a new card)."""
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        with contextlib.suppress(UserError):
+            return find_seen(properties.name, properties.total_memory).matmul_flops(dtype)
+    return measured_peak_flops(device, dtype)

@@ -46,7 +46,7 @@ def _work(config: RunConfig) -> Iterator[Note]:
 
 def _compiler(config: RunConfig, device: Device | None) -> Iterator[Note]:
     if device and config.compile and device.architecture in NO_COMPILER:
-        # Triton: "only supports devices of CUDA Capability >= 7.0"; the trainer then runs eager (train/run/preflight.py)
+        # Triton: "only supports devices of CUDA Capability >= 7.0"; the trainer then runs eager (train/run/trial.py)
         yield Note(
             "compile-old",
             "torch.compile does not support the {card}: this plan is for compile = False, which is "

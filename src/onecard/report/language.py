@@ -11,9 +11,11 @@ English needs neither a catalogue nor Babel, so that `onecard plan` answers at o
 """
 
 import gettext
+import io
 import math
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from onecard.errors import UserError, nearest
 from onecard.messages import SHOW, Plural, T, Words
 from onecard.report.document import Quantity, Text, Value
 
+LOCALES = Path(__file__).parent / "locales"
 NAMES = {"en": "English", "es": "español", "hi": "हिन्दी"}
 
 
@@ -131,11 +134,33 @@ def _made(code: str, region: str) -> Language:
     from onecard.report.numbers import locale_words  # Babel: 40 ms that English need not wait for
 
     name, words = locale_words(code, region)
-    with (Path(__file__).parent / "locales" / code / "LC_MESSAGES" / "onecard.mo").open(
-        "rb"
-    ) as compiled:
-        catalogue = gettext.GNUTranslations(compiled)
+    catalogue = _catalogue(LOCALES / code / "LC_MESSAGES")
     return Language(code, name, catalogue, words(catalogue))
+
+
+def _catalogue(folder: Path) -> gettext.GNUTranslations:
+    """The compiled catalogue; in a source tree where it is missing or old, its source, which takes longer to read."""
+    compiled, source = folder / "onecard.mo", folder / "onecard.po"
+    if not source.exists():
+        return _read(compiled, compiled.stat().st_mtime)
+    changed = source.stat().st_mtime
+    if compiled.exists() and compiled.stat().st_mtime >= changed:
+        return _read(compiled, changed)
+    return _read(source, changed)
+
+
+@cache
+def _read(path: Path, changed: float) -> gettext.GNUTranslations:
+    """One file's messages; read again where it has changed."""
+    if path.suffix == ".mo":
+        return gettext.GNUTranslations(io.BytesIO(path.read_bytes()))
+    from babel.messages.mofile import write_mo
+    from babel.messages.pofile import read_po
+
+    buffer = io.BytesIO()
+    write_mo(buffer, read_po(io.BytesIO(path.read_bytes())))
+    buffer.seek(0)
+    return gettext.GNUTranslations(buffer)
 
 
 def _whole(n: float) -> int:

@@ -29,8 +29,9 @@ from onecard.planner.calibration_file import torch_version
 from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
 from onecard.train.run.faults import Faults
-from onecard.train.run.preflight import Preflight, compiled_forward
+from onecard.train.run.preflight import Preflight
 from onecard.train.run.step import Stepper, is_out_of_memory
+from onecard.train.run.trial import compiled_forward
 from onecard.train.run.workers import Workers
 
 Tell = Callable[

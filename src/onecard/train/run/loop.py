@@ -15,6 +15,7 @@ import torch
 from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
 from onecard.model import machine
+from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
@@ -85,7 +86,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
         session.stepper,
     )
     device = workers.device
-    watts = machine.watt_meter(device)
+    meter = power_meter(device)
     loss: float | None = None
     sitting_began = tick = time.perf_counter()
     sitting_steps = 0
@@ -134,7 +135,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
         last = finished(config, progress)
         if workers.first and (progress.step % config.log_interval == 0 or last or bad):
             seconds = interval_seconds / interval_steps
-            power = watts()
+            power = meter.read_watts()
             progress.kwh += (power or 0.0) * interval_seconds / 3.6e6
             fields = {
                 "kind": "step",

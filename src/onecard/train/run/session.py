@@ -28,7 +28,7 @@ from onecard.runs.record import RunRecord, environment, write_text_atomically
 from onecard.train.io.loader import Loader
 from onecard.train.io.loggers import Loggers, open_loggers
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
-from onecard.train.run import preflight
+from onecard.train.run import preflight, trial
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, check_same_model
 from onecard.train.run.step import Stepper
@@ -219,8 +219,8 @@ def open_session(
         flight.say(unseen)
     if workers.first and not config.eval_only:
         preflight.check_disk(config, shape.total, folder, flight)
-    forward = preflight.compiled_forward(model, config, device, precision, flight)
-    micro_batch = preflight.fitting_micro_batch(forward, model, config, device, precision, flight)
+    forward = trial.compiled_forward(model, config, device, precision, flight)
+    micro_batch = trial.fitting_micro_batch(forward, model, config, device, precision, flight)
 
     def shrunk(before: int, now: int) -> None:
         session.event(
@@ -256,7 +256,7 @@ def open_session(
         log=None,
         loggers=Loggers([], view.message),
         flops_per_token=nanogpt_per_token(config.shape),
-        peak_flops=peak_flops(device, precision.dtype) * workers.processes,
+        peak_flops=machine.peak_flops(device, precision.dtype) * workers.processes,
     )
     if saved is not None:
         session.restore(saved)
@@ -325,15 +325,3 @@ def _open_folder(session: Session, saved: tuple | None, resume: bool, plan: RunP
         torch=torch.__version__,
         onecard=__version__,
     )
-
-
-def peak_flops(device: torch.device, dtype: str) -> float:
-    """The card's dense peak from the facts; measured where the facts do not know the device (a CPU, a new card)."""
-    if device.type == "cuda":
-        from onecard.facts.gpus import find_gpu
-
-        try:
-            return find_gpu(torch.cuda.get_device_name(device)).matmul_flops(dtype)
-        except UserError:
-            pass
-    return machine.measured_peak_flops(device, dtype)
