@@ -8,7 +8,7 @@
 
 import math
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from onecard.errors import UserError
 
@@ -120,6 +120,14 @@ def show_bytes(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / limit:.2f} {name}" if limit >= GIB else f"{value / limit:.0f} {name}"
     return f"{value:.0f} B"
+
+
+def local_now() -> datetime:
+    """Now, in the local time zone; in UTC where TZ names an offset that no clock has."""
+    try:
+        return datetime.now().astimezone()
+    except (ValueError, OverflowError, OSError):
+        return datetime.now(UTC)
 
 
 def show_duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ from onecard.config.recipes import RECIPE_KEYS, recipe_values
 from onecard.config.run import KEYS, RunConfig
 from onecard.errors import UserError, nearest
 
-_LARGEST_FILE = 1_000_000  # bytes; a config is a page of text
+_LARGEST_FILE = 200_000  # bytes; a config is a page of text
 
 
 def load(source: str | Path | None, overrides: Iterable[str] = ()) -> RunConfig:
@@ -98,7 +98,8 @@ def _text(path: Path) -> str:
                 f"{path.name} is too large for a config",
                 hint="a config is a page of key = value lines",
             )
-        content = path.read_bytes()
+        with path.open("rb") as file:  # no more than that, though it may grow meanwhile
+            content = file.read(_LARGEST_FILE)
     except FileNotFoundError:
         hint = (
             nearest(path.name.lower(), PRESETS)
@@ -142,8 +143,17 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
                 f"unknown config key {key!r}",
                 hint=nearest(key, KEYS) or "docs/cli.md lists the keys",
             )
+        if not _is_text(text):
+            raise UserError(
+                f"{key} = {text!r} is not UTF-8", hint="name it in the terminal's own encoding"
+            )
         values[key] = _literal(text)
     return values
+
+
+def _is_text(word: str) -> bool:
+    """Whether an argument was valid text; Python hands other bytes on as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)
 
 
 def _literal(text: str) -> Any:

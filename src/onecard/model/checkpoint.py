@@ -53,7 +53,7 @@ def step_of(folder: Path) -> int:
 def checkpoints(out_dir: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first."""
     found = [
-        p for p in (out_dir / "checkpoints").glob("step_*") if p.name[5:].isdigit() and p.is_dir()
+        p for p in (out_dir / "checkpoints").glob("step_*") if p.name[5:].isdecimal() and p.is_dir()
     ]
     return sorted(found, key=step_of)
 

@@ -3,8 +3,6 @@
 `load_calibration(device)` is what a plan asks; it reads a few small files and nothing else. docs/formats.md has the format.
 """
 
-import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, fields
@@ -14,7 +12,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
-from onecard.facts.user_cards import config_folder
+from onecard.facts.user_cards import config_folder, find_config_folder
+from onecard.files import write_json
 from onecard.messages import Note
 from onecard.planner.calibration import (
     MODES,
@@ -28,8 +27,10 @@ from onecard.planner.calibration import (
 from onecard.planner.speed import DTYPE_BYTES
 from onecard.planner.workload import Workload
 from onecard.units import show_bytes
+from onecard.untrusted import read_json
 
 SCHEMA = "onecard.calibration/1"
+_FOLDER = "calibrations"
 _MOST_BYTES = 1_000_000  # ours are a few kilobytes
 _SAME_MEMORY = 0.02  # a kernel's own share moves with its version
 # What a file from anywhere may hold: wide enough for any machine, and narrow enough that all arithmetic stays finite.
@@ -39,7 +40,7 @@ _MOST_SIZE = 1e9  # layers, width, vocabulary, ...
 
 
 def calibrations_folder() -> Path:
-    return config_folder() / "calibrations"
+    return config_folder() / _FOLDER
 
 
 def torch_version() -> str | None:
@@ -90,8 +91,11 @@ def disturbance(calibration: Calibration) -> Note | None:
 
 def read_calibrations(notes: list[Note] | None = None) -> list[tuple[Path, Calibration]]:
     """Every calibration in the folder; a file that is none gets a sentence in `notes`."""
-    found = []
-    for path in sorted(calibrations_folder().glob("*.json")):
+    folder = find_config_folder()
+    found: list[tuple[Path, Calibration]] = []
+    if folder is None:
+        return found
+    for path in sorted((folder / _FOLDER).glob("*.json")):
         try:
             found.append((path, read_calibration(path)))
         except (OSError, ValueError, RecursionError) as error:
@@ -113,12 +117,10 @@ def read_calibration(path: Path) -> Calibration:
     """A file's Calibration; ValueError says in a few words why it is none."""
     if not path.is_file():
         raise ValueError("not a file")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError("too large")
     try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
-    except ValueError:
-        raise ValueError("not JSON") from None
+        content = read_json(path, _MOST_BYTES)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {str(error)[:100]}") from None
     return from_json(content)
 
 
@@ -126,18 +128,7 @@ def write_calibration(calibration: Calibration) -> Path:
     """Write the file in one piece: whoever reads meanwhile, or is interrupted here, has the old one."""
     path = file_of(calibration)
     path.parent.mkdir(parents=True, exist_ok=True)
-    import tempfile
-
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(json.dumps(to_json(calibration), indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    write_json(path, to_json(calibration))
     return path
 
 

@@ -138,6 +138,19 @@ class Plan:
         )
 
 
+def _build_time() -> datetime.datetime:
+    """Now, or SOURCE_DATE_EPOCH's time where somebody builds the same set again."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if not epoch:
+        return datetime.datetime.now(datetime.UTC)
+    try:
+        return datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        raise UserError(
+            f"SOURCE_DATE_EPOCH = {epoch!r} is no time", hint="it is seconds since 1970, or unset"
+        ) from None
+
+
 def planned(words: list[str], options: Options, request: str, work: Path, fresh: bool) -> Plan:
     """The saved plan of the same request, or a new one."""
     saved = work / "plan.json"
@@ -170,12 +183,7 @@ def planned(words: list[str], options: Options, request: str, work: Path, fresh:
         wanted = min(text / 4.5, options.tokens or text)
         fraction = 0.1 if running is not None or wanted < 20e6 else 0.01 if wanted < 2e9 else 0.005
     least, most = _UNIT_BYTES
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    now = (
-        datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
-        if epoch
-        else datetime.datetime.now(datetime.UTC)
-    )
+    now = _build_time()
     plan = Plan(
         request,
         options.name or default_name(words),
