@@ -30,7 +30,7 @@ from fit.words import (
 )
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
-from onecard.planner.workload import NO_COMPILER, Workload
+from onecard.planner.workload import Workload
 
 DATA = Path(__file__).parent / "data"
 FOREIGN = re.compile(
@@ -227,7 +227,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     if not compiled:
         assumed.append("compiled" if foreign or compiles(framework) else "not compiled")
     runs_compiled = foreign or (not said_no(compiled) if compiled else compiles(framework))
-    if runs_compiled and device.architecture in NO_COMPILER:
+    if runs_compiled and not device.can_compile:
         runs_compiled = False
         assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
     dropout = dropout_of(text)

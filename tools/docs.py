@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 def cli_page() -> str:
     """docs/cli.md: every command's --help, and the config keys."""
     from onecard.cli import VERBS, parser_of
-    from onecard.config.run import RunConfig, choices
+    from onecard.cli.options import key_rows
 
     pages = [
         "# The command line",
@@ -38,13 +38,15 @@ def cli_page() -> str:
         "",
         "nanoGPT's, then onecard's own from `vocab_size` on.",
         "",
-        "| key | default | choices |",
-        "|---|---|---|",
+        "A resume may change the keys that affect only speed, memory, output and machine.",
+        "",
+        "| key | default | what it is | affects |",
+        "|---|---|---|---|",
+        *(
+            f"| `{key}` | `{default}` | {what} | {affects} |"
+            for key, default, what, affects in key_rows()
+        ),
     ]
-    for key, value in vars(RunConfig()).items():
-        pages.append(
-            f"| `{key}` | `{value!r}` | {', '.join(f'`{choice}`' for choice in choices(key))} |"
-        )
     return "\n".join(pages) + "\n"
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onecard.config import KEYS, PRESETS, RunConfig, load, to_nanogpt, to_toml
+from onecard.config import KEYS, PRESETS, RunConfig, keys_affecting, load, to_nanogpt, to_toml
 from onecard.config.literal import read_python
+from onecard.config.model_rules import evaluation_due, evaluations
 from onecard.errors import UserError
 
 NANOGPT_SHAKESPEARE = """
@@ -306,5 +307,51 @@ def test_short_names_of_dtypes_are_understood_in_the_hint(asked, meant):
 
 def test_the_keys_with_choices_are_listed_with_them():
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert "| `dtype` | `'auto'` | `auto`, `float32`, `bfloat16`, `float16` |" in page
-    assert "| `schedule` | `'cosine'` | `cosine`, `linear`, `wsd` |" in page
+    assert "| `dtype` | `'auto'` | number format of the matmuls" in page
+    assert "(auto, float32, bfloat16, float16) | speed memory |" in page
+    assert "| `schedule` | `'cosine'` | how the rate decays" in page
+    assert "(cosine, linear, wsd) | learning |" in page
+
+
+def test_a_resume_may_change_what_does_not_change_the_run():
+    free = {key for key in KEYS if RunConfig.facts(key).may_change_on_resume}
+    assert {"out_dir", "eval_interval", "max_hours", "compile", "recompute", "device"} <= free
+    fixed = ("n_layer", "batch_size", "learning_rate", "dataset", "seed", "dropout", "optimizer")
+    assert not free & {*fixed, "vocab_size", "mask_documents", "schedule", "init_from"}
+
+
+def test_shape_is_what_the_weights_depend_on():
+    """Exactly the keys that change the parameters, their layout or what the model is."""
+    base = RunConfig(vocab_size=512, n_embd=64, n_head=4, n_layer=2)
+    others = {"n_layer": 3, "n_head": 8, "n_embd": 128, "vocab_size": 576, "block_size": 512}
+    others |= {"bias": True, "tied": False, "recipe": "modern"}
+    assert set(keys_affecting("shape")) == set(others)
+    for key, value in others.items():
+        assert base.replace(**{key: value}).shape != base.shape, key
+
+
+@pytest.mark.parametrize(
+    ("size", "padded"), [(65, 65), (999, 999), (1000, 1024), (5001, 5056), (50257, 50304), (64, 64)]
+)
+def test_one_rule_for_padding_the_vocabulary(size, padded):
+    assert RunConfig().for_vocabulary(size).vocab_size == padded
+    assert RunConfig(vocab_size=7).for_vocabulary(size).vocab_size == 7
+
+
+@pytest.mark.parametrize(
+    ("steps", "interval", "count"), [(2000, 500, 4), (2001, 500, 5), (499, 500, 1), (500, 500, 1)]
+)
+def test_evaluations_are_counted_as_the_loop_makes_them(steps, interval, count):
+    config = load(None, [f"max_iters={steps}", f"eval_interval={interval}"])
+    assert evaluations(config) == count
+    assert sum(evaluation_due(config, step) for step in range(1, steps + 1)) == count
+
+
+def test_the_keys_can_be_listed(capsys):
+    from onecard.cli import main
+
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", "--keys"])
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines()] == list(KEYS)
+    assert "size of a micro-batch, in sequences" in shown

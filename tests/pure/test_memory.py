@@ -1,16 +1,15 @@
 """Peak memory through its public door: figures that are known, shape of the answer, and that nothing shrinks by growing."""
 
-from dataclasses import fields, replace
-from typing import Literal, get_args, get_origin, get_type_hints
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onecard.config import RunConfig
+from onecard.config import KEYS, RunConfig, choices
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
-from onecard.planner.memory import DESKTOP_BYTES, NOT_IN_MEMORY, OPTIONS, peak_memory, step_memory
+from onecard.planner.memory import DESKTOP_BYTES, OPTIONS, peak_memory, step_memory
 from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
 
@@ -169,12 +168,19 @@ def test_more_of_anything_is_more_memory(values: dict[str, object], dtype: str, 
     assert all(size >= 0 for size in before.parts.values())
 
 
-def test_every_option_of_a_run_has_its_memory_model() -> None:
-    """A new choice in the config turns this red until planner/memory knows what it costs."""
-    hints = get_type_hints(RunConfig)
-    for field in fields(RunConfig):
-        if field.name in NOT_IN_MEMORY:
-            continue
-        assert field.name in OPTIONS, f"does {field.name} change memory? say so in planner/memory"
-        if get_origin(hints[field.name]) is Literal:
-            assert set(get_args(hints[field.name])) == set(OPTIONS[field.name]), field.name
+def test_exactly_the_keys_that_are_declared_so_change_memory() -> None:
+    """A new key turns this red until it is declared whether it affects memory, and its model agrees."""
+    base = RunConfig(n_layer=3, n_head=4, n_embd=256, vocab_size=4096, dtype="bfloat16")
+    base = base.replace(warmup_iters=0, min_lr=0)
+    others = {"n_head": 2, "n_embd": 512, "vocab_size": 8192, "block_size": 512, "dropout": 0.1}
+    others |= {"gradient_accumulation_steps": 1, "dtype": "float32", "min_lr": 1e-5}
+    others |= dict.fromkeys(("beta1", "beta2", "decay_fraction"), 0.5)
+    for key in KEYS:
+        value = getattr(base, key)
+        other = others.get(key) or next((c for c in choices(key) if c != value), None)
+        if other is None:
+            other = not value if isinstance(value, bool) else "x" if isinstance(value, str) else 2
+        changed = base.replace(**{key: other})
+        before, after = (step_memory(Workload.of(c, c.dtype), CARD) for c in (base, changed))
+        changes = before.allocated != after.allocated
+        assert changes == (key in OPTIONS), key

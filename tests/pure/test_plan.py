@@ -380,3 +380,12 @@ def test_the_words_are_of_the_machine_planned_for():
     assert "of its 0 TFLOPS" not in on_cpu
     assert "in use by other programs" in on_cpu
     assert "runs from scratch" in shown("RTX 4070", "eval_gpt2")
+
+
+def test_the_plan_counts_the_evaluations_that_the_loop_makes():
+    """2,000 steps with an evaluation every 500: four, each a third of a step's work for each micro-batch."""
+    config = load("gpt2", ["max_iters=2000", "eval_interval=500", "eval_iters=40"])
+    config = config.replace(gradient_accumulation_steps=10)
+    time = plan(config, "RTX 4070").time
+    steps = (time.total_seconds.mid - time.compile_seconds) / time.step_seconds.mid
+    assert steps == pytest.approx(2000 + 4 * 40 / 10 / 3)

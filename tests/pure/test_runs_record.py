@@ -10,7 +10,8 @@ import pytest
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
-from onecard.runs.record import RunRecord, environment, is_run_folder, write_json_atomically
+from onecard.files import write_json
+from onecard.runs.record import RunRecord, environment, is_run_folder
 
 CONFIG = RunConfig(
     n_layer=2, n_head=2, n_embd=64, max_iters=100, lr_decay_iters=100, warmup_iters=10
@@ -37,7 +38,7 @@ def test_a_run_comes_back_as_it_was_made(tmp_path):
 def test_a_run_is_not_written_over(tmp_path):
     record = made(tmp_path / "out")
     record.begin()
-    with pytest.raises(UserError, match="holds a run already"):
+    with pytest.raises(UserError, match="already holds a run"):
         made(tmp_path / "out")
     record.end("stopped")
 
@@ -74,9 +75,7 @@ def test_a_killed_run_is_seen_to_be_dead(tmp_path):
 def test_a_run_of_another_machine_is_judged_by_its_log(tmp_path):
     record = made(tmp_path / "out")
     record.log_path.write_text("")
-    write_json_atomically(
-        record.path / "run.json", {"state": "running", "pid": 1, "host": "elsewhere"}
-    )
+    write_json(record.path / "run.json", {"state": "running", "pid": 1, "host": "elsewhere"})
     assert record.state == "running"
     old = time.time() - 3600
     os.utime(record.log_path, (old, old))
@@ -85,27 +84,130 @@ def test_a_run_of_another_machine_is_judged_by_its_log(tmp_path):
 
 def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
     path = tmp_path / "a.json"
-    write_json_atomically(path, {"a": 1})
+    write_json(path, {"a": 1})
     with pytest.raises(ValueError):
-        write_json_atomically(path, {"a": float("nan")})
+        write_json(path, {"a": float("nan")})
     with pytest.raises(TypeError):
-        write_json_atomically(path, {"a": object()})
+        write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_the_environment_holds_the_commit_and_what_was_not_committed(tmp_path, monkeypatch):
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert environment()["git"] is None
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     (tmp_path / "f").write_text("one\n")
-    for words in (["init", "-q"], ["add", "f"], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
-    assert environment()["git"]["dirty"] is False
-    (tmp_path / "f").write_text("two\n")
+    git("init", "-q")
+    git("add", "f")
+    git("commit", "-qm", "first")
+    return tmp_path
+
+
+def git(*words):
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_environment_holds_the_commit_and_a_diff_only_on_request(repository):
+    assert environment()["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    (repository / "f").write_text("secret\n")
+    assert environment()["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": True}
+    assert "+secret" in environment(with_diff=True)["git"]["diff"]
+
+
+def test_the_commit_is_found_however_git_keeps_it(repository):
+    commit = git("rev-parse", "HEAD")
+    git("pack-refs", "--all")
+    git("update-index", "--index-version", "4")
+    for name in ("g", "deep"):
+        (repository / "folder").mkdir(exist_ok=True)
+        (repository / "folder" / name).write_text(name)
+    git("add", "folder")
+    assert environment()["git"] == {
+        "commit": commit,
+        "dirty": None,
+    }  # staged: the index tells no more
+    git("commit", "-qm", "second")
+    commit = git("rev-parse", "HEAD")
+    assert environment()["git"] == {"commit": commit, "dirty": False}
+    git("checkout", "-q", "--detach")
+    assert environment()["git"]["commit"] == commit
+    git("worktree", "add", "-q", "-b", "other", "tree")
+    os.chdir(repository / "tree" / "folder")
+    assert environment()["git"] == {"commit": commit, "dirty": False}
+    (repository / "tree" / "folder" / "deep").unlink()
+    assert environment()["git"]["dirty"] is True
+    (repository / ".git" / "index").write_bytes(b"DIRC\0\0\0\2\xff\xff\xff\xff")
+    os.chdir(repository)
+    assert environment()["git"] == {"commit": commit, "dirty": None}
+
+
+def test_a_hostile_repository_runs_nothing(repository):
+    """Filters, fsmonitor, hooks, text conversion, and an upload program for objects that are missing."""
+    mark = f"touch {repository / 'hit'}"
+    for key, value in {
+        "filter.evil.clean": mark,
+        "filter.evil.process": mark,
+        "core.fsmonitor": mark,
+        "diff.evil.textconv": mark,
+        "diff.external": mark,
+        "core.hooksPath": str(repository / "hooks"),
+        "extensions.partialClone": "origin",
+        "remote.origin.url": ".",
+        "remote.origin.promisor": "true",
+        "remote.origin.uploadpack": mark + ";",
+    }.items():
+        git("config", key, value)
+    (repository / "hooks").mkdir()
+    for hook in ("post-index-change", "pre-auto-gc", "reference-transaction"):
+        (repository / "hooks" / hook).write_text(f"#!/bin/sh\n{mark}\n")
+        (repository / "hooks" / hook).chmod(0o755)
+    (repository / ".gitattributes").write_text("* filter=evil diff=evil\n")
+    (repository / "f").write_text("two\n")
     said = environment()["git"]
-    assert len(said["commit"]) == 40
-    assert "+two" in said["diff"]
+    assert (len(said["commit"]), said["dirty"]) == (40, True)
+    assert not (repository / "hit").exists()
+    environment(with_diff=True)  # the same repository through git itself: the trap does work
+    assert (repository / "hit").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_only_the_owner_reads_the_environment_and_the_umask_holds(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        record = made(tmp_path / "out")
+    finally:
+        os.umask(before)
+    mode = {p.name: p.stat().st_mode & 0o777 for p in record.path.iterdir()}
+    assert mode["environment.json"] == 0o600
+    assert mode["config.toml"] == 0o666 & ~mask
+
+
+def test_a_start_that_loses_writes_nothing_even_when_the_winner_ends_meanwhile(tmp_path):
+    winner = made(tmp_path / "out")
+    winner.begin()
+    before = {p.name: p.read_bytes() for p in winner.path.iterdir() if p.is_file()}
+    loser = RunRecord(tmp_path / "out")
+    with pytest.raises(UserError, match="another run is writing"):
+        loser.claim()
+    assert {p.name: p.read_bytes() for p in winner.path.iterdir() if p.is_file()} == before
+    winner.end("finished")
+    loser.claim()
+    with pytest.raises(UserError, match="already holds a run"):
+        loser.write_new(CONFIG.replace(n_layer=3), None, {})
+    loser.release()
+    assert winner.config() == CONFIG
+    assert winner.state == "finished"
+
+
+def test_a_claim_given_up_leaves_nothing(tmp_path):
+    record = RunRecord(tmp_path / "a" / "b" / "out")
+    record.claim()
+    assert record.path.is_dir()
+    record.release()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path):

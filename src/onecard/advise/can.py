@@ -22,8 +22,8 @@ from onecard.advise.savers import (
     own_step_time,
     variant,
 )
-from onecard.advise.search import can_compile
 from onecard.config import RunConfig
+from onecard.config.model_rules import padded_vocab
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.messages import Note
@@ -133,7 +133,9 @@ def can(
     _check(gpus, seconds, utilization, tokens)
     wanted = named_model(model, overrides)
     device = resolve_device(gpu)
-    config = variant(wanted.config, compile=wanted.config.compile and can_compile(device))
+    config = variant(
+        wanted.config, compile=wanted.config.compile and device.can_compile and device.kind != "cpu"
+    )
     dtype = device.training_dtype if config.dtype == "auto" else config.dtype
     sequences = max(1, config.batch_size * config.gradient_accumulation_steps // gpus) * gpus
     config = variant(config, batch_size=1, gradient_accumulation_steps=sequences)
@@ -365,7 +367,7 @@ def _notes(
                     times=peak.flops_per_second / compute.deliveries[1].flops_per_second,
                 )
             )
-    padded = -(-run.shape.vocab_size // 64) * 64
+    padded = padded_vocab(run.shape.vocab_size)
     if padded != run.shape.vocab_size:
         was, now = (
             own_step_time(variant(run, vocab_size=v), device, dtype).seconds.mid

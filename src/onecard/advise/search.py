@@ -15,6 +15,7 @@ from functools import cached_property
 from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, own_step_time, variant
 from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
 from onecard.config import GPT2_PADDED_VOCAB, RunConfig
+from onecard.config.model_rules import EVALUATION_SHARE, evaluation_steps
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.planner.corpus import Corpus
@@ -26,7 +27,7 @@ from onecard.units import HOUR, YEAR
 
 MOST_EPOCHS = 4  # repetition costs next to nothing up to there (Muennighoff et al. 2023)
 EVAL_TOKENS = 2**20  # held-out tokens of one evaluation: the loss to about 0.003 nats
-EVALS = 21  # a run is evaluated 20 times and at its start, or once an hour if that is more
+EVALS = 20  # a run is evaluated so often, or once an hour if that is more
 FEWEST_STEPS = 100  # less is not a training run
 SCHEDULE_STEPS = 1000  # a shorter schedule gets a smaller batch instead
 SMALLEST_BATCH = 32 * 1024  # tokens
@@ -256,9 +257,7 @@ class Search:
             return min(most, math.ceil(self.budget.tokens / per_step))
         assert self.budget.seconds is not None
         evaluations = EVALS + self.budget.seconds / HOUR
-        reserve = (
-            evaluations * 1.1 * EVAL_TOKENS / 3 * tuned.seconds_per_token
-        )  # an evaluation is forward only
+        reserve = evaluations * 1.1 * EVAL_TOKENS * EVALUATION_SHARE * tuned.seconds_per_token
         free = self.budget.seconds - tuned.time.compile_seconds - reserve
         return _rounded_down(min(most, int(max(0.0, free) / (tuned.seconds_per_token * per_step))))
 
@@ -312,14 +311,8 @@ class Search:
 
 def base_config(device: Device, **changes: object) -> RunConfig:
     """What every candidate on that card shares. The vocabulary is padded: 50257 rows are slow in the largest matmul."""
-    return RunConfig().replace(
-        **{"vocab_size": GPT2_PADDED_VOCAB, "compile": can_compile(device), **changes}
-    )
-
-
-def can_compile(device: Device) -> bool:
-    """torch.compile's GPU kernels need Triton: CUDA from compute capability 7.0 (not Pascal), or ROCm."""
-    return device.kind == "cuda" and not device.rate_class.startswith("pascal")
+    compiled = device.can_compile and device.kind != "cpu"  # a CPU also needs a C++ compiler
+    return RunConfig().replace(**{"vocab_size": GPT2_PADDED_VOCAB, "compile": compiled, **changes})
 
 
 def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
@@ -330,7 +323,7 @@ def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
         if config.optimizer == "muon"
         else min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape)))
     )
-    interval = _ladder(min(steps / (EVALS - 1), HOUR / tuned.time.seconds.mid))
+    interval = _ladder(min(steps / EVALS, HOUR / tuned.time.seconds.mid))
     return variant(
         config,
         max_iters=steps,
@@ -348,9 +341,7 @@ def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
 
 def run_seconds(config: RunConfig, time: StepTime) -> float:
     """As the plan counts: steps, evaluations (a third of a step's work for each micro-batch), compilation."""
-    evaluations = config.max_iters // config.eval_interval + 1
-    extra = evaluations * config.eval_iters / config.gradient_accumulation_steps / 3
-    return time.compile_seconds + time.seconds.mid * (config.max_iters + extra)
+    return time.compile_seconds + time.seconds.mid * (config.max_iters + evaluation_steps(config))
 
 
 def _rounded_down(steps: int) -> int:

@@ -10,8 +10,8 @@ from onecard.advise.recommend import Recommendation
 from onecard.advise.search import MOST_EPOCHS
 from onecard.config import RunConfig, to_nanogpt, to_toml
 from onecard.errors import UserError
+from onecard.files import write_text
 from onecard.planner import RunPlan
-from onecard.runs.record import write_text_atomically
 from onecard.units import show_bytes, show_count, show_duration
 
 
@@ -110,7 +110,7 @@ def write_config(path: Path, text: str, force: bool = False) -> None:
     """Written aside and moved into place; an existing file only with `force`."""
     check_target(path, force)
     try:
-        write_text_atomically(path, text)
+        write_text(path, text)
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}",

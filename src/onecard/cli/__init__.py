@@ -25,6 +25,7 @@ VERBS: dict[str, str] = {
     "data": "download, tokenise, shuffle and shard text; look at the result",
     "train": "the run: exact, resumable, nothing lost",
     "sample": "text from a trained model",
+    "export": "the model for transformers, llama.cpp or nanoGPT, with a model card",
     "runs": "the runs below this folder: state, loss, hours, cost",
     "compare": "which run is faster, better, cheaper, and why",
     "explain": "why a run is as fast and as good as it is, and what to try next",
@@ -136,7 +137,7 @@ def _issue_tracker() -> str:
         for url in metadata.metadata("onecard").get_all("Project-URL") or []:
             label, _, address = url.partition(", ")
             if label.lower() in ("issues", "bug tracker", "tracker"):
-                return address
+                return str(address)
     return "the project's issue tracker"
 
 

@@ -178,7 +178,7 @@ def _write_page(page: Path, words: list[str]) -> None:
     import io
 
     from onecard.cli import main
-    from onecard.runs.record import write_text_atomically
+    from onecard.files import write_text
 
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
@@ -187,7 +187,7 @@ def _write_page(page: Path, words: list[str]) -> None:
         raise RunFailure(
             "the report could not be made", hint=f"`onecard {' '.join(words)}` shows why"
         )
-    write_text_atomically(page, shown.getvalue())
+    write_text(page, shown.getvalue())
 
 
 def _has_screen() -> bool:

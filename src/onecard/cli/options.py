@@ -25,6 +25,34 @@ def add_config(parser: argparse.ArgumentParser, required: bool = False) -> None:
         metavar="KEY=VALUE",
         help="change a config key; nanoGPT's --KEY=VALUE works too",
     )
+    parser.add_argument(
+        "--keys", action=_ListKeys, nargs=0, help="list the config keys with what each is, and stop"
+    )
+
+
+def key_rows() -> list[tuple[str, str, str, str]]:
+    """Every config key: name, default, what it is with its unit and choices, what it affects."""
+    from onecard.config import KEYS, RunConfig, choices
+    from onecard.config.key_facts import KINDS
+
+    rows = []
+    for key in KEYS:
+        facts = RunConfig.facts(key)
+        what = facts.help
+        if facts.unit:
+            what += f", in {facts.unit}"
+        if options := choices(key):
+            what += f" ({', '.join(options)})"
+        affects = " ".join(kind for kind in KINDS if kind in facts.affects)
+        rows.append((key, repr(getattr(RunConfig, key)), what, affects))
+    return rows
+
+
+class _ListKeys(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for key, default, what, _affects in key_rows():
+            print(f"{key:28}{default:16}{what}")
+        parser.exit()
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:

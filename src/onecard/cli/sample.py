@@ -44,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     from onecard.model.generate import generate, load_run
 
-    sampler = load_run(Path(args.run), args.device, args.dataset)
+    sampler = load_run(
+        Path(args.run), args.device, args.dataset, lambda text: print(text, file=sys.stderr)
+    )
     prompt = sampler.encode(args.prompt)
     drawn = generate(
         sampler.model,

@@ -1,8 +1,9 @@
 """The run's configuration: nanoGPT's keys, read from its .py files (never executed), TOML, presets and overrides."""
 
+from onecard.config.model_rules import GPT2_PADDED_VOCAB
 from onecard.config.presets import PRESETS, preset
 from onecard.config.read import load, parse_overrides, read_file
-from onecard.config.run import GPT2_PADDED_VOCAB, KEYS, ModelShape, RunConfig
+from onecard.config.run import KEYS, ModelShape, RunConfig, choices, keys_affecting
 from onecard.config.write import to_nanogpt, to_toml
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "PRESETS",
     "ModelShape",
     "RunConfig",
+    "choices",
+    "keys_affecting",
     "load",
     "parse_overrides",
     "preset",

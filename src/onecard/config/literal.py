@@ -42,7 +42,7 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
     A name outside `keys` that a later line uses is the author's own helper, and is left out.
     """
     try:
-        tree = _parse(source, "exec")
+        tree: ast.Module = _parse(source, "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", None) or "too deep"
         why = "a number that is too long" if "digits" in why else why
@@ -74,20 +74,17 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
 def evaluate(source: str) -> Any:
     """One literal or arithmetic expression; raises ValueError for anything else."""
     try:
-        tree = _parse(source.strip(), "eval")
-        assert isinstance(tree, ast.Expression)
+        tree: ast.Expression = _parse(source.strip(), "eval")
         return _value(tree.body, {})
     except (SyntaxError, ValueError, RecursionError, MemoryError, _NotLiteralError):
         raise ValueError(source) from None
 
 
-def _parse(source: str, mode: str) -> ast.Module | ast.Expression:
+def _parse(source: str, mode: str) -> Any:
     """ast.parse without its warnings: a path like "C:\\data" is a config's business, not the terminal's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree = compile(source, "<config>", mode, ast.PyCF_ONLY_AST)
-    assert isinstance(tree, ast.Module | ast.Expression)
-    return tree
+        return ast.parse(source, "<config>", mode)
 
 
 def _take(statement: ast.stmt, names: dict[str, Any]) -> None:

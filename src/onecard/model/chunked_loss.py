@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SLICE_BYTES = (
-    32 * 2**20
-)  # of fp32 logits at a time: 166 rows of GPT-2's vocabulary, enough to keep matmuls efficient
+from onecard.config.model_rules import slice_rows
 
 
 @torch.compiler.disable  # Inductor would unroll the loop and make all slices at once: twice the memory it saves
@@ -30,7 +28,7 @@ def chunked_cross_entropy(
 
     With soft_cap the logits are bent into ±soft_cap by a tanh first.
     """
-    rows = rows or max(16, SLICE_BYTES // (4 * weight.shape[0]))
+    rows = rows or slice_rows(weight.shape[0])
     if torch.is_autocast_enabled(hidden.device.type):
         lower = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(lower), weight.to(lower)

@@ -9,7 +9,7 @@ nanoGPT does from the beginning and gives the same tokens.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Tokenizer, gpt2, open_dataset
 from onecard.errors import UserError
 from onecard.model import checkpoint
@@ -104,38 +105,45 @@ class Sampler:
         return ids or [self.tokenizer.eot if self.tokenizer.eot is not None else 0]
 
 
-def load_run(source: Path, device: str = "auto", dataset: str | None = None) -> Sampler:
+def load_run(
+    source: Path,
+    device: str = "auto",
+    dataset: str | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> Sampler:
     """The newest good checkpoint of a run, or one checkpoint by its folder, with the run's tokeniser."""
-    folder, only = source, None
+    saved = _saved(source, report)
+    config = RunConfig.from_values(saved.state["config"]).replace(dropout=0.0)
+    with torch.device("meta"):  # no time spent on initial weights that are replaced
+        model = make_model(config)
+    if problem := checkpoint.misfit(model, saved.model):
+        raise UserError(
+            f"the weights in {source} are not those of its config: {problem}",
+            hint="name another checkpoint",
+        )
+    model.load_state_dict(saved.model, strict=False, assign=True)
+    if config.tied:
+        model.lm_head.weight = model.transformer.wte.weight
+    model.to(choose_device(device)).eval()
+    return Sampler(model, _tokenizer(dataset or config.dataset, config), saved.state["step"])
+
+
+def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
     if (source / checkpoint.STATE).is_file():
-        folder, only = source.parent.parent, source
-    found = [only] if only is not None else checkpoint.checkpoints(folder)[::-1]
-    if not found:
+        try:
+            return checkpoint.read_model(source)
+        except checkpoint.CorruptError as error:
+            raise UserError(
+                f"the checkpoint {source} is damaged: {error}",
+                hint="name its run's folder, and the newest good checkpoint is used",
+            ) from None
+    saved = checkpoint.newest_good(source, report, checkpoint.read_model)
+    if saved is None:
         raise UserError(
             f"{source} holds no checkpoint",
             hint="name a run's folder (its out_dir) or one checkpoint in it",
         )
-    damage = ""
-    for candidate in found:
-        try:
-            state = checkpoint.read_state(candidate)
-            weights = checkpoint.read_tensors(candidate, checkpoint.MODEL, state)
-            break
-        except checkpoint.CorruptError as error:
-            damage = f"{candidate.name}: {error}"
-    else:
-        raise UserError(
-            f"no checkpoint in {source} can be read ({damage})",
-            hint="train it again, or name another run",
-        )
-    config = RunConfig.from_values(state["config"]).replace(dropout=0.0)
-    with torch.device("meta"):  # no time spent on initial weights that are replaced
-        model = make_model(config)
-    model.load_state_dict(weights, strict=False, assign=True)
-    if config.tied:
-        model.lm_head.weight = model.transformer.wte.weight
-    model.to(choose_device(device)).eval()
-    return Sampler(model, _tokenizer(dataset or config.dataset, config), state["step"])
+    return saved
 
 
 def _tokenizer(dataset: str, config: RunConfig) -> Tokenizer:
@@ -145,7 +153,7 @@ def _tokenizer(dataset: str, config: RunConfig) -> Tokenizer:
             return found
     except UserError:
         pass  # the data may be on another disk by now; GPT-2's words need no file
-    if config.shape.vocab_size >= 50257:
+    if config.shape.vocab_size >= GPT2_VOCAB:
         return gpt2()
     raise UserError(
         f"the tokeniser of the data set {dataset!r} is not at hand",

@@ -14,7 +14,9 @@ so the layer begins as the identity.
 import torch
 from torch import Tensor
 
-TAPS = 4  # positions looked at, its own included
+from onecard.config.model_rules import TAPS
+
+__all__ = ["TAPS", "mix_last", "mix_recent"]
 
 
 def mix_recent(x: Tensor, taps: Tensor, documents: Tensor | None = None) -> Tensor:

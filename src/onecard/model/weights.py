@@ -3,29 +3,32 @@
 >>> load_weights(model, "gpt2-medium")          # doctest: +SKIP
 >>> load_weights(model, "out/checkpoints/step_00000500")   # doctest: +SKIP
 
-Nothing is unpickled: safetensors, and torch's weights-only reader for nanoGPT's file. A longer context than the
+Nothing is unpickled: safetensors, and torch's weights-only reader for nanoGPT's file. A run's weights are those of its
+newest good checkpoint, checked as a resume checks them. A longer context than the
 config's block_size is cropped; any other difference in shape is a mistake that is named.
 """
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from onecard.config.presets import RELEASED
 from onecard.errors import UserError
-from onecard.model.checkpoint import MODEL, checkpoints
+from onecard.model import checkpoint
 
 # transformers keeps these as Conv1D, which is a linear layer with its matrix the other way round
-_TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
-def load_weights(model: nn.Module, source: str) -> None:
-    """Fill the model from `source`, the config's init_from."""
-    tensors = read_weights(source)
+def load_weights(
+    model: nn.Module, source: str, report: Callable[[str], None] = lambda text: None
+) -> None:
+    """Fill the model from `source`, the config's init_from; checkpoints passed over as damaged are reported."""
+    tensors = read_weights(source, report)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -50,20 +53,31 @@ def load_weights(model: nn.Module, source: str) -> None:
         )
 
 
-def read_weights(source: str) -> dict[str, Tensor]:
+def read_weights(
+    source: str, report: Callable[[str], None] = lambda text: None
+) -> dict[str, Tensor]:
     """Tensors by nanoGPT's names, matrices as nn.Linear keeps them."""
     path = Path(source)
     if path.suffix == ".pt" or (path / "ckpt.pt").is_file():
         return _nanogpt(path if path.suffix == ".pt" else path / "ckpt.pt")
-    if path.is_dir():
-        runs = checkpoints(path)
-        file = (runs[-1] if runs else path) / MODEL
-        if not file.is_file():
+    if (path / checkpoint.STATE).is_file():
+        try:
+            return checkpoint.read_model(path).model
+        except checkpoint.CorruptError as error:
             raise UserError(
-                f"{source} holds no {MODEL}",
+                f"the checkpoint {source} is damaged: {error}",
+                hint="name its run's folder, and the newest good checkpoint is used",
+            ) from None
+    if path.is_dir():
+        saved = checkpoint.newest_good(path, report, checkpoint.read_model)
+        if saved is not None:
+            return saved.model
+        if not (path / checkpoint.MODEL).is_file():
+            raise UserError(
+                f"{source} holds no {checkpoint.MODEL}",
                 hint="name a run, a checkpoint, or a folder from the hub",
             )
-        return _safetensors(file)
+        return _safetensors(path / checkpoint.MODEL)
     if source in RELEASED or source.startswith("gpt2"):
         return _from_hub(source)
     raise UserError(
@@ -74,7 +88,7 @@ def read_weights(source: str) -> dict[str, Tensor]:
 
 def _safetensors(file: Path) -> dict[str, Tensor]:
     try:
-        tensors = load_file(file)
+        tensors = checkpoint.in_memory(file)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{file} cannot be read: {error}", hint="fetch or write it again") from None
     # transformers' files: bare names without "transformer.", mask buffers among them, matrices the other way round
@@ -91,7 +105,7 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
         if name.endswith((".attn.bias", ".attn.masked_bias")):
             continue
         ours = name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
-        answer[ours] = tensor.t() if ours.endswith(_TRANSPOSED) else tensor
+        answer[ours] = tensor.t() if ours.endswith(TRANSPOSED) else tensor
     return answer
 
 

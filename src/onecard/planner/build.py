@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from math import exp
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import evaluation_steps
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
 from onecard.facts.here import cpu, here
@@ -128,10 +129,7 @@ def _tokens(config: RunConfig, counts: Params, corpus: Corpus) -> Tokens:
 
 
 def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:
-    # An evaluation is forward only, a third of a step's work, over eval_iters micro-batches.
-    evaluations = config.max_iters // config.eval_interval + 1
-    evaluation_steps = evaluations * config.eval_iters / config.gradient_accumulation_steps / 3
-    whole = step.seconds.scaled(config.max_iters + evaluation_steps)
+    whole = step.seconds.scaled(config.max_iters + evaluation_steps(config))
     start = step.compile_seconds
     total = Range(start + whole.low, start + whole.mid, start + whole.high)
     return Time(

@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.facts.user_cards import config_folder, find_config_folder
-from onecard.files import write_json
 from onecard.messages import Note
 from onecard.planner.calibration import (
     MODES,
@@ -127,6 +126,8 @@ def read_calibration(path: Path) -> Calibration:
 def write_calibration(calibration: Calibration) -> Path:
     """Write the file in one piece: whoever reads meanwhile, or is interrupted here, has the old one."""
     path = file_of(calibration)
+    from onecard.files import write_json  # loads modules that planning has no use for
+
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, to_json(calibration))
     return path

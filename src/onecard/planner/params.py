@@ -8,6 +8,7 @@
 """
 
 from onecard.config import ModelShape
+from onecard.config.model_rules import TAPS
 from onecard.planner.result import Params
 
 
@@ -15,9 +16,8 @@ def params(m: ModelShape) -> Params:
     """Each part of the model, its true total, and the counts that others print."""
     width, bias = m.n_embd, int(m.bias)
     norm = 0 if m.modern else width * (1 + bias)  # RMSNorm without weights in the modern recipe
-    taps = (
-        4 * width if m.modern else 0
-    )  # of the short convolution before attention and before the MLP (model/short_convolution.py)
+    # of the short convolution before attention and before the MLP (model/short_convolution.py)
+    taps = TAPS * width if m.modern else 0
     token = m.vocab_size * width
     position = 0 if m.modern else m.block_size * width
     head = 0 if m.tied else token

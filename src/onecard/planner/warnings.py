@@ -8,10 +8,10 @@
 from collections.abc import Iterator
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import padded_vocab
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.params import params
-from onecard.planner.workload import NO_COMPILER
 
 
 def warnings(
@@ -45,7 +45,7 @@ def _work(config: RunConfig) -> Iterator[Note]:
 
 
 def _compiler(config: RunConfig, device: Device | None) -> Iterator[Note]:
-    if device and config.compile and device.architecture in NO_COMPILER:
+    if device and config.compile and not device.can_compile:
         # Triton: "only supports devices of CUDA Capability >= 7.0"; the trainer then runs eager (train/run/trial.py)
         yield Note(
             "compile-old",
@@ -148,13 +148,13 @@ def _schedule(config: RunConfig) -> Iterator[Note]:
 
 def _shape(config: RunConfig) -> Iterator[Note]:
     vocab, head = config.shape.vocab_size, config.n_embd // config.n_head
-    if vocab > 1000 and vocab % 64:
+    if padded_vocab(vocab) != vocab:
         yield Note(
             "vocab-padding",
             "vocab_size = {vocab} is not a multiple of 64, which slows the largest matmul; "
             "{padded} would cost nothing",
             vocab=vocab,
-            padded=-(-vocab // 64) * 64,
+            padded=padded_vocab(vocab),
         )
     if config.n_embd >= 256 and (head % 8 or (head % 64 and head < 128)):
         yield Note(

@@ -15,7 +15,6 @@ from onecard.config import ModelShape, RunConfig
 from onecard.facts.gpus import Device
 
 Recompute = Literal["none", "cheap", "block"]
-NO_COMPILER = ("Maxwell", "Pascal")  # Triton: "only supports devices of CUDA Capability >= 7.0"
 
 
 @dataclass(frozen=True)
@@ -107,9 +106,9 @@ class Workload:
 
     @classmethod
     def on(cls, device: Device, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
-        """The same as this device runs it: Triton needs compute capability 7.0, so older cards run it uncompiled."""
+        """The same as this device runs it: uncompiled where torch.compile has nothing for it."""
         work = cls.of(config, dtype, gpus)
-        return replace(work, compiled=False) if device.architecture in NO_COMPILER else work
+        return work if device.can_compile else replace(work, compiled=False)
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "Workload":

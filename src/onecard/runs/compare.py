@@ -21,29 +21,6 @@ SCHEMA = "onecard.compare/1"
 DEPENDS = "it depends"
 GPT2_VOCABULARIES = range(50257, 50689)  # GPT-2's tokens, padded as people do
 MOST_RUNS = 64  # every pair of them is looked at
-# Keys that say where a run writes, not what it computes.
-_SILENT = frozenset(
-    [
-        "out_dir",
-        "eval_interval",
-        "log_interval",
-        "eval_iters",
-        "eval_only",
-        "always_save_checkpoint",
-        "wandb_log",
-        "wandb_project",
-        "wandb_run_name",
-        "keep_checkpoints",
-        "checkpoint_interval",
-        "sample_interval",
-        "tensorboard",
-        "trackio",
-        "backend",
-        "device",
-        "max_hours",
-        "on_bad_step",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -171,9 +148,10 @@ def _value(f: RunFigures, key: str) -> Any:
 
 def _effect(key: str, runs: tuple[RunFigures, ...]) -> Note:
     first, last = runs[0], runs[-1]
-    if key in _SILENT:
+    affects = RunConfig.facts(key).affects
+    if affects <= {"output", "machine"}:
         return Note("effect-none", "no effect on what is learnt or on the step itself")
-    if key in ("n_layer", "n_embd", "vocab_size", "block_size", "n_head"):
+    if "shape" in affects and "learning" not in affects:
         if (
             first.params_nanogpt
             and last.params_nanogpt
@@ -188,7 +166,7 @@ def _effect(key: str, runs: tuple[RunFigures, ...]) -> Note:
                 flops=last.flops_per_token / first.flops_per_token,
             )
         return Note("effect-model", "another model")
-    if key in ("batch_size", "gradient_accumulation_steps"):
+    if "batch" in affects:
         if first.tokens_per_step and first.tokens_per_step == last.tokens_per_step:
             return Note(
                 "effect-same-batch",
@@ -202,20 +180,12 @@ def _effect(key: str, runs: tuple[RunFigures, ...]) -> Note:
                 "the total batch becomes {ratio:.2f} times as large",
                 ratio=last.tokens_per_step / first.tokens_per_step,
             )
-    if key in (
-        "learning_rate",
-        "min_lr",
-        "warmup_iters",
-        "lr_decay_iters",
-        "beta2",
-        "weight_decay",
-        "dropout",
-    ):
-        return Note("effect-learning", "changes how fast it learns, not how fast it runs")
-    if key in ("compile", "dtype", "attention", "chunked_loss", "recompute"):
-        return Note("effect-speed", "changes how fast it runs, hardly what it learns")
     if key == "max_iters":
         return Note("effect-length", "another length, and with it another schedule")
+    if affects <= {"learning", "memory"}:
+        return Note("effect-learning", "changes how fast it learns, not how fast it runs")
+    if affects <= {"speed", "memory"}:
+        return Note("effect-speed", "changes how fast it runs, hardly what it learns")
     return Note("effect-unknown", "its effect alone cannot be told from these runs")
 
 

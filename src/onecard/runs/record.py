@@ -1,58 +1,40 @@
 """The run folder: what a run was (config, plan, environment), what it did (log.jsonl), and whether it is still alive.
 
 out/
-  config.toml       the run's config            run.json      pid, host, state
-  plan.json         what was predicted          log.jsonl     what happened (runs/log.py)
-  environment.json  versions, card, git diff    checkpoints/  samples/
+  config.toml       the run's config              run.json      state, process, host
+  plan.json         what was predicted            log.jsonl     what happened (runs/log.py)
+  environment.json  versions, card, git commit    checkpoints/  samples/
 
-record = RunRecord.create(Path("out"), config, plan, environment(torch_version=torch.__version__, gpu=name))
-record.begin()      # takes the folder's lock; the system lets go of it when the process dies, however it dies
+record = RunRecord(Path("out"))
+record.claim()      # the folder's lock, before anything is written; the system releases it when the process ends
+record.write_new(config, plan, environment(torch_version=torch.__version__, gpu=name))
+record.begin()
 …
 record.end("finished")
 """
 
-import json
+import contextlib
 import os
 import platform
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from onecard.config import RunConfig, load, to_toml
 from onecard.errors import UserError
+from onecard.files import BusyError, Lock, is_locked, sync_folder, write_json, write_text
 from onecard.planner.result import RunPlan
+from onecard.runs.git_state import git_diff, git_state
+from onecard.untrusted import printable, read_json
 from onecard.version import __version__
 
 State = Literal["running", "finished", "stopped", "dead"]
 
-_LARGEST_DIFF = 1_000_000  # characters of `git diff` that are kept
 _SILENT_SECONDS = 900.0  # a run on another machine whose log stood still this long counts as dead
-
-
-def write_json_atomically(path: Path, value: Any) -> None:
-    """Write aside, fsync, rename: a reader sees the old file or the new one, never half of one."""
-    write_text_atomically(
-        path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    )
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(aside, 0o644)  # mkstemp's 0600 would hide the run from its owner's other accounts
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+_LOOKERS_SECONDS = 1.0  # `onecard runs` holds a lock for a moment when it looks
 
 
 class RunRecord:
@@ -60,33 +42,72 @@ class RunRecord:
 
     def __init__(self, path: Path):
         self.path = path
-        self._lock: IO[bytes] | None = None
+        self._lock = Lock(path / "run.lock", _LOOKERS_SECONDS)
+        self._made: list[Path] = []  # folders that claiming made, innermost first
+
+    def claim(self) -> None:
+        """Take the folder for this process; a second run in the same folder is refused."""
+        if self._lock.held:
+            return
+        self._made = [p for p in (self.path, *self.path.absolute().parents) if not p.exists()]
+        try:
+            self._lock.acquire()
+        except BusyError as error:
+            raise UserError(
+                f"another run is writing to {self.path} ({error.holder})",
+                hint="wait for it, or name another --out_dir",
+            ) from None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"cannot write to the run folder {self.path}: {getattr(error, 'strerror', None) or error}",
+                hint="check --out_dir and its rights",
+            ) from None
+
+    def release(self) -> None:
+        """Let go of the folder; where nothing was begun in it, it is left as it was found."""
+        if self._lock.held and not holds_a_run(self.path):
+            with contextlib.suppress(OSError):
+                self._lock.path.unlink()
+        self._lock.release()
+        if not holds_a_run(self.path):
+            with contextlib.suppress(OSError):
+                (self.path / "checkpoints").rmdir()
+            for folder in self._made:
+                with contextlib.suppress(OSError):  # not empty: somebody else's by now
+                    folder.rmdir()
 
     @classmethod
     def create(
         cls, path: Path, config: RunConfig, plan: RunPlan | None, environment: dict[str, Any]
     ) -> "RunRecord":
-        """A new run in `path`; a folder that holds a run already is refused, so that nothing is written over."""
-        if (path / "log.jsonl").exists() or (path / "run.json").exists():
-            raise UserError(
-                f"{path} holds a run already",
-                hint="resume it with --init_from=resume, or name another --out_dir",
-            )
+        """A new run's folder, not begun and not held."""
+        record = cls(path)
+        record.write_new(config, plan, environment)
+        record._lock.release()
+        return record
+
+    def write_new(
+        self, config: RunConfig, plan: RunPlan | None, environment: dict[str, Any]
+    ) -> None:
+        """A new run; a folder that holds a run already is refused, so that nothing is written over."""
+        refuse_a_second_run(self.path)
+        self.claim()
+        refuse_a_second_run(self.path)  # its run may have begun and ended while we waited
         try:
-            for folder in (path, path / "checkpoints", path / "samples"):
+            for folder in (self.path, self.path / "checkpoints", self.path / "samples"):
                 folder.mkdir(parents=True, exist_ok=True)
-            write_text_atomically(
-                path / "config.toml", to_toml(config, head=f"onecard {__version__}")
-            )
+            for folder in (*self._made, self.path):
+                sync_folder(folder.parent)
+            head = f"onecard {__version__}"
+            write_text(self.path / "config.toml", to_toml(config, head=head))
             if plan is not None:
-                write_json_atomically(path / "plan.json", plan.to_json())
-            write_json_atomically(path / "environment.json", environment)
+                write_json(self.path / "plan.json", plan.to_json())
+            write_json(self.path / "environment.json", environment, private=True)
         except OSError as error:
             raise UserError(
-                f"cannot write the run folder {path}: {error.strerror or error}",
+                f"cannot write the run folder {self.path}: {error.strerror or error}",
                 hint="check --out_dir, its rights and the free disk",
             ) from None
-        return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunRecord":
@@ -119,28 +140,15 @@ class RunRecord:
         return _json(self.path / "environment.json") or {}
 
     def begin(self) -> None:
-        """Take the folder for this process; a second run in the same folder is refused."""
-        self._lock = open(self.path / "run.lock", "a+b")  # noqa: SIM115
-        for wait in (0.0, 0.1, 0.3, 0.6):  # someone who only looks holds it for a moment
-            time.sleep(wait)
-            if _try_lock(self._lock, shared=False):
-                break
-        else:
-            self._lock.close()
-            self._lock = None
-            raise UserError(
-                f"another run is writing to {self.path}",
-                hint="wait for it, or name another --out_dir",
-            )
+        """From here on the folder holds a run."""
+        self.claim()
         self._write_state("running")
 
     def end(self, state: Literal["finished", "stopped"]) -> None:
-        """Say how it ended and let go of the folder."""
-        self._write_state(state)
-        if self._lock is not None:
-            _unlock(self._lock)
-            self._lock.close()
-            self._lock = None
+        """Write how it ended and let go of the folder. A disk that takes no more does not hide why the run ended."""
+        with contextlib.suppress(OSError):
+            self._write_state(state)
+        self.release()
 
     @property
     def state(self) -> State:
@@ -159,22 +167,29 @@ class RunRecord:
                 )
             except OSError:
                 return "dead"
-        return "running" if self._lock is not None or self._is_locked() else "dead"
-
-    def _is_locked(self) -> bool:
-        try:
-            with open(self.path / "run.lock", "r+b") as file:
-                if not _try_lock(file, shared=True):
-                    return True
-                _unlock(file)
-                return False
-        except OSError:
-            return False
+        return "running" if self._lock.held or is_locked(self._lock.path) else "dead"
 
     def _write_state(self, state: str) -> None:
-        write_json_atomically(
+        write_json(
             self.path / "run.json",
             {"state": state, "pid": os.getpid(), "host": socket.gethostname(), "time": _now()},
+        )
+
+
+def holds_a_run(path: Path) -> bool:
+    """Whether a run was begun here: what a new run must not touch."""
+    return (
+        (path / "run.json").exists()
+        or (path / "log.jsonl").exists()
+        or next((path / "checkpoints").glob("step_*"), None) is not None
+    )
+
+
+def refuse_a_second_run(path: Path) -> None:
+    if holds_a_run(path):
+        raise UserError(
+            f"{path} already holds a run",
+            hint="go on with it by --resume, or name another --out_dir",
         )
 
 
@@ -188,9 +203,13 @@ def environment(
     torch_version: str | None = None,
     gpu: str | None = None,
     driver: str | None = None,
+    with_diff: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    """Where a run happened, for whoever reads it a year later. `more` is kept as given (data set, tokenizer, seeds)."""
+    """Where a run happened, for whoever reads it a year later. `more` is kept as given (data set, tokenizer, seeds).
+
+    `with_diff` adds what is not committed; it may hold secrets and is only recorded on request.
+    """
     return {
         "onecard": __version__,
         "python": platform.python_version(),
@@ -199,9 +218,9 @@ def environment(
         "machine": platform.machine(),
         "gpu": gpu,
         "driver": driver,
-        "command": sys.argv,
+        "command": [printable(word) for word in sys.argv],
         "time": _now(),
-        "git": _git(Path.cwd()),
+        "git": _git(Path(), with_diff),
         **more,
     }
 
@@ -212,56 +231,12 @@ def _now() -> str:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        value = read_json(path)
+    except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _git(folder: Path) -> dict[str, Any] | None:
-    """The commit and the uncommitted changes of the folder one trains from; None outside a repository."""
-    commit = _git_says(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    diff = _git_says(folder, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv") or ""
-    return {"commit": commit.strip(), "dirty": bool(diff), "diff": diff[:_LARGEST_DIFF]}
-
-
-def _git_says(folder: Path, *words: str) -> str | None:
-    try:
-        command = ["git", "-c", "core.fsmonitor=false", *words]
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, timeout=10, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(file: IO[bytes], shared: bool) -> bool:
-        try:
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # Windows has no shared form here
-        except OSError:
-            return False
-        return True
-
-    def _unlock(file: IO[bytes]) -> None:
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _try_lock(file: IO[bytes], shared: bool) -> bool:
-        try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
-
-    def _unlock(file: IO[bytes]) -> None:
-        fcntl.flock(file, fcntl.LOCK_UN)
+def _git(folder: Path, with_diff: bool) -> dict[str, Any] | None:
+    state = git_state(folder)
+    return {**state, "diff": git_diff(folder)} if state is not None and with_diff else state

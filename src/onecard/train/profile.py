@@ -17,6 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from onecard.config import RunConfig
+from onecard.files import replace, write_text
 from onecard.model.machine import choose_device
 from onecard.train.optim import lr_at
 from onecard.train.run.progress import random_seed
@@ -119,7 +120,7 @@ def profile_steps(step: Callable[[], object], out_dir: Path, steps: int = 5) -> 
     trace = out_dir / "trace.json"
     aside = out_dir / f"trace.{os.getpid()}.json"
     watched.export_chrome_trace(str(aside))
-    os.replace(aside, trace)
+    replace(aside, trace)
     rows = [
         (
             event.key,
@@ -129,7 +130,7 @@ def profile_steps(step: Callable[[], object], out_dir: Path, steps: int = 5) -> 
         for event in watched.key_averages()
     ]
     found = StepProfile(plain, _parts(rows, steps), _costliest(rows, steps), trace)
-    (out_dir / "profile.txt").write_text(f"{found}\n", encoding="utf-8")
+    write_text(out_dir / "profile.txt", f"{found}\n")
     return found
 
 

@@ -13,7 +13,7 @@ the allocator holds unused (overhead.py), as nvidia-smi shows it. *card* is what
 
 import re
 
-from onecard.config import RunConfig
+from onecard.config import RunConfig, choices, keys_affecting
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
@@ -21,60 +21,10 @@ from onecard.planner.result import Fits, Memory, Range
 from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
 
-__all__ = ["DESKTOP_BYTES", "NOT_IN_MEMORY", "OPTIONS", "StepMemory", "peak_memory", "step_memory"]
+__all__ = ["DESKTOP_BYTES", "OPTIONS", "StepMemory", "peak_memory", "step_memory"]
 
-# What of a RunConfig changes memory, and the choices that the moments know. A test holds this against RunConfig, and
-# another traces the trainer with each choice.
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "recipe": ("gpt2", "modern"),
-    "optimizer": ("adamw", "adamw8bit", "muon"),
-    "attention": ("flash", "math"),
-    "recompute": ("none", "cheap", "block"),
-    **dict.fromkeys(("n_layer", "n_head", "n_embd", "vocab_size", "block_size", "batch_size"), ()),
-    **dict.fromkeys(
-        ("gradient_accumulation_steps", "dropout", "bias", "compile", "tied", "chunked_loss"), ()
-    ),
-    "mask_documents": (),
-}
-NOT_IN_MEMORY = frozenset(
-    [
-        "out_dir",
-        "eval_interval",
-        "log_interval",
-        "eval_iters",
-        "eval_only",
-        "always_save_checkpoint",
-        "init_from",
-        "wandb_log",
-        "wandb_project",
-        "wandb_run_name",
-        "dataset",
-        "learning_rate",
-        "max_iters",
-        "weight_decay",
-        "beta1",
-        "beta2",
-        "grad_clip",
-        "decay_lr",
-        "warmup_iters",
-        "lr_decay_iters",
-        "min_lr",
-        "backend",
-        "device",
-        "schedule",
-        "decay_fraction",
-        "weight_decay_on",
-        "seed",
-        "max_hours",
-        "keep_checkpoints",
-        "checkpoint_interval",
-        "on_bad_step",
-        "sample_interval",
-        "tensorboard",
-        "trackio",
-    ]
-)
+# What of a RunConfig changes memory, with the choices of each. A test traces the trainer with each choice.
+OPTIONS: dict[str, tuple[str, ...]] = {name: choices(name) for name in keys_affecting("memory")}
 DESKTOP_BYTES = (
     600 * MIB
 )  # a desktop with a browser open, kept free on cards that people plug a screen into

@@ -8,9 +8,8 @@ True
 
 from collections.abc import Iterator
 
+from onecard.config.model_rules import slice_rows
 from onecard.planner.memory.size import Sizes
-
-SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time: model/chunked_loss.py
 
 
 def chunked_loss(
@@ -20,7 +19,7 @@ def chunked_loss(
     w, n, r = s.work, s.tokens, s.matmul
     vocab, width = w.vocab_size, w.n_embd
     table, hidden = vocab * width, width * n
-    rows = min(n, max(16, SLICE_BYTES // (4 * vocab)))
+    rows = min(n, slice_rows(vocab))
     piece, second = rows * vocab, min(rows, n - rows) * vocab
     grads = 4 * hidden + 4 * table
     bent = 4 if w.modern else 0  # a soft cap's slope

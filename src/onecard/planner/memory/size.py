@@ -7,13 +7,13 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from onecard.config.model_rules import TAPS
 from onecard.planner.workload import Workload
 
 Moment = dict[str, int]
 HALF, FULL = 2, 4
 # Moments like the weights that other people's optimizers keep; Adafactor's rows and columns are nothing beside them.
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adafactor": 0}
-TAPS = 4  # of the modern recipe's short convolutions: model/short_convolution.py
 
 
 def total(moment: Moment) -> int:

@@ -13,16 +13,18 @@ from typing import Literal
 import torch
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import evaluation_due
 from onecard.errors import RunFailure, UserError
 from onecard.model import machine
 from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
+from onecard.runs.record import holds_a_run
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session, Silent, Viewer, holds_a_run, open_session
+from onecard.train.run.session import Session, Silent, Viewer, open_session
 from onecard.train.run.signals import StopSignals
 from onecard.train.run.workers import WorkerLostError, Workers
 
@@ -169,7 +171,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
             workers.any(stop.by is not None) if workers.processes > 1 else (stop.by is not None,)
         )
         improved = False
-        if progress.step % config.eval_interval == 0 or last:
+        if last or evaluation_due(config, progress.step):
             found = session.evaluate()
             improved = progress.best_val_loss is None or found.loss < progress.best_val_loss
             progress.best_val_loss = found.loss if improved else progress.best_val_loss

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Dataset
 from onecard.errors import UserError
 from onecard.train.io.loader import windows_of
 from onecard.units import show_bytes, show_count
-
-GPT2_VOCAB = 50257
 
 
 @dataclass
@@ -27,11 +26,10 @@ class Preflight:
 
 
 def resolve_vocab(config: RunConfig, data: Dataset) -> RunConfig:
-    """vocab_size None becomes the data's: GPT-2's padded to 50304, any other as it is."""
+    """vocab_size None becomes the data's, padded as the planner pads it; GPT-2's where the data does not say."""
     known = data.vocab_size
     if config.vocab_size is None:
-        padded = config.shape.vocab_size
-        return config.replace(vocab_size=padded if known is None or known == GPT2_VOCAB else known)
+        return config.for_vocabulary(known or GPT2_VOCAB)
     if known is not None and config.vocab_size < known:
         raise UserError(
             f"vocab_size = {config.vocab_size} is smaller than the data set's {known}",

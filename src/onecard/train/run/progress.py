@@ -5,6 +5,7 @@ and its random numbers are functions of (seed, step), so there is no data positi
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +46,8 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**plain, "watch": self.watch.state()}
+        losses = {key: _finite(plain[key]) for key in ("val_loss", "best_val_loss")}
+        return {**plain, **losses, "watch": self.watch.state()}
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "Progress":
@@ -57,6 +59,10 @@ class Progress:
                 "skipped": list(state["skipped"]),
             }
         )
+
+
+def _finite(loss: float | None) -> float | None:
+    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def check_same_model(config: RunConfig, saved: dict[str, Any]) -> None:

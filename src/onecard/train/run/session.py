@@ -16,6 +16,7 @@ import torch
 from onecard.config import RunConfig, to_toml
 from onecard.data import Dataset, open_dataset
 from onecard.errors import UserError
+from onecard.files import write_text
 from onecard.model import checkpoint, machine
 from onecard.model.build import make_model
 from onecard.model.gpt2 import GPT
@@ -24,7 +25,7 @@ from onecard.planner.flops import nanogpt_per_token
 from onecard.planner.params import params
 from onecard.planner.result import RunPlan
 from onecard.runs.log import LogWriter
-from onecard.runs.record import RunRecord, environment, write_text_atomically
+from onecard.runs.record import RunRecord, environment, holds_a_run
 from onecard.train.io.loader import Loader
 from onecard.train.io.loggers import Loggers, open_loggers
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
@@ -144,10 +145,15 @@ class Session:
                 optimizer_tensors(self.model, self.stepper.optimizer),
                 state,
             )
-            checkpoint.prune(self.folder, self.config.keep_checkpoints)
-        except OSError as error:
+            checkpoint.prune(self.folder, self.config.keep_checkpoints, self.progress.step)
+        except (OSError, checkpoint.NotFiniteError) as error:
+            why = (
+                f"{error} is not finite"
+                if isinstance(error, checkpoint.NotFiniteError)
+                else error.strerror or error
+            )
             self.event(
-                f"no checkpoint at step {self.progress.step}: {error.strerror or error}; "
+                f"no checkpoint at step {self.progress.step}: {why}; "
                 "the run goes on, the last one stays",
                 event="checkpoint_failed",
             )
@@ -158,15 +164,14 @@ class Session:
         )
         return True
 
-    def restore(
-        self, saved: tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]
-    ) -> None:
+    def restore(self, saved: checkpoint.Saved) -> None:
         """Weights, optimizer and progress of a checkpoint, in place."""
         state, weights, moments = saved
         parameters = dict(self.model.named_parameters())
-        if set(weights) != set(parameters):
+        if problem := checkpoint.misfit(self.model, weights):
             raise UserError(
-                "the checkpoint's weights are not this model's", hint="name another out_dir"
+                f"the checkpoint's weights are not this model's: {problem}",
+                hint="name another out_dir",
             )
         with torch.no_grad():
             for name, tensor in weights.items():
@@ -175,14 +180,6 @@ class Session:
         self.progress = Progress.from_json(state)
         if state["scaler"]:
             self.stepper.scaler.load_state_dict(state["scaler"])
-
-
-def holds_a_run(folder: Path) -> bool:
-    return (
-        (folder / "run.json").exists()
-        or (folder / "log.jsonl").exists()
-        or bool(checkpoint.checkpoints(folder))
-    )
 
 
 @contextmanager
@@ -302,7 +299,7 @@ def _open_folder(session: Session, saved: tuple | None, resume: bool, plan: RunP
         folder.mkdir(parents=True, exist_ok=True)
         record = RunRecord(folder)
         record.begin()
-        write_text_atomically(folder / "config.toml", to_toml(config))
+        write_text(folder / "config.toml", to_toml(config))
     else:
         record = RunRecord.create(folder, config, plan, where)
         record.begin()

@@ -1,0 +1,60 @@
+"""What onecard knows of a config key beside its type: what it affects, its unit, its bounds and its help text.
+
+Each key of RunConfig is declared with `key(...)`; validation, `--keys`, docs/cli.md, the planner's and compare's lists
+and what may change on resume all follow from it.
+
+>>> @dataclasses.dataclass
+... class Example:
+...     steps: int = key(100, "learning", "length of the run", unit="steps", least=1)
+>>> facts = facts_of(dataclasses.fields(Example)[0])
+>>> facts.unit, sorted(facts.affects)
+('steps', ['learning'])
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+# shape     the weights there are, and so whether a checkpoint fits
+# batch     which tokens make up one optimizer step
+# learning  what is learnt from them
+# data      which tokens there are
+# speed     how fast a step is; its result differs by rounding alone
+# memory    how much memory a step takes
+# output    what is measured, written and shown, and when the run stops
+# machine   where it runs
+KINDS: Final = ("shape", "batch", "learning", "data", "speed", "memory", "output", "machine")
+
+
+@dataclass(frozen=True)
+class KeyFacts:
+    """What is known of one key. Bounds: `least` and `most` are allowed values, `above` and `below` are not."""
+
+    affects: frozenset[str]
+    help: str
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    example: str = ""
+
+    @property
+    def may_change_on_resume(self) -> bool:
+        """Whether a run stays the same run when this key changes: only speed, memory, output or machine differ."""
+        return not self.affects & {"shape", "batch", "learning", "data"}
+
+
+def key(default: Any, affects: str, help: str, **facts: Any) -> Any:
+    """A dataclass field with its facts; `affects` is words from KINDS."""
+    kinds = frozenset(affects.split())
+    assert kinds <= set(KINDS), affects
+    return dataclasses.field(
+        default=default, metadata={"facts": KeyFacts(kinds, help=help, **facts)}
+    )
+
+
+def facts_of(field: "dataclasses.Field[Any]") -> KeyFacts:
+    facts = field.metadata["facts"]
+    assert isinstance(facts, KeyFacts)
+    return facts

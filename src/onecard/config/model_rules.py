@@ -1,0 +1,55 @@
+"""The model's and the loop's own rules that planner and trainer share, each written once.
+
+>>> padded_vocab(50257), padded_vocab(5001), padded_vocab(65)
+(50304, 5056, 65)
+>>> from onecard.config.run import RunConfig
+>>> evaluations(RunConfig(max_iters=2000, lr_decay_iters=2000, eval_interval=500))
+4
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onecard.config.run import RunConfig
+
+GPT2_VOCAB = 50257
+PAD_TO = 64  # tensor cores want rows in multiples of 8; nanoGPT chose 64
+SMALLEST_PADDED = 1000  # the head of a character-level model is small: its true size costs nothing
+
+TAPS = 4  # positions that a short convolution of the modern recipe looks at, its own included
+
+SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time in the chunked loss: 166 rows of GPT-2's
+FEWEST_SLICE_ROWS = 16
+
+EVALUATION_SHARE = (
+    1 / 3
+)  # of a training micro-batch's work: forward only, where backward is twice that
+
+
+def padded_vocab(size: int) -> int:
+    """Rows of the embedding for a tokeniser of `size` ids: a multiple of 64 from 1,000 ids on. The rest is never used."""
+    return size if size < SMALLEST_PADDED else -(-size // PAD_TO) * PAD_TO
+
+
+GPT2_PADDED_VOCAB = padded_vocab(GPT2_VOCAB)
+
+
+def slice_rows(vocab_size: int) -> int:
+    """Positions whose logits the chunked loss holds at a time."""
+    return max(FEWEST_SLICE_ROWS, SLICE_BYTES // (4 * vocab_size))
+
+
+def evaluation_due(config: "RunConfig", step: int) -> bool:
+    """Whether the loop evaluates after this many steps: at every eval_interval and at the end."""
+    return step % config.eval_interval == 0 or step >= config.max_iters
+
+
+def evaluations(config: "RunConfig") -> int:
+    """How often a whole run evaluates: see evaluation_due."""
+    return -(-config.max_iters // config.eval_interval)
+
+
+def evaluation_steps(config: "RunConfig") -> float:
+    """All evaluations of a run as so many training steps of the same work."""
+    micro_batches = evaluations(config) * config.eval_iters
+    return micro_batches / config.gradient_accumulation_steps * EVALUATION_SHARE

@@ -1,0 +1,54 @@
+"""What the planner assumes and the trainer does, held against each other through a real run."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from onecard import RunConfig, load, plan
+from onecard.runs.log import read_log
+from onecard.train.run.loop import train
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A folder as nanoGPT prepares it, with 1,003 different tokens."""
+    folder = tmp_path / "words"
+    folder.mkdir()
+    for name, count in (("train", 3000), ("val", 300)):
+        (np.arange(count) * 7 % 1003).astype("<u2").tofile(folder / f"{name}.bin")
+    names = [chr(0x4E00 + number) for number in range(1003)]
+    meta = {"vocab_size": 1003, "itos": dict(enumerate(names))}
+    meta["stoi"] = {name: number for number, name in enumerate(names)}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+    return folder
+
+
+def test_vocabulary_and_evaluations_are_those_of_the_plan(words, tmp_path):
+    config = RunConfig(
+        n_layer=1,
+        n_head=1,
+        n_embd=16,
+        block_size=16,
+        batch_size=2,
+        gradient_accumulation_steps=1,
+        max_iters=6,
+        lr_decay_iters=6,
+        warmup_iters=1,
+        eval_interval=2,
+        eval_iters=1,
+        dataset=str(words),
+        out_dir=str(tmp_path / "run"),
+        compile=False,
+        device="cpu",
+    )
+    answer = plan(config, "cpu")
+    train(config)
+    lines = list(read_log(tmp_path / "run" / "log.jsonl"))
+    evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
+    assert evaluated == [2, 4, 6]
+    seconds = answer.time.total_seconds.mid - answer.time.compile_seconds
+    assert seconds / answer.time.step_seconds.mid == pytest.approx(6 + len(evaluated) / 3)
+    trained = load(tmp_path / "run" / "config.toml")
+    assert answer.config.vocab_size == 1024  # 1,003 padded to a multiple of 64
+    assert trained.vocab_size == answer.config.vocab_size
