@@ -1,7 +1,6 @@
 """Options that several commands share, and the one way a report leaves a command."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -71,14 +70,30 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    from onecard.untrusted import json_text
+
+    _as_utf8()
+    print(json_text(value))
+
+
+def _as_utf8() -> None:
+    """Files and pipes get UTF-8 whatever the system's encoding: a page declares it, and JSON is nothing else."""
+    if not sys.stdout.isatty() and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+
+
 def show_report(
     args: argparse.Namespace, as_json: Callable[[], Any], document: Callable[[], Any]
 ) -> None:
     """Print the answer in the format asked for."""
     if args.json:
-        print(json.dumps(as_json(), ensure_ascii=False, indent=1, allow_nan=False))
+        print_json(as_json())
         return
     from onecard.report import show
 
     wanted = next((name for name in FORMATS if getattr(args, name)), "terminal")
+    if wanted != "terminal":
+        _as_utf8()
     sys.stdout.write(show(document(), wanted, lang=args.lang))

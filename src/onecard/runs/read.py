@@ -7,6 +7,7 @@ read_runs("-")                         what is piped in
 """
 
 import re
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,8 +35,18 @@ def read_runs(
     progress: Progress | None = None,
 ) -> list[Run]:
     """The runs of a source, with what a config (a preset or a file; else one beside the log) and the flags say of them."""
-    path, number = _split(source)
-    runs = _read(path, progress)
+    try:
+        path, number = _split(source)
+        runs = _read(path, progress)
+    except FileNotFoundError:
+        raise UserError(
+            f"no run at {source!r}", hint="name a run folder or a log; `onecard runs` lists folders"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {source}: {getattr(error, 'strerror', None) or error}",
+            hint="check the path and its permissions",
+        ) from None
     if number is not None:
         if not 1 <= number <= len(runs):
             raise UserError(
@@ -63,18 +74,11 @@ def _read(source: str, progress: Progress | None) -> list[Run]:
     path = Path(source)
     if path.is_dir():
         return _folder(path, progress)
-    try:
-        with path.open("rb") as file:
-            return _whole(_file(file, path, progress), source)
-    except FileNotFoundError:
-        raise UserError(
-            f"no run at {source!r}", hint="name a run folder or a log; `onecard runs` lists folders"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read {source}: {getattr(error, 'strerror', None) or error}",
-            hint="check the path and its rights",
-        ) from None
+    mode = path.stat().st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # /dev/zero never ends
+        raise UserError(f"{source} is a device", hint="name a log, or - for what is piped in")
+    with path.open("rb") as file:
+        return _whole(_file(file, path, progress), source)
 
 
 def _folder(path: Path, progress: Progress | None) -> list[Run]:

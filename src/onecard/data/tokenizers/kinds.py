@@ -241,7 +241,7 @@ def _engine(spec: str) -> _Engine:
             return kind(spec)
         except ImportError:
             continue
-    raise UserError("no tokeniser library is installed", hint="pip install 'onecard[train]'")
+    raise UserError("no tokeniser library is installed", hint='pip install "onecard[train]"')
 
 
 def _offsets(lengths: Iterable[int], count: int) -> Offsets:

@@ -22,9 +22,10 @@ from onecard.runs.run import Run, check_count
 _MOST_HELD = 1000
 A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
 # Forks print grad_norm or lr between loss and time, and tokens per second after mfu.
+_LABEL = r"[A-Za-z_]\w*(?: [A-Za-z_]\w*)*"
 _ITER = re.compile(
-    rf"iter (\d+): loss ({NUMBER})(?:, (?!time|mfu)[\w ]+[ :=]+{NUMBER})*(?:, time ({NUMBER})ms)?"
-    rf"(?:, mfu ({NUMBER})%)?(?:, (?!time|mfu)(?:(?!iter \d)[^,])*\d(?:(?!iter \d)[^,])*)*",
+    rf"iter (\d+): loss ({NUMBER})(?:, (?!time|mfu){_LABEL}[ :=]{{1,3}}{NUMBER})*(?:, time ({NUMBER})ms)?"
+    rf"(?:, mfu ({NUMBER})%)?(?:, (?!time|mfu)(?=[^,]*\d)(?:(?!iter \d)[^,])*+)*+",
     re.I,
 )
 _BARE = re.compile(rf"iter \d+: loss (?:\d+\.\d{{4}}|{NUMBER}, .*|nan|inf)", re.I)
