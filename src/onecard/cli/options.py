@@ -63,6 +63,11 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     formats.add_argument("--markdown", action="store_true", help="for a README, an issue or a wiki")
     formats.add_argument("--html", action="store_true", help="one self-contained page")
     parser.add_argument(
+        "--full",
+        action="store_true",
+        help="every table and chart in the terminal, not the short form",
+    )
+    parser.add_argument(
         "--explain", action="store_true", help="each figure with its formula and source"
     )
     parser.add_argument(
@@ -74,14 +79,7 @@ def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     from onecard.untrusted import json_text
 
-    _as_utf8()
-    print(json_text(value))
-
-
-def _as_utf8() -> None:
-    """Files and pipes get UTF-8 whatever the system's encoding: a page declares it, and JSON is nothing else."""
-    if not sys.stdout.isatty() and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    write_utf8(json_text(value) + "\n")
 
 
 def show_report(
@@ -91,9 +89,23 @@ def show_report(
     if args.json:
         print_json(as_json())
         return
-    from onecard.report import show
+    from onecard.report import shortened, show
 
     wanted = next((name for name in FORMATS if getattr(args, name)), "terminal")
+    whole = document()
     if wanted != "terminal":
-        _as_utf8()
-    sys.stdout.write(show(document(), wanted, lang=args.lang))
+        write_utf8(show(whole, wanted, lang=args.lang))
+        return
+    shown = whole if args.full or args.explain else shortened(whole)
+    sys.stdout.write(show(shown, wanted, lang=args.lang))
+
+
+def write_utf8(text: str) -> None:
+    """Pages and JSON are UTF-8, as they declare, whatever the encoding of the terminal; a person's screen keeps its own."""
+    stream = getattr(sys.stdout, "buffer", None)
+    if stream is None or sys.stdout.isatty():
+        sys.stdout.write(text)
+        return
+    sys.stdout.flush()
+    stream.write(text.encode("utf-8", errors="replace"))
+    stream.flush()
