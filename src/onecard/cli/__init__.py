@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from onecard.errors import OnecardError, UserError, nearest
+from onecard.streams import silence, to_stream
 from onecard.untrusted import printable
 
 EXIT_INTERNAL = 70  # EX_SOFTWARE: a bug of onecard's, nothing the user did
@@ -82,12 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say(message: str, hint: str | None = None, code: int = 2) -> int:
     """One sentence on standard error, whatever characters a name in it holds; returns the exit code."""
-    try:
-        print(f"onecard: {printable(message)}", file=sys.stderr)
-        if hint:
-            print(f"  hint: {printable(hint)}", file=sys.stderr)
-    except OSError:
-        pass  # nobody reads it
+    if to_stream(sys.stderr, f"onecard: {printable(message)}") and hint:
+        to_stream(sys.stderr, f"  hint: {printable(hint)}")
     return code
 
 
@@ -108,8 +105,7 @@ def _system_error(error: OSError) -> int:
     )
     if not gone and error.errno != errno.ENOSPC:
         return _internal_error(error)
-    with contextlib.suppress(OSError, ValueError):  # what is still in the buffer has nowhere to go
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    silence(sys.stdout)  # what is still in the buffer has nowhere to go
     if gone:
         return 0
     return _say(
