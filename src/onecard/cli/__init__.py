@@ -83,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say(message: str, hint: str | None = None, code: int = 2) -> int:
     """One sentence on standard error, whatever characters a name in it holds; returns the exit code."""
-    if to_stream(sys.stderr, f"onecard: {printable(message)}") and hint:
-        to_stream(sys.stderr, f"  hint: {printable(hint)}")
+    if to_stream(sys.stderr, "onecard: " + printable(message, keep="\n")) and hint:
+        to_stream(sys.stderr, "  hint: " + printable(hint, keep="\n"))
     return code
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
 )
-EXAMPLE = "onecard train train_shakespeare_char --max_iters=200 --device=cpu --compile=False"
+EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      # no download
+  onecard train train_shakespeare_char --dataset=stdlib-bytes --out_dir=out-stdlib --max_iters=200 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +72,8 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
 
-    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""))
+    rank = int(os.environ.get("RANK", 0))
+    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), rank)
     resume = args.resume or args.extend
     if not speaks:
         train(config, resume=resume, faults=faults)
