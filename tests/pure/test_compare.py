@@ -301,3 +301,20 @@ def test_no_card_is_an_honest_gap():
     assert f.tflops == pytest.approx(40.3, abs=0.1)
     with pytest.raises(UserError):
         compare([f])
+
+
+def test_rules_that_blame_the_model_are_silent_where_it_is_the_same():
+    """Another learning rate or micro-batch alone is no change of the model."""
+    one = of(small_run(), "one")
+    same = of(small_run().replace("learning_rate = 0.001", "learning_rate = 0.0005"), "two")
+    assert one.config.learning_rate != same.config.learning_rate
+    assert "learning-rate-and-width" not in rules(explained(compare([one, same])).findings)
+    assert "learning-rate-and-width" in rules(explained(compare([one, of(wide_run())])).findings)
+    batch = replace(
+        one,
+        config=one.config.replace(batch_size=8, gradient_accumulation_steps=64),
+        mfu_card=one.mfu_card * 1.2,
+    )
+    assert "micro-batch-and-mfu" not in rules(explained(compare([one, batch])).findings)
+    wider = replace(batch, config=batch.config.replace(n_embd=768))
+    assert "micro-batch-and-mfu" in rules(explained(compare([one, wider])).findings)

@@ -283,3 +283,50 @@ def test_a_log_from_a_pipe():
     said = json.loads(done.stdout)
     assert said["run"]["name"] == "stdin"
     assert round(said["run"]["tflops"], 1) == 40.3
+
+
+def with_times(**times):
+    f = of(small_run())
+    return replace(f, run=replace(f.run, times=replace(f.run.times, **times)))
+
+
+def test_rules_on_times_speak_at_their_bound_and_not_below():
+    usual = of(small_run()).step_seconds
+    compiled = found(with_times(first=3 * usual))["compile-in-first-step"]
+    assert compiled.note.values["extra"] == pytest.approx(2 * usual)  # what is not the usual step
+    for speaks, silent, rule in (
+        ({"first": 2.001 * usual}, {"first": 1.999 * usual}, "compile-in-first-step"),
+        ({"drift": 1.051}, {"drift": 1.049}, "slows-down"),
+        ({"spread": 0.051}, {"spread": 0.049}, "uneven-steps"),
+        ({"count": 5}, {"count": 6}, "few-iterations"),
+        ({"leaks": 1, "leaked_seconds": 20.0}, {"leaks": 0}, "evaluation-in-steps"),
+    ):
+        assert rule in found(with_times(**speaks)), rule
+        assert rule not in found(with_times(**silent)), rule
+
+
+def test_rules_on_the_log_speak_at_their_bound_and_not_below():
+    f = of(small_run())
+    for speaks, silent, rule in (
+        ({"data_wait": 0.051}, {"data_wait": 0.05}, "data-wait"),
+        ({"clock_jumps": 1}, {"clock_jumps": 0}, "clock-back"),
+        ({"superseded": 1}, {"superseded": 0}, "resumed"),
+        ({"not_finite": (7,)}, {"not_finite": ()}, "not-finite"),
+        ({"dataset_tokens": 131_000_000}, {"dataset_tokens": 132_000_000}, "data-repeats"),
+    ):
+        assert rule in found(replace(f, run=replace(f.run, **speaks))), rule
+        assert rule not in found(replace(f, run=replace(f.run, **silent))), rule
+
+
+def test_rules_on_the_learning_rate_speak_beyond_a_factor_of_three():
+    f = of(small_run())
+    usual = found(of(nanogpt_log(384, 1e-5, 3.9, 16, 32, CURVE, 1000)))["learning-rate-low"]
+    usual = usual.evidence["usual"]
+    for factor, rule in ((3.01, "learning-rate-high-calm"), (1 / 3.01, "learning-rate-low")):
+        rate = f.config.replace(learning_rate=usual * factor, min_lr=1e-6)
+        assert rule in found(replace(f, config=rate))
+    for factor in (2.99, 1 / 2.99):
+        rate = f.config.replace(learning_rate=usual * factor, min_lr=1e-6)
+        assert not {"learning-rate-high-calm", "learning-rate-low"} & set(
+            found(replace(f, config=rate))
+        )
