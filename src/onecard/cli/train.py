@@ -103,7 +103,7 @@ def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:
 
 def _refine(folder: Path) -> None:
     """A finished run sharpens what a probe measured; that it cannot is no reason to end in anything but success."""
-    from onecard.runs.refine import refine_from_run
+    from onecard.runs.refine_calibration import refine_from_run
 
     try:
         refine_from_run(folder)
