@@ -17,7 +17,7 @@ HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
 )
 EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      # no download
-  onecard train train_shakespeare_char --dataset=stdlib-bytes --out_dir=out-stdlib --max_iters=200 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
+  onecard train train_shakespeare_char --dataset=stdlib-bytes --vocab_size=257 --out_dir=out-stdlib --max_iters=200 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +138,7 @@ def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:
 
 def _refine(folder: Path) -> None:
     """A finished run sharpens what a probe measured; that it cannot is no reason to end in anything but success."""
-    from onecard.runs.refine import refine_from_run
+    from onecard.runs.refine_calibration import refine_from_run
 
     try:
         refine_from_run(folder)

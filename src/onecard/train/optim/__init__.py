@@ -87,7 +87,7 @@ def eight_bit(device: str):
     except ImportError:
         raise UserError(
             "optimizer = 'adamw8bit' needs the package bitsandbytes",
-            hint="pip install 'onecard[eightbit]'",
+            hint='pip install "onecard[eightbit]"',
         ) from None
     return AdamW8bit
 
