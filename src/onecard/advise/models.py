@@ -48,7 +48,7 @@ def named_model(text: str, overrides: Iterable[str] = ()) -> NamedModel:
         if _bare(text) in names or (len(_bare(text)) > 5 and names[0].startswith(_bare(text))):
             return _sized(model.params, model.name, overrides, model)
     if re.fullmatch(
-        r"[\d.,_]+(e\d+)?\s*[kmbgt]?(illion|n)?\s*(params|parameters)?", text.strip().lower()
+        r"[\d.,_]+(e\d+)?\s*+[kmbgt]?(illion|n)?\s*(params|parameters)?", text.strip().lower()
     ):
         return _sized(parse_count(text), text, overrides)
     names = [*PRESETS, *(model.name for model in known_models())]
