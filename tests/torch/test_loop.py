@@ -15,7 +15,7 @@ from onecard.planner.params import params
 from onecard.runs.log import read_log
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
-from onecard.train.run.session import Silent
+from onecard.train.run.side_shows import Silent
 
 
 def test_parameters_are_those_of_the_plan(config):
@@ -235,11 +235,11 @@ def test_the_policy_for_bad_steps_is_followed(config, policy):
 
 def test_damaged_weights_go_back_to_the_checkpoint(config, tmp_path, monkeypatch):
     """A weight that is not a number (a flipped bit on the card) makes every later loss one too."""
-    from onecard.train.run import session
+    from onecard.train.run import setup
 
-    models, make = [], session.make_model
+    models, make = [], setup.make_model
     monkeypatch.setattr(
-        session, "make_model", lambda config: models.append(make(config)) or models[-1]
+        setup, "make_model", lambda config: models.append(make(config)) or models[-1]
     )
 
     class Damage(Silent):

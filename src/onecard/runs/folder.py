@@ -13,8 +13,10 @@ from onecard.errors import UserError
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
 from onecard.runs.run import Run, RunBuilder
+from onecard.untrusted import printable
 
 _MOST = 4096
+_CHANGES = 20  # that are shown
 
 
 def read_folder(path: Path) -> Run | None:
@@ -71,6 +73,11 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
         builder.eval(step, **figures)
     elif kind == "event" and isinstance(line.get("event"), str):
         builder.sign(line["event"])
+        if line["event"] == "run_changed" and isinstance(step, int) and len(run.changes) < _CHANGES:
+            before, after = (printable(str(line.get(key))[:60]) for key in ("before", "after"))
+            run.changes.append(
+                (step, f"{printable(str(line.get('key'))[:40])}: {before} → {after}")
+            )
     elif kind not in ("step", "eval", "event", "checkpoint", "sample", "end"):
         builder.unreadable(str(line))
 

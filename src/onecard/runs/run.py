@@ -86,6 +86,9 @@ class Run:
     signs: list[str] = field(
         default_factory=list
     )  # what the log says in words: "compile-failed", "slow-attention", …
+    changes: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # (step, "learning_rate: 0.001 → 0.002"): changed at a resume, by request
     plan: dict[str, Any] | None = None  # what was predicted, in our own run folders
     state: str | None = None
     unreadable: int = 0

@@ -24,13 +24,14 @@ from onecard.errors import RunFailure
 from onecard.facts.here import cpu, here
 from onecard.model import machine
 from onecard.model.build import make_model
+from onecard.model.out_of_memory import is_out_of_memory
 from onecard.planner.calibration import PART_OF, Calibration, Observation, fit_costs, spread_of
 from onecard.planner.calibration_file import torch_version
 from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
 from onecard.train.run.faults import Faults
 from onecard.train.run.preflight import Preflight
-from onecard.train.run.step import Stepper, is_out_of_memory
+from onecard.train.run.step import Stepper
 from onecard.train.run.trial import compiled_forward
 from onecard.train.run.workers import Workers
 

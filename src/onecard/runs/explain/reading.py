@@ -28,6 +28,22 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
         )
 
 
+def changed(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to changes of output, speed or the machine, which leave the run what it is."""
+    for step, change in f.run.changes:
+        yield Finding(
+            Note(
+                "run-changed",
+                "{name}: changed at step {step:int} by request ({change}): before and after are two runs",
+                name=f.name,
+                step=step,
+                change=change,
+            ),
+            {"step": step, "change": change},
+            (f.name,),
+        )
+
+
 def disagreements(f: RunFigures) -> Iterator[Finding]:
     """Where two things that the log says cannot both be true. Does not apply where only one of them is said."""
     for problem in f.problems:
@@ -229,6 +245,7 @@ def comparable(c: "Comparison") -> Iterator[Finding]:
 
 RULES = (
     unreadable,
+    changed,
     disagreements,
     too_short,
     compile_leak,

@@ -1,4 +1,4 @@
-"""Faults to order, for the fault suite: out of memory and not-a-number at a step, each once.
+"""Faults to order, for the fault suite: out of memory, not-a-number and overflow at a step, each once.
 
 >>> faults = Faults.parse("oom@3,nan@5")
 >>> faults.strikes("nan", 4), faults.strikes("nan", 5), faults.strikes("nan", 5)
@@ -30,4 +30,6 @@ class Faults:
             return loss
         if self.strikes("oom", step):
             raise torch.OutOfMemoryError("out of memory (ordered by the fault suite)")
+        if self.strikes("overflow", step):
+            return loss + (loss - loss.detach()) * 1e38  # the same loss, gradients beyond any range
         return loss * float("nan") if self.strikes("nan", step) else loss

@@ -6,9 +6,11 @@ would leave the others waiting. Here each worker first says how its part went.)
 """
 
 import contextlib
+import ctypes
 import datetime
 import os
 import socket
+import sys
 import time
 
 import torch
@@ -124,9 +126,23 @@ def _lost():
         raise WorkerLostError(str(error).splitlines()[0]) from None
 
 
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
+if sys.platform == "win32":
+
+    def _runs(pid: int) -> bool:
+        """os.kill would end it: signal 0 is CTRL_C there."""
+        kernel = ctypes.WinDLL("kernel32")
+        handle = kernel.OpenProcess(0x00100000, False, pid)  # SYNCHRONIZE
+        if not handle:
+            return False
+        still_running = kernel.WaitForSingleObject(handle, 0) == 0x102  # WAIT_TIMEOUT
+        kernel.CloseHandle(handle)
+        return bool(still_running)
+
+else:
+
+    def _runs(pid: int) -> bool:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return False
+        return True
