@@ -4,7 +4,7 @@
     python tools/messages.py check      # what a test runs too: nothing missing, stale, fuzzy or misquoted
 
 Messages are the first argument of T, the second of Note, the first two of Plural; each must be written out, for a
-computed one would never reach a translator. Installing compiles the files (setup.py); a source tree reads them as
+computed one would never reach a translator. The tables of formulas.py are messages too, each line as a whole. Installing compiles the files (setup.py); a source tree reads them as
 they are.
 """
 
@@ -32,7 +32,25 @@ def extract() -> Catalog:
     found = extract_from_dir(SOURCE, [("**.py", "python")], keywords=KEYWORDS)
     for name, _, message, _, _ in sorted(found, key=lambda item: (item[0], item[1])):
         catalog.add(message, locations=[(f"src/onecard/{Path(name).as_posix()}", 0)])
+    for path in sorted(SOURCE.rglob("formulas.py")):
+        for formula in formulas(path):
+            catalog.add(formula, locations=[(path.relative_to(ROOT).as_posix(), 0)])
     return catalog
+
+
+def formulas(path: Path) -> list[str]:
+    """The lines of a table of formulas: every text that is a value of a dictionary."""
+    tables = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Dict)
+    ]
+    values = [value for table in tables for value in table.values]
+    return [
+        value.value
+        for value in values
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    ]
 
 
 def computed() -> list[str]:

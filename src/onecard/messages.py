@@ -3,14 +3,15 @@
 >>> str(Note("epochs", "the data is seen {epochs:.1f} times over {tokens:count} tokens", epochs=2.85, tokens=3.68e9))
 'the data is seen 2.9 times over 3.68 B tokens'
 
-A format name after the colon (count, int, bytes, duration, percent, power, money, when, date) says what kind of
+A format name after the colon (count, int, bytes, duration, percent, power, money, when, date, period) says what kind of
 quantity it is; `report` swaps in a formatter for the reader's language and looks the template up in its catalogue.
-Money is a pair (amount, ISO currency), `when` and `date` an ISO time; any other spec is Python's own. A figure may
-itself be a T.
+Money is a pair (amount, ISO currency), `when` and `date` an ISO time, `period` one like "Mar-Sep 2026"; any other spec
+is Python's own, with powers of ten where it would print more than 15 digits. A figure may itself be a T.
 
 `tools/messages.py` finds the templates in the source, so they are written out where they are used, never computed.
 """
 
+import math
 import string
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ from onecard.units import (
 
 SHOW: dict[str, Callable[[Any], str]] = {
     "count": show_count,
-    "int": lambda value: f"{value:,.0f}",
+    "int": lambda value: f"{value:,.0f}" if abs(value) < LARGEST else show_power(value),
     "bytes": show_bytes,
     "duration": show_duration,
     "percent": lambda share: f"{share:.1%}" if share < 0.1 else f"{share:.0%}",
@@ -35,7 +36,9 @@ SHOW: dict[str, Callable[[Any], str]] = {
     "money": show_money,
     "when": show_when,
     "date": show_date,
+    "period": str,
 }
+LARGEST = 1e15  # above it, a fixed number of decimals is only digits
 
 
 class Words(string.Formatter):
@@ -47,7 +50,22 @@ class Words(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec in self.show:
             return self.show[format_spec](value)
+        if too_long(value, format_spec):
+            return self.show["power"](value)
         return str(super().format_field(value, format_spec))
+
+    def joined(self, text: str) -> str:
+        """A whole sentence, after its figures are in place: where the language joins the two in its own way."""
+        return text
+
+
+def too_long(value: Any, spec: str) -> bool:
+    """Whether a number would print as a line of digits, such as the perplexity of a run that diverged."""
+    return (
+        isinstance(value, int | float)
+        and spec.endswith(("f", "d"))
+        and LARGEST <= abs(value) < math.inf
+    )
 
 
 class T:
@@ -97,3 +115,13 @@ class Note(T):
 
     def __hash__(self) -> int:
         return hash((self.code, str(self)))
+
+
+class Formula(T):
+    """A line of one of the tables of formulas, which tools/messages.py finds as a whole; it holds no figures."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+
+    def __str__(self) -> str:
+        return self.text

@@ -96,7 +96,7 @@ def test_equal_hours_take_the_faster_runs_extra_steps_into_account(worked):
 
 
 @pytest.mark.parametrize("lang", ["en", "es", "hi"])
-@pytest.mark.parametrize("how", [[], ["--markdown"], ["--html"]])
+@pytest.mark.parametrize("how", [["--full"], ["--markdown"], ["--html"]])
 def test_the_worked_example_in_every_language_and_form(tmp_path, capsys, lang, how):
     (tmp_path / "small.log").write_text(small_run())
     (tmp_path / "wide.log").write_text(wide_run())

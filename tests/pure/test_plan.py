@@ -291,7 +291,9 @@ def test_prices():
     cheap, dear = (plan(load("gpt2"), "RTX 4070", price=p).energy for p in ("0.1", "0.5EUR"))
     assert (cheap.currency, dear.currency) == ("USD", "EUR")
     assert dear.cost.mid == pytest.approx(5 * cheap.cost.mid)
-    assert plan(load("gpt2"), "RTX 4070", price="ES").energy.price_source.endswith("a guess)")
+    assert str(plan(load("gpt2"), "RTX 4070", price="ES").energy.price_source).endswith(
+        "an estimate)"
+    )
     for bad in ("abc", "1.2.3", "-1", ""):
         with pytest.raises(UserError):
             plan(load("gpt2"), "RTX 4070", price=bad)

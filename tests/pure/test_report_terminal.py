@@ -104,7 +104,7 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
             "?"
             not in shown.replace("fit?", "")
             .replace("long?", "")
-            .replace("out?", "")
+            .replace("expect?", "")
             .replace("cost?", "")
             or lang == "es"
         )

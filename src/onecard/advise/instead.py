@@ -103,7 +103,7 @@ def _rent(config: RunConfig, first: "Needed", seconds: float) -> Instead | None:
         "rent",
         Note(
             "instead-rent",
-            "rent: {card}, {time:duration} and about {cost:money} at {price:money} an hour ({period})",
+            "rent: {card}, {time:duration} and about {cost:money} at {price:money} an hour ({period:period})",
             card=best.gpu,
             time=best.seconds.mid,
             cost=(best.cost, best.currency),

@@ -64,6 +64,11 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     formats.add_argument("--markdown", action="store_true", help="for a README, an issue or a wiki")
     formats.add_argument("--html", action="store_true", help="one self-contained page")
     parser.add_argument(
+        "--full",
+        action="store_true",
+        help="every table and chart in the terminal, not the short form",
+    )
+    parser.add_argument(
         "--explain", action="store_true", help="each figure with its formula and source"
     )
     parser.add_argument(
@@ -76,9 +81,25 @@ def show_report(
 ) -> None:
     """Print the answer in the format asked for."""
     if args.json:
-        print(json.dumps(as_json(), ensure_ascii=False, indent=1, allow_nan=False))
+        write_utf8(json.dumps(as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
         return
-    from onecard.report import show
+    from onecard.report import shortened, show
 
     wanted = next((name for name in FORMATS if getattr(args, name)), "terminal")
-    sys.stdout.write(show(document(), wanted, lang=args.lang))
+    whole = document()
+    if wanted != "terminal":
+        write_utf8(show(whole, wanted, lang=args.lang))
+        return
+    shown = whole if args.full or args.explain else shortened(whole)
+    sys.stdout.write(show(shown, wanted, lang=args.lang))
+
+
+def write_utf8(text: str) -> None:
+    """Pages and JSON are UTF-8, as they declare, whatever the encoding of the terminal; a person's screen keeps its own."""
+    stream = getattr(sys.stdout, "buffer", None)
+    if stream is None or sys.stdout.isatty():
+        sys.stdout.write(text)
+        return
+    sys.stdout.flush()
+    stream.write(text.encode("utf-8"))
+    stream.flush()

@@ -9,14 +9,32 @@ from dataclasses import dataclass
 
 from onecard.errors import UserError, nearest
 from onecard.facts.table import table
+from onecard.messages import T
 
 
 @dataclass(frozen=True)
 class Price:
     per_kwh: float
     currency: str
-    source: str
+    source: T
     confidence: str
+
+
+REGIONS = {
+    "WORLD": T("world"),
+    "EUROPE": T("Europe"),
+    "ASIA": T("Asia"),
+    "AFRICA": T("Africa"),
+    "OCEANIA": T("Oceania"),
+    "NORTH_AMERICA": T("North America"),
+    "SOUTH_AMERICA": T("South America"),
+}  # the others are codes of countries
+KINDS = {
+    "residential average": T("residential average"),
+    "household": T("household"),
+    "household average": T("household average"),
+    "household incl. taxes": T("household incl. taxes"),
+}
 
 
 def electricity(region: str) -> Price:
@@ -30,8 +48,17 @@ def electricity(region: str) -> Price:
         )
         raise UserError(f"no electricity price for {region!r}", hint=hint)
     row = rows[key]
-    guess = "; a guess" if row["confidence"] == "C" else ""
-    source = f"{row['region']}, {row['kind']}, {row['period']} ({row['source']}{guess})"
+    facts = {
+        "region": REGIONS.get(key, key),
+        "kind": KINDS.get(row["kind"], row["kind"]),
+        "period": row["period"],
+        "publisher": row["source"],
+    }
+    source = (
+        T("{region}, {kind}, {period:period} ({publisher}; an estimate)", **facts)
+        if row["confidence"] == "C"
+        else T("{region}, {kind}, {period:period} ({publisher})", **facts)
+    )
     return Price(float(row["price"]), row["currency"], source, row["confidence"])
 
 
@@ -48,4 +75,6 @@ def parse_price(text: str) -> Price:
     value = float(found[2].replace(",", "."))
     if not value < 1e6:
         raise UserError(f"{text!r} is not a price of one kWh", hint="write it like 0.25")
-    return Price(value, (found[3] or symbols.get(found[1], "USD")).upper(), "your own price", "A")
+    return Price(
+        value, (found[3] or symbols.get(found[1], "USD")).upper(), T("your own price"), "A"
+    )

@@ -21,7 +21,7 @@ from onecard.errors import UserError
 from onecard.model import checkpoint
 
 # transformers keeps these as Conv1D, which is a linear layer with its matrix the other way round
-_TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
 def load_weights(
@@ -105,7 +105,7 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
         if name.endswith((".attn.bias", ".attn.masked_bias")):
             continue
         ours = name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
-        answer[ours] = tensor.t() if ours.endswith(_TRANSPOSED) else tensor
+        answer[ours] = tensor.t() if ours.endswith(TRANSPOSED) else tensor
     return answer
 
 

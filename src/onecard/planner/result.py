@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
-from onecard.messages import Note
+from onecard.messages import Note, T
 from onecard.planner.whatif import WhatIf
 
 SCHEMA = "onecard.plan/1"
@@ -99,7 +99,7 @@ class Energy:
     cost: Range
     currency: str
     price_per_kwh: float
-    price_source: str
+    price_source: T
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,8 @@ def as_plain(value: Any) -> Any:
     """Any result as JSON's own kinds; a sentence is its code and its English words."""
     if isinstance(value, Note):
         return {"code": value.code, "text": str(value)}
+    if isinstance(value, T):
+        return str(value)
     if is_dataclass(value):
         return {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):

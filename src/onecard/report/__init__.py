@@ -8,10 +8,10 @@ import shutil
 import sys
 
 from onecard.errors import UserError
-from onecard.report.document import Document
+from onecard.report.document import Document, shortened
 from onecard.report.language import NAMES, Language, language
 
-__all__ = ["Language", "language", "show"]
+__all__ = ["Language", "language", "shortened", "show"]
 
 
 def show(

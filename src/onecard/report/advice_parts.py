@@ -1,21 +1,26 @@
 """What the views of advice share: a run in one line, its shape, its savers, the command that comes next."""
 
 from onecard.config import RunConfig
-from onecard.messages import T
+from onecard.messages import Formula, T
 from onecard.planner.result import RunPlan
 from onecard.report.document import Figure, Notes, Quantity, Section, Text, Value
 from onecard.report.plan_summary import headline
 
 NO_SAVERS = "–"
+SCHEDULES: dict[str, Text] = {
+    "cosine": T("cosine decay"),
+    "linear": T("linear decay"),
+    "wsd": T("a constant rate with a final decay"),
+}
 
 
 def shape_words(config: RunConfig) -> str:
     """Layers × width, as people write it down: 16 × 1024."""
-    return f"{config.n_layer} × {config.n_embd}"
+    return f"{config.n_layer}\u00a0×\u00a0{config.n_embd}"
 
 
 def batch_words(config: RunConfig) -> str:
-    return f"{config.batch_size} × {config.gradient_accumulation_steps}"
+    return f"{config.batch_size}\u00a0×\u00a0{config.gradient_accumulation_steps}"
 
 
 def saver_words(names: list[str]) -> Value:
@@ -37,7 +42,7 @@ def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
         Figure(
             T("Micro-batch × accumulation"),
             batch_words(config),
-            note=T("{tokens:int} tokens a step", tokens=config.tokens_per_step),
+            note=T("{tokens:int} tokens per step", tokens=config.tokens_per_step),
         ),
         Figure(
             T("Steps"),
@@ -45,13 +50,13 @@ def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
             note=T(
                 "{warmup:int} of warm-up, then {schedule}",
                 warmup=config.warmup_iters,
-                schedule=config.schedule,
+                schedule=SCHEDULES.get(config.schedule, config.schedule),
             ),
         ),
         Figure(
             T("Learning rate"),
             Quantity(config.learning_rate, "g"),
-            note=T("falling to {rate:g}", rate=config.min_lr),
+            note=T("decaying to {rate:g}", rate=config.min_lr),
         ),
         Figure(T("Memory savers"), saver_words(savers) if savers else T("none needed")),
         Figure(T("Data"), config.dataset),
@@ -91,7 +96,7 @@ def how_found(formulas: dict[str, str], plan: RunPlan | None = None) -> Section:
         (
             Notes(
                 tuple(
-                    T("{name}: {formula}", name=name, formula=formula)
+                    T("{name}: {formula}", name=name, formula=Formula(formula))
                     for name, formula in {**formulas, **below}.items()
                 )
             ),

@@ -30,7 +30,7 @@ VERDICTS: dict[str, tuple[T, Tone]] = {
 DELIVERIES = {
     "tensor_peak": T("its {dtype} tensor peak"),
     "float32_peak": T("its fp32 peak"),
-    "predicted": T("the rate we predict"),
+    "predicted": T("the predicted rate"),
 }
 READINGS = {
     "asked": T("the tokens asked for"),
@@ -40,11 +40,11 @@ READINGS = {
 
 
 def can_document(answer: Answer, explain: bool = False) -> Document:
-    sections = [_compute(answer), _memory(answer)]
+    sections = []
     if answer.instead:
-        sections.append(
-            Section(T("What to do instead"), (Notes(tuple(way.text for way in answer.instead)),))
-        )
+        ways = (Notes(tuple(way.text for way in answer.instead)),)
+        sections.append(Section(T("What to do instead"), ways, short=ways))
+    sections += [_memory(answer), _compute(answer)]
     if explain:
         sections.append(how_found(CAN))
     return Document(
@@ -52,9 +52,11 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
         subtitle=T(
             "{params:int} parameters, in {time:duration}", params=answer.params, time=answer.seconds
         ),
+        answer=answer.verdict_text,
         headline=_headline(answer),
         sections=tuple(sections),
         summary=(answer.verdict_text, *(way.text for way in answer.instead[:1])),
+        short_summary=(),
         footer=T("FLOPs needed are 6·N·D, with N the true number of parameters and D the tokens."),
     )
 
@@ -71,14 +73,14 @@ def _headline(answer: Answer) -> tuple[Figure, ...]:
     fits, fits_tone = FITS[m.plain_fits]
     return (
         Figure(T("Verdict"), verdict, tone=tone),
-        Figure(T("Compute"), Quantity(c.ratio, ".3g", "×"), note=T("what it needs")),
+        Figure(T("Compute"), Quantity(c.ratio, ".3g", "×"), note=T("of what it needs")),
         Figure(
             T("Memory, plain"),
             fits,
             note=T("{used:bytes} of {card:bytes}", used=m.plain_process_bytes, card=m.card_bytes),
             tone=fits_tone,
         ),
-        Figure(T("Time"), Quantity(c.predicted_seconds, "duration"), note=T("as we predict")),
+        Figure(T("Time"), Quantity(c.predicted_seconds, "duration"), note=T("predicted")),
     )
 
 
@@ -86,9 +88,9 @@ def _compute(answer: Answer) -> Section:
     c = answer.compute
     delivered = Table(
         (
-            Column(T("Delivered in {time:duration} by", time=answer.seconds)),
+            Column(T("Compute available in {time:duration}, at", time=answer.seconds)),
             Column("TFLOPS", "right"),
-            Column(T("of it"), "right"),
+            Column(T("share used"), "right"),
             Column("FLOPs", "right"),
         ),
         tuple(
@@ -114,7 +116,7 @@ def _compute(answer: Answer) -> Section:
     blocks: list[Block] = [delivered, needed]
     if answer.notes:
         blocks.append(Notes(tuple(answer.notes)))
-    return Section(T("Compute: delivered against needed"), tuple(blocks))
+    return Section(T("Compute: available and needed"), tuple(blocks))
 
 
 def _delivery(d: Delivery) -> Text:
@@ -157,8 +159,8 @@ def _needed(n: Needed, deliveries: list[Delivery]) -> list[tuple[Value, ...]]:
             *_ratios(n, deliveries, flops),
         )
         for end, tokens, flops in (
-            (T("low guess"), r.tokens_low, r.needed_low),
-            (T("high guess"), r.tokens_high, r.needed_high),
+            (T("low estimate"), r.tokens_low, r.needed_low),
+            (T("high estimate"), r.tokens_high, r.needed_high),
         )
     ]
 
@@ -208,14 +210,14 @@ def _memory(answer: Answer) -> Section:
         Column(T("verdict")),
         Column(T("micro-batch"), "right"),
     )
-    said = T(
+    reserve = T(
         "The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.",
         card=answer.device.name,
         room=m.card_bytes,
         desktop=m.desktop_bytes,
     )
     notes = (
-        said,
+        reserve,
         T("The last column is the fastest micro-batch that fits."),
         T(
             "CPU offload would keep {bytes:bytes} in the computer's memory and add {extra:duration} to a step.",
@@ -223,6 +225,4 @@ def _memory(answer: Answer) -> Section:
             extra=m.offload.extra_step_seconds,
         ),
     )
-    return Section(
-        T("Memory: needed against there is"), (Table(columns, tuple(rows)), Notes(notes))
-    )
+    return Section(T("Memory: needed and available"), (Table(columns, tuple(rows)), Notes(notes)))

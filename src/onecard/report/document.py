@@ -9,16 +9,15 @@ A text is a `T` (or a `Note`), which each language words its own way, or a plain
 card's name, a config key. A quantity keeps its value and how to print it until a renderer asks for a language.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from onecard.messages import T, Words
 
 Text = T | str
 SUMMARY = T("In short")  # the heading of every summary
-Tone = Literal[
-    "good", "fair", "bad"
-]  # green, yellow, red where there is colour; a mark where there is none
+# green, yellow, red where there is colour; a mark where there is none
+Tone = Literal["good", "fair", "bad"]
 
 
 # Without repr and equality, which nobody asks of a block: writing them takes a tenth of a plan's time.
@@ -46,7 +45,7 @@ class Figure:
     value: Value
     span: tuple[Quantity, Quantity] | None = None
     note: Value | None = None
-    formula: str | None = None
+    formula: Text | None = None
     tone: Tone | None = None
 
 
@@ -85,7 +84,7 @@ class StackedBar:
     total: Quantity
     total_label: Text
     title: Text
-    formula: str | None = None
+    formula: Text | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -144,6 +143,7 @@ Block = Figures | Table | StackedBar | Bars | LineChart | Paragraph | Notes
 class Section:
     title: Text
     blocks: tuple[Block, ...]
+    short: tuple[Block, ...] = ()  # what the short form shows of it; nothing leaves the section out
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -151,6 +151,21 @@ class Document:
     title: Text
     sections: tuple[Section, ...]
     subtitle: Text | None = None
-    headline: tuple[Figure, ...] = ()  # the few answers a person came for
+    answer: Text | None = None  # the question answered in one sentence
+    headline: tuple[Figure, ...] = ()  # the few figures a person came for
     summary: tuple[Text, ...] = ()  # sentences to read aloud
+    short_summary: tuple[Text, ...] | None = None  # of the short form, where it differs
     footer: Text | None = None
+
+
+def shortened(document: Document) -> Document:
+    """The short form: the answer, its reasons and what to do; the tables are for the full one."""
+    sections = tuple(
+        Section(section.title, section.short, section.short)
+        for section in document.sections
+        if section.short
+    )
+    summary = document.summary if document.short_summary is None else document.short_summary
+    more = T("--full shows every figure, --explain adds formulas and sources.")
+    footer = more if document.footer is None else T("{a} {b}", a=document.footer, b=more)
+    return replace(document, sections=sections, summary=summary, footer=footer)

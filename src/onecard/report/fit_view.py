@@ -16,8 +16,8 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
         Column(T("savers")),
         Column(T("memory"), "right"),
         Column(T("verdict")),
-        Column(T("a step"), "right"),
-        Column(T("in all"), "right"),
+        Column(T("per step"), "right"),
+        Column(T("total"), "right"),
     )
     before_after = Table(
         columns,
@@ -41,7 +41,7 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
             Column(T("savers")),
             Column(T("batch")),
             Column(T("memory"), "right"),
-            Column(T("a step"), "right"),
+            Column(T("per step"), "right"),
         )
         sections.append(Section(T("Other ways that fit"), (Table(titles, others),)))
     if answer.plan.warnings:

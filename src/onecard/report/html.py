@@ -20,6 +20,7 @@ from onecard.report.document import (
     Section,
     StackedBar,
     Table,
+    Text,
     Tone,
 )
 from onecard.report.language import Language
@@ -46,7 +47,7 @@ h1 { font-size: 1.7rem; margin: 0; line-height: 1.3; }
 h2 { font-size: 1.05rem; margin: 0 0 .6rem; color: var(--accent); }
 p { margin: .4rem 0; }
 .subtitle, .note, footer, th { color: var(--soft); }
-.subtitle { margin: .25rem 0 1.25rem; }
+.subtitle { margin: .25rem 0 1.25rem; } .answer { font-size: 1.15rem; font-weight: 600; margin: 0 0 1rem; }
 .headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .75rem; margin: 0 0
     .75rem; }
 .headline div, section { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
@@ -95,6 +96,8 @@ def render(document: Document, language: Language) -> str:
     body = [f"<h1>{say(document.title)}</h1>"]
     if document.subtitle is not None:
         body.append(f'<p class="subtitle">{say(document.subtitle)}</p>')
+    if document.answer is not None:
+        body.append(f'<p class="answer">{escape(language.sentence(document.answer))}</p>')
     if document.headline:
         cells = "".join(_headline(figure, say) for figure in document.headline)
         body.append(f'<dl class="headline">{cells}</dl>')
@@ -153,7 +156,9 @@ def _block(block: Block, say: _Say) -> str:
     if isinstance(block, Table):
         return _table(block, say)
     if isinstance(block, StackedBar):
-        return _figure(say(block.title), svg.stacked_bar(block, say.language), block.formula)
+        return _figure(
+            say(block.title), svg.stacked_bar(block, say.language), _formula(block.formula, say)
+        )
     if isinstance(block, Bars):
         return _figure(say(block.title), svg.bars(block, say.language))
     if isinstance(block, LineChart):
@@ -166,8 +171,11 @@ def _block(block: Block, say: _Say) -> str:
     return f"<p>{say(block.text)}</p>"
 
 
-def _figure(caption: str, drawing: str, formula: str | None = None) -> str:
-    explained = f"<p><code>{escape(formula)}</code></p>" if formula else ""
+def _formula(formula: Text | None, say: _Say) -> str:
+    return f"<p><code>{say(formula)}</code></p>" if formula else ""
+
+
+def _figure(caption: str, drawing: str, explained: str = "") -> str:
     return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>{explained}"
 
 
@@ -182,7 +190,7 @@ def _figures(block: Figures, say: _Say) -> str:
         )
         if figure.formula:
             rows.append(
-                f'<tr class="formula"><td colspan="3"><code>{escape(figure.formula)}</code></td></tr>'
+                f'<tr class="formula"><td colspan="3"><code>{say(figure.formula)}</code></td></tr>'
             )
     return f'<table class="figures">{"".join(rows)}</table>'
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from onecard.errors import UserError, nearest
-from onecard.messages import SHOW, Plural, T, Words
+from onecard.messages import SHOW, Formula, Plural, T, Words
 from onecard.report.document import Quantity, Text, Value
+from onecard.untrusted import printable
 
 LOCALES = Path(__file__).parent / "locales"
 NAMES = {"en": "English", "es": "español", "hi": "हिन्दी"}
@@ -37,12 +38,17 @@ class Language:
         self._words = words
 
     def text(self, words: Text) -> str:
-        """The words in this language, their figures formatted; a plain str is a name and stays as it is."""
+        """The words in this language, their figures formatted; a plain str is a name and stays as it is.
+
+        Names come from strangers' files too: what could move a terminal's cursor or hide text is written as an escape.
+        """
         if isinstance(words, str):
-            return words
+            return printable(words)
         template = self._template(words)
+        if isinstance(words, Formula):
+            return template
         values = {name: self._inner(value) for name, value in words.values.items()}
-        return _Kept(self._words).vformat(template, (), values)
+        return self._words.joined(_Kept(self._words).vformat(template, (), values))
 
     def quantity(self, quantity: Quantity) -> str:
         shown = _Kept(self._words).format_field(quantity.value, quantity.spec)
@@ -64,16 +70,21 @@ class Language:
 
     def sentence(self, words: Text) -> str:
         """Remarks are clauses; in a paragraph they are sentences, ended as the language ends them."""
-        said = self.text(words)
-        if isinstance(words, T) and not self._template(words).startswith(
-            "{"
-        ):  # a name keeps its own letters
-            said = said[:1].upper() + said[1:]
-        return (
-            said
-            if said.endswith((".", "!", "?", "।"))
-            else said + ("।" if self.code == "hi" else ".")
-        )
+        text = self.text(words)
+        if not self._starts_with_name(words):
+            text = text[:1].upper() + text[1:]
+        ended = text.endswith((".", "!", "?", "।"))
+        return text if ended else text + ("।" if self.code == "hi" else ".")
+
+    def _starts_with_name(self, words: Any) -> bool:
+        """Whether the first letter is a value's own: a run's or a card's name keeps it."""
+        if not isinstance(words, T):
+            return True
+        template = self._template(words)
+        if not template.startswith("{"):
+            return False
+        first = template[1:].partition("}")[0].partition(":")[0]
+        return self._starts_with_name(words.values.get(first))
 
     def _template(self, words: T) -> str:
         if isinstance(words, Plural):
@@ -85,7 +96,7 @@ class Language:
             return self.text(value)
         if isinstance(value, Quantity):
             return self.quantity(value)
-        return value
+        return printable(value) if isinstance(value, str) else value
 
 
 class _Kept(Words):

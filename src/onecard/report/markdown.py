@@ -33,6 +33,8 @@ def render(document: Document, language: Language) -> str:
     out = [f"# {_safe(language.text(document.title))}"]
     if document.subtitle is not None:
         out.append(_safe(language.text(document.subtitle)))
+    if document.answer is not None:
+        out.append(f"**{_safe(language.sentence(document.answer))}**")
     if document.headline:
         titles = [_safe(language.text(figure.label)) for figure in document.headline]
         cells = []
@@ -79,7 +81,7 @@ def _figures(block: Figures, language: Language) -> str:
     for figure in block.rows:
         beside = _beside(figure, language)
         if figure.formula:
-            beside += ("<br>" if beside else "") + f"`{_cell(figure.formula)}`"
+            beside += ("<br>" if beside else "") + f"`{_cell(language.text(figure.formula))}`"
         rows.append([_safe(language.text(figure.label)), f"**{_value(figure, language)}**", beside])
     return _rows(["", "", ""], rows, ["left", "right", "left"])
 
@@ -110,7 +112,7 @@ def _stacked_bar(chart: StackedBar, language: Language) -> str:
     for row in drawn[-2:]:
         row[:2] = [f"**{row[0]}**", f"**{row[1]}**"]
     table = _rows([_safe(language.text(chart.title)), "", ""], drawn, ["left", "right", "left"])
-    return table + (f"\n\n`{chart.formula}`" if chart.formula else "")
+    return table + (f"\n\n`{language.text(chart.formula)}`" if chart.formula else "")
 
 
 def _bars(chart: Bars, language: Language) -> str:

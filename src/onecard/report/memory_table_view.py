@@ -17,7 +17,7 @@ def memory_table_document(answer: MemoryTable) -> Document:
         Column(T("params"), "right"),
         Column(T("batch")),
         *((Column(T("savers")),) if saving else ()),
-        Column(T("a step"), "right"),
+        Column(T("per step"), "right"),
         Column(T("10 B tokens"), "right"),
         Column(T("loss"), "right"),
     )
@@ -31,7 +31,8 @@ def memory_table_document(answer: MemoryTable) -> Document:
             data=answer.dataset,
         ),
         T(
-            "10 B tokens: hours that this model would take for them, further than the time of the row goes."
+            "10 B tokens: the hours that this model would take for them, without the limit of {asked}.",
+            asked=asked(answer.budget),
         ),
         T("`onecard recommend --gpu NAME` has the reasons, the runners-up and the config."),
     ]

@@ -1,7 +1,7 @@
 """Numbers, dates and money as a locale writes them, by Babel: es 10.486,5 · es_MX 10,486.5 · hi 5,24,288.
 
 Hindi keeps Latin digits and groups by lakh, as CLDR has it; M and B stay for millions and billions, as the field says
-them, where CLDR would say करोड़ and अरब. Spanish says CLDR's "mil M": its billón is another number than a billion.
+them, where CLDR would say करोड़ and अरब. Spanish counts in millions up to a million of them, its billón: 10.490 M de tokens.
 """
 
 import gettext
@@ -16,13 +16,19 @@ from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, format_datetime
 from babel.numbers import format_currency, format_decimal, format_percent
 
-from onecard.messages import Plural, T, Words
+from onecard.messages import LARGEST, Plural, T, Words, too_long
 from onecard.units import GIB, KIB, MIB, SUPERSCRIPT, show_duration
 
 _SPEC = re.compile(r"(\+)?(,)?(?:\.(\d+))?([fgde%])?")
 _FIELD_SCALE = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_PERIODS = {
+    "H1 ": T("first half of {year}"),
+    "H2 ": T("second half of {year}"),
+    "early ": T("early {year}"),
+}
 _SCALES: Mapping[str, tuple[tuple[float, str], ...]] = {
-    "es": ((1e12, "B"), (1e9, "mil M"), (1e6, "M")),  # B: billón, a million millions
+    "es": ((1e12, "B"), (1e6, "M")),  # B: billón, a million millions
     "hi": _FIELD_SCALE,
 }
 
@@ -58,6 +64,7 @@ class LocaleWords(Words):
                 "money": self.money,
                 "when": self.when,
                 "date": self.date,
+                "period": self.period,
             }
         )
 
@@ -72,6 +79,8 @@ class LocaleWords(Words):
             or not math.isfinite(value)
         ):
             return str(super().format_field(value, format_spec))
+        if too_long(value, format_spec):
+            return self.power(value)
         plus = "+" if spec[1] and value >= 0 else ""
         plain = format(value, format_spec.replace(",", "").replace("+", ""))
         if spec[4] == "%":
@@ -97,12 +106,17 @@ class LocaleWords(Words):
         return self.number(float(text), len(text.partition(".")[2]))
 
     def whole(self, value: float) -> str:
+        if abs(value) >= LARGEST:
+            return self.power(value)
         return self.number(round(value), 0)
 
     def count(self, value: float) -> str:
         for limit, letter in _SCALES.get(self.locale.language, _FIELD_SCALE):
             if abs(value) >= limit:
-                return f"{self.number(value / limit, 2)}\u00a0{letter}".replace(" ", "\u00a0")
+                digits = 0 if limit == 1e6 and abs(value) >= 1e9 else 2
+                # ten millions at a time, as English rounds its billions to two decimals
+                shown = round(value / 1e9, 2) * 1e3 if digits == 0 else value / limit
+                return f"{self.number(shown, digits)}\u00a0{letter}"
         return self.whole(value)
 
     def size(self, value: float) -> str:
@@ -172,3 +186,21 @@ class LocaleWords(Words):
 
     def date(self, iso: str) -> str:
         return str(format_date(datetime.fromisoformat(iso), "d MMM y", locale=self.locale))
+
+    def period(self, text: str) -> str:
+        """A time of publication, "Mar-Sep 2026" or "Q2 2025", with this language's months."""
+        for start, words in _PERIODS.items():
+            if text.startswith(start):
+                return self.catalogue.gettext(words.text).format(year=text.removeprefix(start))
+        months = self.locale.months["format"]["abbreviated"]
+        quarters = self.locale.quarters["format"]["abbreviated"]
+        text = re.sub(r"\bQ([1-4])\b", lambda found: str(quarters[int(found[1])]), text)
+        return re.sub(
+            "|".join(_MONTHS), lambda found: str(months[_MONTHS.index(found[0]) + 1]), text
+        )
+
+    def joined(self, text: str) -> str:
+        """Spanish counts "10.490 M de tokens", but "524.288 tokens"."""
+        if self.locale.language != "es":
+            return text
+        return re.sub(r"(\u00a0[MB]) (tokens|parámetros)", r"\1 de \2", text)

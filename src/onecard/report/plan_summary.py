@@ -89,7 +89,7 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
     card = card_name(plan)
     said: list[Text] = [
         T(
-            "A GPT of {params:count} parameters reads {tokens:count} tokens in {steps:int} steps on {card}.",
+            "A GPT of {params:count} parameters trains on {tokens:count} tokens in {steps:int} steps on {card}.",
             params=plan.params.total,
             tokens=k.total,
             steps=plan.config.max_iters,
@@ -102,13 +102,13 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
                 card=m.card_bytes,
             ),
             "tight": T(
-                "It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} if we are wrong.",
+                "It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} at the high end of the range.",
                 used=m.process_bytes.mid,
                 card=m.card_bytes,
                 high=m.process_bytes.high,
             ),
             "no": T(
-                "It does not fit: it wants {used:bytes} and there are {card:bytes}.",
+                "It does not fit: it needs {used:bytes} and there are {card:bytes}.",
                 used=m.process_bytes.mid,
                 card=m.card_bytes,
             ),
@@ -127,7 +127,7 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
         expected = plan.loss.expected
         said.append(
             T(
-                "The loss should come to {loss:.2f}, between {low:.2f} and {high:.2f}.",
+                "The expected loss is {loss:.2f}, between {low:.2f} and {high:.2f}.",
                 loss=expected.mid,
                 low=expected.low,
                 high=expected.high,
@@ -137,7 +137,7 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
             said.append(plan.loss.beats_gpt2)
     said.append(
         T(
-            "It draws {energy}, {cost:money} of electricity.",
+            "It uses {energy}, {cost:money} of electricity.",
             energy=_kwh(plan),
             cost=(plan.energy.cost.mid, plan.energy.currency),
         )

@@ -30,6 +30,7 @@ from onecard.report.document import (
     Text,
     Value,
 )
+from onecard.report.plan_words import RANGES
 
 KINDS = {"smaller": T("smaller"), "larger": T("larger"), "sooner": T("half the time")}
 LIMITS = {"memory": T("memory"), "compute": T("compute"), "data": T("data")}
@@ -38,9 +39,11 @@ LIMITS = {"memory": T("memory"), "compute": T("compute"), "data": T("data")}
 def recommend_document(
     answer: Recommendation, written: str | None = None, explain: bool = False
 ) -> Document:
+    chosen = (Figures(settings(answer.config, answer.savers)),)
+    why = (Notes(tuple(answer.reasons)),)
     sections = [
-        Section(T("The choice"), (Figures(settings(answer.config, answer.savers)),)),
-        Section(T("Why"), (Notes(tuple(answer.reasons)),)),
+        Section(T("Why"), why, short=why),
+        Section(T("Recommended run"), chosen, short=chosen),
         _sizes(answer),
         _others(answer),
     ]
@@ -48,16 +51,19 @@ def recommend_document(
         sections.append(_rentals(answer))
     remarks: list[Text] = [*answer.notes, *answer.plan.warnings]
     if remarks:
-        sections.append(Section(T("Remarks"), (Notes(tuple(remarks)),)))
+        noted = (Notes(tuple(remarks)),)
+        sections.append(Section(T("Remarks"), noted, short=noted))
     if explain:
         sections.append(how_found(RECOMMEND, answer.plan))
     return Document(
         title=T("What to run on {card}", card=answer.plan.device.name),
         subtitle=asked(answer.budget),
+        answer=_in_one_sentence(answer),
         headline=model_headline(answer.plan),
-        sections=tuple(sections),
+        sections=tuple(section for section in sections if section.blocks),
         summary=_summary(answer, written),
-        footer=T("Ranges are 80 %: one run in ten is expected below, one in ten above."),
+        short_summary=(answer.sensitivity.notes[0], next_step(answer.plan, written)),
+        footer=RANGES,
     )
 
 
@@ -194,37 +200,41 @@ def _rentals(answer: Recommendation) -> Section:
         Column(T("batch")),
         Column(T("savers")),
         Column(T("hours"), "right"),
-        Column(T("an hour"), "right"),
-        Column(T("in all"), "right"),
+        Column(T("per hour"), "right"),
+        Column(T("total"), "right"),
     )
-    said = T(
+    prices = T(
         "Prices are typical ones of 2026 and move; they are for the card alone, without storage or the time to set it up."
     )
     return Section(
         T("The same run on rented cards"),
-        (Table(columns, tuple(rows), marked=(0,)), Notes((said,))),
+        (Table(columns, tuple(rows), marked=(0,)), Notes((prices,))),
+    )
+
+
+def _in_one_sentence(answer: Recommendation) -> T:
+    plan = answer.plan
+    return T(
+        "Train {params:count} parameters on {tokens:count} tokens: {time:duration} on {card}, {used:bytes} of its {has:bytes}.",
+        params=plan.params.total,
+        tokens=plan.tokens.total,
+        time=plan.time.total_seconds.mid,
+        card=plan.device.name,
+        used=plan.memory.process_bytes.mid,
+        has=plan.memory.card_bytes,
     )
 
 
 def _summary(answer: Recommendation, written: str | None) -> tuple[Text, ...]:
-    plan = answer.plan
     return (
+        _in_one_sentence(answer),
         T(
-            "Train {params:count} parameters on {tokens:count} tokens: {time:duration} on {card}, {used:bytes} of its {has:bytes}.",
-            params=plan.params.total,
-            tokens=plan.tokens.total,
-            time=plan.time.total_seconds.mid,
-            card=plan.device.name,
-            used=plan.memory.process_bytes.mid,
-            has=plan.memory.card_bytes,
-        ),
-        T(
-            "The loss should come to {loss:.2f}, between {low:.2f} and {high:.2f}.",
+            "The expected loss is {loss:.2f}, between {low:.2f} and {high:.2f}.",
             loss=answer.expected_loss.mid,
             low=answer.expected_loss.low,
             high=answer.expected_loss.high,
         ),
-        T("What limits it is {limit}.", limit=LIMITS[answer.limited_by]),
+        T("Its limit is {limit}.", limit=LIMITS[answer.limited_by]),
         answer.sensitivity.notes[0],
-        next_step(plan, written),
+        next_step(answer.plan, written),
     )

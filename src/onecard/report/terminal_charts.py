@@ -71,7 +71,7 @@ def stacked_bar(
                 line.append(" " * (tall - cell_len(sizes[number])) + sizes[number], "bold")
         lines.append(line)
     if chart.formula:
-        lines.append(Line("= " + chart.formula, "italic dim"))
+        lines.append(Line("= " + say(chart.formula), "italic dim"))
     return Group(*lines)
 
 

@@ -1,0 +1,69 @@
+"""`onecard export`: a trained model as files that other programs load."""
+
+import argparse
+from pathlib import Path
+
+HELP = "Write a run's model for transformers (hf), llama.cpp (gguf) or nanoGPT, with a model card."
+EXAMPLE = "onecard export out --to hf --out my-model"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", metavar="RUN", help="a run's folder (its out_dir), or one checkpoint in it"
+    )
+    parser.add_argument("--to", required=True, choices=("hf", "gguf", "nanogpt"), help="for whom")
+    parser.add_argument("--out", metavar="DIR", help="the folder to write (default: RUN-TO)")
+    parser.add_argument(
+        "--dtype",
+        metavar="KIND",
+        help="hf: float32 (default), float16, bfloat16; gguf: f32, f16 (default), bf16, q8_0",
+    )
+    parser.add_argument("--force", action="store_true", help="replace an earlier export")
+    parser.add_argument(
+        "--dataset", metavar="NAME", help="whose tokeniser to use, if the run's is gone"
+    )
+    parser.add_argument(
+        "--push", metavar="NAME", help="send the hf folder to the hub as NAME (private)"
+    )
+    parser.add_argument("--public", action="store_true", help="with --push: not private")
+    parser.add_argument("--json", action="store_true", help="what was written, as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from onecard.errors import UserError
+    from onecard.export.write import export
+    from onecard.units import show_bytes
+
+    if args.push and args.to != "hf":
+        raise UserError("only --to hf can be pushed to the hub", hint="--to hf --push NAME")
+    source = Path(args.run)
+    target = Path(args.out) if args.out else source.with_name(f"{source.name}-{args.to}")
+    written = export(
+        source, args.to, target, dtype=args.dtype, force=args.force, dataset=args.dataset
+    )
+    address = None
+    if args.push:
+        from onecard.export.push import push
+
+        address = push(written.path, args.push, private=not args.public)
+    if args.json:
+        import json
+
+        answer = {
+            "path": str(written.path),
+            "bytes": written.bytes,
+            "step": written.step,
+            "files": list(written.files),
+            "notes": list(written.notes),
+            "address": address,
+        }
+        print(json.dumps(answer))
+        return 0
+    print(f"wrote {written.path}: step {written.step:,}, {show_bytes(written.bytes)}")
+    for name in written.files:
+        print(f"  {name}")
+    for note in written.notes:
+        print(f"note: {note}")
+    if address:
+        print(f"sent to {address}")
+    return 0

@@ -1,0 +1,216 @@
+"""README.md of an exported model, written from the run's own record: nothing in it that the run did not log.
+
+    text = model_card(trained, results)
+
+Figures that the record does not have are left out; text from outside (names of data sets, licences) is made harmless.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onecard.errors import OnecardError
+from onecard.export.trained import Trained
+from onecard.planner.params import params
+from onecard.runs.log import read_log
+from onecard.runs.record import RunRecord
+from onecard.units import show_count, show_duration
+from onecard.untrusted import printable
+from onecard.version import __version__
+
+_USE = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH")
+model = AutoModelForCausalLM.from_pretrained("PATH"{trust})
+ids = tokenizer("Once upon a time", return_tensors="pt")
+print(tokenizer.decode(model.generate(**ids, max_new_tokens=100)[0]))
+```"""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the log says of the whole run."""
+
+    tokens: int | None = None
+    seconds: float | None = None
+    kwh: float | None = None
+    val_loss: float | None = None
+    val_step: int | None = None
+    device: str | None = None
+
+
+def model_card(trained: Trained, results: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Markdown with the hub's YAML head."""
+    trace = read_trace(trained.run_folder)
+    sources = _sources(trained.run_folder, trained.config.dataset)
+    parts = [
+        _head(sources),
+        f"# {_cell(trained.run_folder.name) or 'onecard model'}",
+        _what(trained),
+        "## How to use it\n\n" + _use(trained),
+        "## Training data\n\n" + _data_table(sources, trained.config.dataset),
+        "## Training\n\n" + _training(trained, trace),
+        "## Predicted and actual\n\n" + _predicted(trained.run_folder, trace),
+        "## Evaluation\n\n" + _evaluation(trace, results),
+        "## Limits\n\n" + _limits(trained),
+        f"Made with onecard {__version__}.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def read_trace(folder: Path) -> Trace:
+    """The figures of the run's log; empty where there is none."""
+    tokens = seconds = kwh = val_loss = val_step = device = None
+    path = folder / "log.jsonl"
+    for line in read_log(path) if path.is_file() else ():
+        if line.get("kind") == "start":
+            device = line.get("device")
+        elif line.get("kind") == "step":
+            tokens, seconds = line.get("tokens"), line.get("seconds")
+            kwh = line.get("kwh") if line.get("kwh") is not None else kwh
+        elif line.get("kind") == "eval":
+            val_loss, val_step = line.get("val_loss"), line.get("step")
+    return Trace(
+        tokens=tokens if isinstance(tokens, int) else None,
+        seconds=_number(seconds),
+        kwh=_number(kwh),
+        val_loss=_number(val_loss),
+        val_step=val_step if isinstance(val_step, int) else None,
+        device=device if isinstance(device, str) else None,
+    )
+
+
+def _head(sources: list[dict[str, Any]]) -> str:
+    licences = {str(s["licence"]) for s in sources if s.get("licence")}
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-generation",
+        "tags:",
+        "- onecard",
+    ]
+    if len(licences) == 1:
+        lines.append(f"# the data's licence: {_cell(licences.pop())}")
+    return "\n".join([*lines, "---"])
+
+
+def _what(trained: Trained) -> str:
+    config, count = trained.config, params(trained.config.shape)
+    kind = "GPT-2's architecture" if config.recipe == "gpt2" else "onecard's modern recipe"
+    return (
+        f"A language model of {show_count(count.total)} parameters, trained from scratch: {kind}, "
+        f"{config.n_layer} layers, {config.n_head} heads, width {config.n_embd}, context "
+        f"{config.block_size}, {trained.vocab_size:,} tokens in the vocabulary "
+        f"({trained.tokenizer.name}). Checkpoint of step {trained.step:,}."
+    )
+
+
+def _use(trained: Trained) -> str:
+    trust = ", trust_remote_code=True" if trained.config.recipe == "modern" else ""
+    return _USE.format(trust=trust)
+
+
+def _data_table(sources: list[dict[str, Any]], dataset: str) -> str:
+    if not sources:
+        return f"Data set: `{_cell(Path(dataset).name)}`. Its sources were not recorded."
+    rows = ["| source | share | licence |", "|---|---|---|"]
+    for source in sources:
+        share = source.get("share")
+        rows.append(
+            f"| {_cell(_public_name(source.get('uri')))} "
+            f"| {f'{share:.1%}' if isinstance(share, float) else '–'} "
+            f"| {_cell(source.get('licence') or 'not recorded')} |"
+        )
+    return "\n".join(rows)
+
+
+def _training(trained: Trained, trace: Trace) -> str:
+    config = trained.config
+    rows = {
+        "steps": f"{trained.step:,} of {config.tokens_per_step:,} tokens",
+        "tokens": show_count(trace.tokens) if trace.tokens else None,
+        "recipe": f"{config.recipe}, {config.optimizer}, learning rate {config.learning_rate:g}",
+        "precision": config.dtype,
+        "card": _cell(trace.device) if trace.device else None,
+        "time": show_duration(trace.seconds) if trace.seconds else None,
+        "energy": f"{trace.kwh:.2f} kWh" if trace.kwh else None,
+    }
+    return _table(rows)
+
+
+def _predicted(folder: Path, trace: Trace) -> str:
+    plan = RunRecord(folder).plan() or {}
+    loss, hours = (
+        _path(plan, "loss", "expected", "mid"),
+        _path(plan, "time", "total_seconds", "mid"),
+    )
+    rows = []
+    if loss is not None and trace.val_loss is not None:
+        rows.append(f"| validation loss | {loss:.3f} | {trace.val_loss:.3f} |")
+    if hours is not None and trace.seconds is not None:
+        rows.append(f"| time | {show_duration(hours)} | {show_duration(trace.seconds)} |")
+    if not rows:
+        return "The run has no recorded prediction for what it logged."
+    return "\n".join(["| | predicted | actual |", "|---|---|---|", *rows])
+
+
+def _evaluation(trace: Trace, results: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    if trace.val_loss is not None:
+        lines.append(
+            f"Validation loss {trace.val_loss:.4f} nats per token at step {trace.val_step:,} "
+            "(on the run's own validation split; not comparable across tokenisers)."
+        )
+    for result in results:
+        lines.append(f"- {_cell(result.get('task'))}: {_cell(result.get('text'))}")
+    return "\n".join(lines) or "Not evaluated."
+
+
+def _limits(trained: Trained) -> str:
+    return (
+        "A base model: it continues text and follows no instructions. It repeats what its data "
+        "holds, errors and prejudice included, and states falsehoods fluently. Nothing was done to "
+        f"make it safe. It sees at most {trained.config.block_size:,} tokens at a time."
+    )
+
+
+def _sources(folder: Path, dataset: str) -> list[dict[str, Any]]:
+    """The data's sources by its manifest: the copy in the run folder, or the data folder itself."""
+    from onecard.data import read_manifest, resolve
+
+    for place in (folder / "data", dataset):
+        try:
+            path = place if isinstance(place, Path) else resolve(place)
+            manifest = read_manifest(path)
+        except (OnecardError, OSError):
+            continue
+        if manifest is not None:
+            return [dict(source) for source in manifest.sources]
+    return []
+
+
+def _public_name(uri: Any) -> str:
+    """A source's address without the folders of the machine it was read on."""
+    text = str(uri or "unnamed")
+    return Path(text).name if text.startswith(("/", ".", "~", "file:")) or ":\\" in text else text
+
+
+def _table(rows: dict[str, str | None]) -> str:
+    lines = [f"| {name} | {value} |" for name, value in rows.items() if value]
+    return "\n".join(["| | |", "|---|---|", *lines])
+
+
+def _cell(value: Any) -> str:
+    return printable(str(value or "")).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _path(value: Any, *keys: str) -> float | None:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return _number(value)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

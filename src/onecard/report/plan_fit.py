@@ -1,0 +1,189 @@
+"""The plan's sections on memory and time: does it fit, how long does it take?"""
+
+from onecard.messages import Formula, T
+from onecard.planner.result import RunPlan
+from onecard.report.document import (
+    Block,
+    Column,
+    Figure,
+    Figures,
+    Notes,
+    Part,
+    Quantity,
+    Section,
+    StackedBar,
+    Table,
+    Text,
+)
+from onecard.report.plan_summary import FITS, cost, finish
+from onecard.report.plan_words import part_name, ranged
+from onecard.units import HOUR
+
+Formulas = dict[str, Formula]  # by the path of the figure; empty without --explain
+BASIS: dict[str, T] = {
+    "measured": T("measured on this card"),
+    "fitted": T("fitted on runs of similar cards"),
+    "class": T("estimated from its class of card"),
+}
+
+
+def memory_section(plan: RunPlan, why: Formulas) -> Section:
+    m = plan.memory
+    on_cpu = plan.device.kind == "cpu"
+    fits, tone = FITS[m.fits]
+    bar = StackedBar(
+        parts=tuple(
+            Part(_memory_part(plan, key), Quantity(size, "bytes"))
+            for key, size in m.parts.items()
+            if size
+        ),
+        limit=Quantity(m.card_bytes, "bytes"),
+        limit_label=T("the machine has") if on_cpu else T("the card has"),
+        total=Quantity(sum(m.parts.values()), "bytes"),
+        total_label=T("all parts"),
+        title=T("Peak memory, part by part, against the card"),
+        formula=why.get("memory.parts"),
+    )
+    rows = [
+        Figure(T("Verdict"), fits, tone=tone, formula=why.get("memory.fits")),
+        ranged(
+            T("Allocated by torch"),
+            m.allocated_bytes,
+            "bytes",
+            formula=why.get("memory.allocated_bytes"),
+        ),
+        ranged(
+            _process_label(plan), m.process_bytes, "bytes", formula=why.get("memory.process_bytes")
+        ),
+        Figure(
+            T("The machine") if on_cpu else T("The card"),
+            Quantity(m.card_bytes, "bytes"),
+            formula=why.get("memory.card_bytes"),
+            note=_others(plan),
+        ),
+    ]
+    if not m.changes:
+        return Section(T("Does it fit?"), (Figures(tuple(rows)), bar))
+    changes = Notes(tuple(m.changes))
+    return Section(T("Does it fit?"), (Figures(tuple(rows)), bar, changes), short=(changes,))
+
+
+def _memory_part(plan: RunPlan, key: str) -> Text:
+    return (
+        T("torch and driver")
+        if key == "context" and plan.device.vendor != "NVIDIA"
+        else part_name(key)
+    )
+
+
+def _process_label(plan: RunPlan) -> T:
+    """Who shows this figure to the person: the driver's own tool, or whatever lists processes."""
+    tools = {"NVIDIA": T("As nvidia-smi shows it"), "AMD": T("As rocm-smi shows it")}
+    return tools.get(plan.device.vendor, T("The whole process"))
+
+
+def _others(plan: RunPlan) -> T | None:
+    """What else needs memory: as the driver reports it, or a reserve."""
+    taken = plan.memory.desktop_bytes
+    if not taken:
+        return None
+    if plan.device.taken_bytes is not None:
+        return T("{taken:bytes} in use by other programs", taken=taken)
+    return T("{free:bytes} kept for the desktop", free=taken)
+
+
+def time_section(plan: RunPlan, why: Formulas) -> Section:
+    t = plan.time
+    peak = plan.device.matmul_flops(plan.dtype) * plan.gpus / 1e12
+    rows = (
+        ranged(T("Total"), t.total_seconds, "duration", formula=why.get("time.total_seconds")),
+        Figure(T("Finishes, if started now"), finish(plan) or T("too far away for a date")),
+        ranged(
+            T("One step"),
+            t.step_seconds,
+            "duration",
+            note=BASIS.get(t.basis),
+            formula=why.get("time.step_seconds"),
+        ),
+        ranged(
+            T("Tokens per second"),
+            t.tokens_per_second,
+            "int",
+            formula=why.get("time.tokens_per_second"),
+        ),
+        Figure(
+            T("First step, compiling"),
+            Quantity(t.compile_seconds, "duration"),
+            formula=why.get("time.compile_seconds"),
+        ),
+        ranged(
+            T("MFU of this card"),
+            plan.mfu.card,
+            "percent",
+            formula=why.get("mfu.card"),
+            note=T(
+                "of its {peak} TFLOPS in {dtype}",
+                dtype=plan.dtype,
+                peak=Quantity(peak, ".0f" if peak >= 10 else ".2g"),
+            ),
+        ),
+        Figure(
+            T("MFU as nanoGPT prints it"),
+            Quantity(plan.mfu.nanogpt.mid, ".1%"),
+            note=T("of an A100's 312 TFLOPS, whatever the card"),
+            formula=why.get("mfu.nanogpt"),
+        ),
+    )
+    blocks: list[Block] = [Figures(rows), _what_if(plan)]
+    if t.parts:
+        spent = sum(t.parts.values())
+        parts = sorted(
+            ((key, value) for key, value in t.parts.items() if value > 0), key=lambda item: -item[1]
+        )
+        blocks.append(
+            Table(
+                (
+                    Column(T("Where the time of a step goes")),
+                    Column(T("time"), "right"),
+                    Column(T("share"), "right"),
+                ),
+                tuple(
+                    (
+                        part_name(key),
+                        Quantity(value, "duration"),
+                        Quantity(value / spent, "percent"),
+                    )
+                    for key, value in parts
+                ),
+                bar=1,
+            )
+        )
+    return Section(T("How long?"), tuple(blocks))
+
+
+def _what_if(plan: RunPlan) -> Table:
+    asked = plan.time.what_if
+    hours = plan.time.total_seconds.mid >= HOUR
+    # Watts and price are fixed, so money goes with the hours.
+    per_second = plan.energy.cost.mid / plan.time.total_seconds.mid
+    rows = tuple(
+        (
+            Quantity(row.step_seconds, "duration"),
+            Quantity(row.tokens_per_second, "int"),
+            Quantity(row.total_seconds / HOUR, ",.1f")
+            if hours
+            else Quantity(row.total_seconds, "duration"),
+            cost(plan, row.total_seconds * per_second),
+        )
+        for row in asked
+    )
+    nearest = min(
+        range(len(asked)), key=lambda i: abs(asked[i].step_seconds - plan.time.step_seconds.mid)
+    )
+    columns = (
+        Column(T("What if a step takes"), "right"),
+        Column(T("tokens/s"), "right"),
+        Column(T("total hours") if hours else T("total time"), "right"),
+        Column(T("electricity"), "right"),
+    )
+    return Table(columns, rows, marked=(nearest,), bar=2)
