@@ -7,6 +7,7 @@ True
 
 import contextlib
 import os
+import sys
 from typing import IO
 
 
@@ -16,10 +17,21 @@ def to_stream(stream: IO[str] | None, text: str) -> bool:
         return False
     try:
         print(text, file=stream, flush=True)
-    except (OSError, ValueError):  # ValueError: a file that was closed
-        silence(stream)
+    except (OSError, ValueError) as error:  # ValueError: a file that was closed
+        give_up(stream, error)
         return False
     return True
+
+
+def give_up(stream: IO[str], error: Exception) -> None:
+    """Write no more to a stream that failed; that standard output is gone is reported on standard error."""
+    silence(stream)
+    if stream is not sys.stderr:
+        reason = getattr(error, "strerror", None) or error
+        to_stream(
+            sys.stderr,
+            f"the output cannot be written ({reason}); the run goes on, log.jsonl has everything",
+        )
 
 
 def silence(stream: IO[str] | None) -> None:

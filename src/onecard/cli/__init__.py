@@ -22,6 +22,7 @@ VERBS: dict[str, str] = {
     "data": "download, tokenise, shuffle and shard text; look at the result",
     "train": "the run: exact, resumable, nothing lost",
     "sample": "text from a trained model",
+    "eval": "bits per byte, HellaSwag and LAMBADA, each with its protocol and interval",
     "export": "the model for transformers, llama.cpp or nanoGPT, with a model card",
     "runs": "the runs below this folder: state, loss, hours, cost",
     "compare": "which run is faster, better, cheaper, and why",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onecard.errors import OnecardError, UserError
+from onecard.streams import to_stream
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
@@ -71,7 +72,7 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
     planned = _planned(config, device, speaks and not args.json)
     if planned is not None and speaks and not args.json and not args.quiet:
-        print("\n".join(summary(planned)))
+        to_stream(sys.stdout, "\n".join(summary(planned)))
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""))
     resume = args.resume or args.extend
     change = named_changes(args)
@@ -103,7 +104,7 @@ def _planned(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | None"
         return plan(config, facts_of(device), gpus=cards)
     except UserError as error:  # a card that is not in the table can still train
         if speaks:
-            print(f"no plan: {error.message}")
+            to_stream(sys.stdout, f"no plan: {error.message}")
         return None
 
 
@@ -135,7 +136,7 @@ def _refine(folder: Path) -> None:
     try:
         refine_from_run(folder)
     except (OSError, OnecardError) as error:
-        print(f"the calibration stays as it was: {error}", file=sys.stderr)
+        to_stream(sys.stderr, f"the calibration stays as it was: {error}")
 
 
 def _ended(outcome: Any, args: argparse.Namespace) -> int:
@@ -151,13 +152,15 @@ def _ended(outcome: Any, args: argparse.Namespace) -> int:
         }
         print(json.dumps(answer))
     elif outcome.state == "stopped":
-        print(
-            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` goes on"
+        to_stream(
+            sys.stdout,
+            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` goes on",
         )
     else:
         found = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"
-        print(
-            f"finished at step {outcome.step:,}{found}; `onecard sample {outcome.folder}` lets it speak"
+        to_stream(
+            sys.stdout,
+            f"finished at step {outcome.step:,}{found}; try it with `onecard sample {outcome.folder}`",
         )
     return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 

@@ -108,7 +108,8 @@ class Turn:
         for step in range(count):
             began = time.perf_counter()
             self.stepper.gradients(self.rows, step, seed=step)
-            self.stepper.apply(1e-4, step)
+            if not self.stepper.apply(1e-4, step):
+                raise RunFailure("out of memory in the update")
             machine.synchronize(self.rows.device)
             seconds.append(time.perf_counter() - began)
         return seconds

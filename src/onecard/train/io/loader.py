@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onecard.errors import RunFailure, UserError
+from onecard.errors import UserError
 from onecard.train.io.window_order import WindowOrder
 
 _AHEAD = 2  # steps read ahead: one being copied, one ready
@@ -43,23 +43,11 @@ def windows_of(split: Tokens, block_size: int, name: str) -> int:
     return windows
 
 
-def read_windows(
-    split: Tokens, block_size: int, windows: NDArray[np.int64], vocab_size: int | None = None
-) -> Tensor:
-    """(windows, block_size + 1) token ids: inputs are all but the last column, targets all but the first.
-
-    An id that the model does not have is refused here: on a card it would end the process's use of the card, and the
-    weights on it would be lost.
-    """
+def read_windows(split: Tokens, block_size: int, windows: NDArray[np.int64]) -> Tensor:
+    """(windows, block_size + 1) token ids: inputs are all but the last column, targets all but the first."""
     rows = np.empty((len(windows), block_size + 1), dtype=np.int64)
     for row, window in zip(rows, windows.tolist(), strict=True):
         row[:] = split.read(window * block_size, block_size + 1)
-    if vocab_size is not None and len(rows) and (largest := int(rows.max())) >= vocab_size:
-        window = int(windows[rows.max(axis=1).argmax()])
-        raise RunFailure(
-            f"the data holds token id {largest:,} in window {window:,}, and vocab_size is {vocab_size:,}",
-            hint="the shards changed or are damaged: `onecard data verify` names the file",
-        )
     return torch.from_numpy(rows)
 
 
@@ -79,7 +67,6 @@ class Loader:
         share: tuple[int, int] = (0, 1),
         first: tuple[int, int] = (0, 0),
         pin: bool = False,
-        vocab_size: int | None = None,
     ):
         self.split = split
         self.block_size = block_size
@@ -87,7 +74,6 @@ class Loader:
         self.order = WindowOrder(windows_of(split, block_size, "training"), seed)
         self.first = first
         self.pin = pin
-        self.vocab_size = vocab_size
         rank, processes = share
         self._part = slice(
             rank * sequences_per_step // processes, (rank + 1) * sequences_per_step // processes
@@ -127,8 +113,7 @@ class Loader:
         return rows
 
     def _read(self, step: int) -> Tensor:
-        windows = self.windows(step)[self._part]
-        rows = read_windows(self.split, self.block_size, windows, self.vocab_size)
+        rows = read_windows(self.split, self.block_size, self.windows(step)[self._part])
         return rows.pin_memory() if self.pin else rows
 
     def close(self) -> None:

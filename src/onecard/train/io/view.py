@@ -26,13 +26,18 @@ from rich.text import Text
 
 from onecard.config import RunConfig
 from onecard.planner.result import RunPlan
-from onecard.streams import silence, to_stream
+from onecard.streams import give_up, to_stream
 from onecard.units import show_bytes, show_count, show_duration
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE_POINTS = 512  # kept of the loss curve; every second one goes when it is full
 _REDRAW_SECONDS = 0.25
 _RECENT = 200  # steps that the step time is judged by
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # to the view; Rich would end the program
 
 
 class View:
@@ -49,7 +54,7 @@ class View:
         self.config = config
         self.plan = plan
         self.total_steps = total_steps
-        self.console = console or Console(highlight=False)
+        self.console = console or _Console(highlight=False)
         self.live = self.console.is_terminal and not quiet
         self.quiet = quiet
         self._last: Mapping[str, Any] = {}
@@ -128,12 +133,7 @@ class View:
                 return  # reported already
             self.quiet, self.live = True, False
             self._end_picture()
-            silence(self.console.file)
-            reason = getattr(error, "strerror", None) or error
-            to_stream(
-                sys.stderr,
-                f"the output cannot be written ({reason}); the run goes on, log.jsonl has everything",
-            )
+            give_up(self.console.file, error)
 
     def _end_picture(self) -> None:
         picture, self._picture = self._picture, None

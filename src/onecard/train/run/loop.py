@@ -117,9 +117,8 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
             pressed = workers.from_first(pressed)
         place = session.loader.place(step + 1)
 
-        session.whole = (
-            False  # until the progress agrees with the weights; what is not whole is not saved
-        )
+        # not whole until the progress agrees with the weights: an error in between is not saved
+        session.whole = False
         if bad is None:
             if not stepper.apply(lr, step):
                 recovery.roll_back(session, f"step {step + 1}: out of memory within the update")
@@ -143,16 +142,13 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
         if progress.step % config.log_interval == 0 or last or bad:
             watts, kwh = meter.in_all()
             progress.kwh += kwh
-            seconds = interval_seconds / interval_steps
             fields = {
                 "kind": "step",
                 "step": progress.step,
                 "tokens": progress.tokens,
                 "loss": loss,
                 "lr": lr,
-                "step_seconds": seconds,
-                "tokens_per_second": config.tokens_per_step / seconds,
-                "mfu": _mfu(session, seconds),
+                **_speed(session, interval_seconds / interval_steps),
                 "grad_norm": norm,
                 "data_wait": interval_wait / interval_seconds,
                 "epoch": session.loader.epoch(progress.step),
@@ -163,9 +159,8 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
                 "watts": watts,
                 "kwh": progress.kwh if watts is not None else None,
                 "seconds": progress.seconds,
+                **({"skipped": True} if bad else {}),
             }
-            if bad:
-                fields["skipped"] = True
             session.write(**fields)
             session.show("step", fields)
             interval_seconds, interval_wait, interval_steps = 0.0, 0.0, 0
@@ -180,7 +175,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
             if unsaved is not None and (last or stopping):
                 raise RunFailure(
                     f"the run is {'finished' if last else 'stopped'}, but its last checkpoint could not be written",
-                    hint="free some disk, then go on with --resume",
+                    hint="once the cause is mended, --resume goes on from the last good checkpoint",
                 )
         if workers.first and _sample_due(config, progress.step, last):
             session.shows.run("the sample", write_sample, session)
@@ -200,10 +195,15 @@ def _evaluate(session: Session) -> bool:
     return improved
 
 
-def _mfu(session: Session, step_seconds: float) -> float | None:
-    """None where it would be above one: the peak was measured on a busy machine, or is of another arithmetic."""
-    flops = session.flops_per_token * session.config.tokens_per_step / step_seconds
-    return flops / session.peak_flops if flops <= session.peak_flops else None
+def _speed(session: Session, seconds: float) -> dict[str, float | None]:
+    """MFU is None where it would be above one: the peak was measured on a busy machine, or is of another arithmetic."""
+    tokens_per_second = session.config.tokens_per_step / seconds
+    mfu = session.flops_per_token * tokens_per_second / session.peak_flops
+    return {
+        "step_seconds": seconds,
+        "tokens_per_second": tokens_per_second,
+        "mfu": mfu if mfu <= 1 else None,
+    }
 
 
 def _power_reading(session: Session) -> Callable[[], float | None]:

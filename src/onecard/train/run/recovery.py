@@ -136,7 +136,9 @@ def _report(session: Session, error: BaseException, where: str) -> BaseException
             f"a worker process of the run ended; {where}", hint="start it again with --resume"
         )
     if isinstance(error, OnecardError):
-        return type(error)(f"{error.message}; {where}", hint=error.hint)
+        # what one process alone met in mid-run is no mistake that the first one reports too
+        kind = type(error) if session.workers.first else RunFailure
+        return kind(f"{error.message}; {where}", hint=error.hint)
     if not isinstance(error, Exception):
         return error
     trace = _write_trace(session, error)

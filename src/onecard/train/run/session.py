@@ -1,6 +1,7 @@
 """One run while it goes on: its parts, and what is done with all of them: evaluate, save, restore, report."""
 
 import dataclasses
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,6 @@ from onecard.config import RunConfig
 from onecard.data import Dataset
 from onecard.errors import UserError
 from onecard.model import checkpoint, machine
-from onecard.model.finite import all_finite
 from onecard.model.gpt2 import GPT
 from onecard.runs.log import LogWriter
 from onecard.runs.record import RunRecord
@@ -66,7 +66,7 @@ class Session:
     def is_finite(self) -> bool:
         """Whether all weights and all of the optimizer's memory are finite."""
         moments = optimizer_tensors(self.model, self.stepper.optimizer)
-        return all_finite([*self.model.parameters(), *moments.values()])
+        return checkpoint.not_finite((*self.model.named_parameters(), *moments.items())) is None
 
     def close(self) -> None:
         self.loader.close()
@@ -104,7 +104,6 @@ class Session:
             self.precision,
             self.data.bytes_per_token,
             self.stepper.mask_token,
-            c.shape.vocab_size,
         )
         if found.micro_batch < asked:
             self.eval_micro_batch = found.micro_batch
@@ -113,7 +112,7 @@ class Session:
                 event="oom",
                 micro_batch=self.stepper.micro_batch,
             )
-        self.progress.val_loss = found.loss
+        self.progress.val_loss = found.loss if math.isfinite(found.loss) else None
         self.eval_seconds = found.seconds
         fields = {
             "kind": "eval",
@@ -139,50 +138,39 @@ class Session:
             return None
         began = time.perf_counter()
         self.log.sync()
+        state = {
+            **self.progress.to_json(),
+            "config": dataclasses.asdict(self.config),
+            "identity": self.identity,
+            "log_offset": self.log.offset,
+            "processes": self.workers.processes,
+            "torch": torch.__version__,
+        }
+        step = self.progress.step
         try:
-            folder = self._write_checkpoint(self.log.offset)
-        except checkpoint.NotFiniteError as error:
-            return self._unsaved(f"{error} is not finite")
-        except OSError as error:
-            return self._unsaved(in_words(error))
-        self.saved_step = self.progress.step
+            folder = checkpoint.save(
+                self.folder,
+                step,
+                dict(self.model.named_parameters()),
+                optimizer_tensors(self.model, self.stepper.optimizer),
+                state,
+            )
+        except (OSError, checkpoint.NotFiniteError) as error:
+            why = in_words(error) if isinstance(error, OSError) else f"{error} is not finite"
+            last = "" if self.saved_step is None else f"; that of step {self.saved_step} stays"
+            self.event(f"no checkpoint at step {step}: {why}{last}", event="checkpoint_failed")
+            return why
+        self.saved_step = step
         self.save_seconds = time.perf_counter() - began
-        self.write(
-            kind="checkpoint", step=self.progress.step, path=folder.name, seconds=self.save_seconds
-        )
+        self.write(kind="checkpoint", step=step, path=folder.name, seconds=self.save_seconds)
         self.shows.run(
             "removing old checkpoints",
             checkpoint.prune,
             self.folder,
             self.config.keep_checkpoints,
-            self.progress.step,
+            step,
         )
         return None
-
-    def _write_checkpoint(self, log_offset: int) -> Path:
-        state = {
-            **self.progress.to_json(),
-            "config": dataclasses.asdict(self.config),
-            "identity": self.identity,
-            "log_offset": log_offset,
-            "processes": self.workers.processes,
-            "torch": torch.__version__,
-        }
-        return checkpoint.save(
-            self.folder,
-            self.progress.step,
-            dict(self.model.named_parameters()),
-            optimizer_tensors(self.model, self.stepper.optimizer),
-            state,
-        )
-
-    def _unsaved(self, why: str) -> str:
-        newest = "" if self.saved_step is None else f" of step {self.saved_step}"
-        self.event(
-            f"no checkpoint at step {self.progress.step}: {why}; the last one{newest} stays",
-            event="checkpoint_failed",
-        )
-        return why
 
     def restore(self, saved: checkpoint.Saved) -> None:
         """Weights, optimizer and progress of a checkpoint, in place."""

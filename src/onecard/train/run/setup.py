@@ -143,7 +143,6 @@ def _make(
         share=(workers.rank, workers.processes),
         first=(progress.step, progress.place),
         pin=device.type == "cuda",
-        vocab_size=config.shape.vocab_size,
     )
     session = Session(
         config=config,

@@ -58,7 +58,6 @@ def evaluate(
     precision: Precision,
     bytes_per_token: float | None = None,
     mask_token: int | None = None,
-    vocab_size: int | None = None,
 ) -> Evaluation:
     """The mean loss over the first `windows` windows of the split."""
     began = time.perf_counter()
@@ -82,7 +81,6 @@ def evaluate(
                     workers,
                     precision,
                     mask_token,
-                    vocab_size,
                 )
             except Exception as error:
                 if not is_out_of_memory(error):
@@ -115,7 +113,6 @@ def _summed_loss(
     workers: Workers,
     precision: Precision,
     mask_token: int | None,
-    vocab_size: int | None,
 ) -> torch.Tensor:
     """The sum of this process's windows' losses. Every batch has one shape, or a compiled model would be compiled again."""
     total = torch.zeros((), dtype=torch.float64 if workers.device.type != "mps" else torch.float32)
@@ -124,8 +121,7 @@ def _summed_loss(
     with torch.no_grad(), autocast(workers.device, precision):
         for start in range(0, len(part), micro_batch):
             batch = part[start : start + size]
-            rows = read_windows(split, block_size, np.resize(batch, size), vocab_size)
-            rows = rows.to(workers.device)
+            rows = read_windows(split, block_size, np.resize(batch, size)).to(workers.device)
             inputs, targets = rows[:, :-1], rows[:, 1:]
             if len(batch) < size:
                 answers = rows.clone()  # the last batch is filled up with rows that do not count
