@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from onecard.errors import OnecardError, UserError, nearest
 from onecard.streams import silence, to_stream
+from onecard.untrusted import printable
 
 VERBS: dict[str, str] = {
     "plan": "what will this run need? tokens, hours, memory, money, loss",
@@ -65,9 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk can still be answered
         return code
     except OnecardError as error:
-        to_stream(sys.stderr, f"onecard: {error.message}")
+        # messages quote names from strangers' files
+        to_stream(sys.stderr, "onecard: " + printable(error.message, keep="\n"))
         if error.hint:
-            to_stream(sys.stderr, f"  hint: {error.hint}")
+            to_stream(sys.stderr, "  hint: " + printable(error.hint, keep="\n"))
         return error.exit_code
     except KeyboardInterrupt:
         to_stream(sys.stderr, "onecard: stopped")

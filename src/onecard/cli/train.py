@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
 )
-EXAMPLE = "onecard train train_shakespeare_char --max_iters=200 --device=cpu --compile=False"
+EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      # no download
+  onecard train train_shakespeare_char --dataset=stdlib-bytes --out_dir=out-stdlib --max_iters=200 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +74,7 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     planned = _planned(config, device, speaks and not args.json)
     if planned is not None and speaks and not args.json and not args.quiet:
         to_stream(sys.stdout, "\n".join(summary(planned)))
-    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""))
+    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), int(os.environ.get("RANK", 0)))
     resume = args.resume or args.extend
     change = named_changes(args)
     if not speaks:

@@ -17,7 +17,8 @@ from torch import Tensor
 from onecard.config import RunConfig
 from onecard.config.presets import RELEASED
 from onecard.data import Tokenizer, gpt2
-from onecard.data.tokenizers.kinds import BpeTokenizer, BytesTokenizer, CharsTokenizer, bpe_spec
+from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec
+from onecard.data.tokenizers.kinds import BytesTokenizer, CharsTokenizer
 from onecard.errors import UserError
 from onecard.model.build import make_model
 from onecard.model.checkpoint import misfit
