@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from crash_replay import Recorder, crashes
 
-for folder in (".", "pure"):
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
-from crash_replay import Recorder, crashes  # noqa: E402
 from onecard.config import RunConfig, load, to_toml
 from onecard.files import write_text
 from onecard.model import checkpoint
@@ -133,6 +131,7 @@ def test_a_small_file_is_the_old_one_or_the_new_one(tmp_path, draws):
 
 @pytest.mark.parametrize("draws", DRAWS)
 def test_a_calibration(tmp_path, draws, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "pure")
     from test_calibration import calibration
 
     from onecard.planner import calibration_file
