@@ -65,7 +65,7 @@ def test_a_change_is_refused_unless_named(stopped, change):
 def test_a_named_change_is_recorded_saved_and_shown(stopped, capsys):
     other = stopped.replace(learning_rate=2e-2)
     assert train(other, resume=True, change=["learning_rate"], view=StopAt(6)).step == 6
-    found = [event for event in events(stopped.out_dir) if event["event"] == "run_changed"]
+    found = [event for event in events(stopped.out_dir) if event["event"] == "config_changed"]
     assert [(e["step"], e["key"], e["before"], e["after"]) for e in found] == [
         (5, "learning_rate", 0.01, 0.02)
     ]
@@ -73,9 +73,9 @@ def test_a_named_change_is_recorded_saved_and_shown(stopped, capsys):
     with pytest.raises(UserError, match=r"learning_rate: 0.02 → 0.01"):
         train(stopped, resume=True)  # now the new value is the run's own
     assert train(other, resume=True).state == "finished"
-    assert len([e for e in events(stopped.out_dir) if e["event"] == "run_changed"]) == 1
+    assert len([e for e in events(stopped.out_dir) if e["event"] == "config_changed"]) == 1
     assert main(["compare", stopped.out_dir, stopped.out_dir]) == 0
-    assert "learning_rate: 0.01 → 0.02" in " ".join(capsys.readouterr().out.split())
+    assert "changed learning_rate from 0.01 to 0.02" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_change_lasts_through_a_kill_right_after_it(stopped):
@@ -92,7 +92,7 @@ def test_a_change_lasts_through_a_kill_right_after_it(stopped):
     with pytest.raises(Killed):
         train(other, resume=True, change=["learning_rate"], view=KillAtOnce(0))
     assert train(other, resume=True).state == "finished"
-    assert any(e["event"] == "run_changed" for e in events(stopped.out_dir))
+    assert any(e["event"] == "config_changed" for e in events(stopped.out_dir))
 
 
 def test_output_speed_and_the_split_of_the_batch_may_change(stopped):
@@ -106,7 +106,7 @@ def test_output_speed_and_the_split_of_the_batch_may_change(stopped):
         init_from="resume",
     )
     assert train(other).state == "finished"
-    found = {e["key"] for e in events(stopped.out_dir) if e["event"] == "config_changed"}
+    found = {e["key"] for e in events(stopped.out_dir) if e["event"] == "setting_changed"}
     assert {"eval_interval", "max_hours", "batch_size"} <= found
     assert load(Path(stopped.out_dir) / "config.toml").eval_interval == 5
 

@@ -93,7 +93,7 @@ def open_folder(
     for change in changes:
         session.event(
             f"changed {'by request' if change.named else 'at the resume'}: {change}",
-            event="run_changed" if change.named else "config_changed",
+            event="config_changed" if change.named else "setting_changed",
             key=change.key,
             before=change.before,
             after=change.after,

@@ -109,8 +109,12 @@ def _make(
     model = _model(config, saved, device, flight)
     precision = machine.precision_of(config.dtype, device)
     flight.say(f"precision: {precision.why}")
-    if unseen := machine.unseen_card(device, config.device):
-        flight.say(unseen)
+    for sentence in (
+        machine.unseen_card(device, config.device),
+        machine.limit_paged_memory(device),
+    ):
+        if sentence:
+            flight.say(sentence)
     forward = trial.compiled_forward(model, config, device, precision, flight)
     micro_batch = trial.fitting_micro_batch(forward, model, config, device, precision, flight)
 
