@@ -92,7 +92,7 @@ def added_to_the_stream(kind: str) -> Iterator[None]:
             x = block(x, around)
         return rms_norm(x)
 
-    with patch.object(ModernGPT, "__init__", init), patch.object(ModernGPT, "_hidden", hidden):
+    with patch.object(ModernGPT, "__init__", init), patch.object(ModernGPT, "hidden", hidden):
         if kind != "values":
             yield
             return
@@ -131,7 +131,7 @@ PIECES: dict[str, tuple[dict[str, Any], Patch | None]] = {
     "random projections for zeros": ({}, random_projections),
     "without the soft cap": (
         {},
-        lambda: patch.multiple(ModernGPT, soft_cap=None, _logits=GPT._logits),
+        lambda: patch.multiple(ModernGPT, soft_cap=None, head=GPT.head),
     ),
     "tied head": ({"tied": True}, None),
     "without QK-norm": ({}, None),  # filled in below: its patch needs a class

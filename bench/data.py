@@ -30,7 +30,7 @@ COPIES = 3  # of the corpus for the comparison: 72 MB of text
 def tiktoken_gpt2() -> Any:
     import tiktoken
 
-    from onecard.data.tokenizers.kinds import gpt2
+    from onecard.data.tokenizers.bpe import gpt2
 
     pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""  # tiktoken's own
     ranks = {piece: rank for rank, piece in enumerate(gpt2().pieces[:50256])}
@@ -53,7 +53,7 @@ def as_llmc(source: str, out: str, processes: int) -> None:
     global ENCODING
     from datasets import load_dataset
 
-    from onecard.data.read.manifest import header
+    from onecard.data.read.shard_files import header
 
     ENCODING = tiktoken_gpt2()
     documents = load_dataset("parquet", data_files=source, split="train")

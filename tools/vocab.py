@@ -13,7 +13,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from onecard.data.tokenizers.kinds import VOCAB_SHA256, gpt2
+from onecard.data.tokenizers.bpe import VOCAB_SHA256, gpt2
 
 SHIPPED = Path(__file__).parent.parent / "src/onecard/data/vocab/gpt2.bpe.xz"
 R50K_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # tiktoken_ext/openai_public.py

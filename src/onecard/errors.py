@@ -2,7 +2,8 @@
 
     OnecardError
     ├── UserError     a mistake the user can mend: exit code 2, one sentence, a hint
-    └── RunFailure    the run could not go on (disk, data, card): exit code 1, what was saved
+    ├── RunFailure    the run could not go on (disk, data, card): exit code 1, what was saved
+    └── InternalError a bug in onecard: exit code 70, what was saved, and where its traceback is
 
 >>> raise UserError("unknown GPU '4071'", hint="did you mean RTX 4070? `onecard gpus` lists them all")
 Traceback (most recent call last):
@@ -36,6 +37,12 @@ class UserError(OnecardError):
 
 class RunFailure(OnecardError):
     """The work itself could not go on; the message says what is safe."""
+
+
+class InternalError(OnecardError):
+    """Something that should not happen did; the message says what is safe, the hint where to look."""
+
+    exit_code = 70  # EX_SOFTWARE
 
 
 def nearest(word: str, known: Iterable[str], most: int = 3) -> str:

@@ -8,6 +8,7 @@ folder flushed too, so that a power cut leaves the old file or the new one.
 """
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -20,6 +21,10 @@ from typing import IO, Any
 
 # Windows refuses to rename a file that a virus scanner or an indexer has open; it lets go within moments.
 _RENAME_WAITS = (0.01, 0.05, 0.1, 0.3, 1.0, 3.0) if sys.platform == "win32" else ()
+
+
+# Error numbers of a write that found no room: the disk, the user's quota, the file system's largest file.
+DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 
 
 class BusyError(Exception):

@@ -189,16 +189,16 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
 def test_input_that_changes_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onecard.data.preparation import pipeline
+    from onecard.data.preparation import stages
 
     source = write_jsonl(tmp_path / "x.jsonl", documents(50))
-    lay_out = pipeline.lay_out
+    lay_out = stages.lay_out
 
     def change(*args: object, **named: object) -> object:
         write_jsonl(source, documents(51))
         return lay_out(*args, **named)
 
-    monkeypatch.setattr(pipeline, "lay_out", change)
+    monkeypatch.setattr(stages, "lay_out", change)
     refused(source, tmp_path / "out", "has changed while it was read")
 
 

@@ -83,7 +83,6 @@ def test_json_and_dry_run(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["pages.jsonl", "--tokenizer", "gpt9"], "unknown tokeniser"),
         (["show"], "takes one folder"),
         (["show", "nowhere"], "no data set"),
-        (["shakespeare"], "has no download here"),
     ],
 )
 def test_mistakes_are_a_sentence(

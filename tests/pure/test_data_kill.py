@@ -127,7 +127,7 @@ def test_stopped_between_stages(
 ) -> None:
     """A stop right after each stage, and torn files left by a power cut beside the whole ones."""
     from onecard.data import prepare
-    from onecard.data.preparation import pipeline
+    from onecard.data.preparation import pipeline, result, stages
 
     class PowerCutError(BaseException):
         pass
@@ -138,17 +138,20 @@ def test_stopped_between_stages(
     source = str(write_jsonl(tmp_path / "x.jsonl", documents(300)))
     wanted_at = tmp_path / "plain"
     prepare([source], wanted_at, workers=1, shard_tokens=5000, tokenizer="bytes")
-    name = {"parts": "take", "order": "_shards", "shards": "unchanged", "finish": "write_manifest"}[
-        stage
-    ]
+    module, name = {
+        "parts": (stages, "take"),
+        "order": (stages, "_write_shards"),
+        "shards": (pipeline, "unchanged"),
+        "finish": (result, "write_manifest"),
+    }[stage]
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, name, cut)
+        patch.setattr(module, name, cut)
         with pytest.raises(PowerCutError):
             prepare([source], tmp_path / "cut", workers=1, shard_tokens=5000, tokenizer="bytes")
     with pytest.raises(UserError, match="not finished"):
         open_dataset(tmp_path / "cut")
     work = tmp_path / "cut" / ".work"
-    (work / "parts" / "000000-0001.part.tmp").write_bytes(b"torn")
-    (work / "shards" / "x_train_000001.bin.tmp").write_bytes(b"torn")
+    (work / "parts" / ".000000-0001.part.00ff.tmp").write_bytes(b"torn")
+    (work / "shards" / ".x_train_000001.bin.00ff.tmp").write_bytes(b"torn")
     prepare([source], tmp_path / "cut", workers=2, shard_tokens=5000, tokenizer="bytes")
     assert digests(tmp_path / "cut") == digests(wanted_at)

@@ -16,8 +16,8 @@ import zstandard
 from data_texts import corpus, digests, documents, documents_in, write_jsonl, write_parquet
 
 from onecard.data import open_dataset, prepare
-from onecard.data.tokenizers.kinds import gpt2
-from onecard.errors import UserError
+from onecard.data.tokenizers.bpe import gpt2
+from onecard.errors import RunFailure, UserError
 
 
 def each(texts: list[str]) -> list[tuple[int, ...]]:
@@ -264,16 +264,13 @@ def test_the_same_call_again_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_two_runs_into_one_folder(tmp_path: Path) -> None:
-    from onecard.data.lock import FolderLock
-
     source = write_jsonl(tmp_path / "x.jsonl", documents(50))
-    (tmp_path / "set" / ".work").mkdir(parents=True)
     holder = subprocess.Popen(
         [
             sys.executable,
             "-c",
-            "import sys, pathlib; from onecard.data.lock import FolderLock\n"
-            f"with FolderLock(pathlib.Path({str(tmp_path / 'set' / '.work')!r})): print('held', flush=True); sys.stdin.read()",
+            "import sys, pathlib; from onecard.data.preparation.work_folder import WorkFolder\n"
+            f"with WorkFolder(pathlib.Path({str(tmp_path / 'set')!r})): print('held', flush=True); sys.stdin.read()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -289,23 +286,26 @@ def test_two_runs_into_one_folder(tmp_path: Path) -> None:
     holder.stdin.close()
     holder.stdout.close()
     assert prepare([str(source)], tmp_path / "set", workers=1).tokens
-    with FolderLock(tmp_path / "set" / ".work"):
-        pass
+    assert not (tmp_path / "set" / ".work").exists()
 
 
-def test_changed_arguments_or_input_are_refused_half_way(tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "x.jsonl", [*documents(50), "x"])
-    with open(source, "ab") as file:
-        file.write(b'{"other": 1}\n')
-    bad = tmp_path / "bad.parquet"
-    bad.write_bytes(b"PAR1 not really")
-    with pytest.raises(UserError, match="not a whole parquet"):
-        prepare([str(source), str(bad)], tmp_path / "set", workers=1)
+def test_changed_arguments_or_input_are_refused_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_jsonl(tmp_path / "x.jsonl", documents(50))
+
+    def stop(*_: object, **__: object) -> None:
+        raise RunFailure("the power went")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("onecard.data.preparation.stages.lay_out", stop)
+        with pytest.raises(RunFailure, match="the power went"):
+            prepare([str(source)], tmp_path / "set", workers=1, seed=1)
     with pytest.raises(UserError, match="other arguments"):
-        prepare([str(source)], tmp_path / "set", workers=1)
+        prepare([str(source)], tmp_path / "set", workers=1, seed=2)
     write_jsonl(source, documents(49))
     with pytest.raises(UserError, match="has changed since this was begun"):
-        prepare([str(source), str(bad)], tmp_path / "set", workers=1)
+        prepare([str(source)], tmp_path / "set", workers=1, seed=1)
     assert prepare([str(source)], tmp_path / "set", workers=1, fresh=True).tokens
     assert not (tmp_path / "set" / ".work").exists()
 

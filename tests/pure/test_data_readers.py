@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.data import open_dataset, summary
-from onecard.data.read.manifest import header
-from onecard.data.read.meta import read_meta
+from onecard.data.read.nanogpt_meta import read_meta
+from onecard.data.read.shard_files import header
 from onecard.errors import UserError
 
 
@@ -123,7 +123,7 @@ def test_reads_across_borders(sizes: list[int], draw: st.DataObject) -> None:
         del split
 
 
-def test_many_threads_and_more_shards_than_open_maps(tmp_path: Path) -> None:
+def test_many_threads_and_more_shards_than_open_files(tmp_path: Path) -> None:
     for index in range(40):
         shard(tmp_path / f"x_train_{index:06d}.bin", range(index * 100, index * 100 + 100))
     split = open_dataset(tmp_path).splits["train"]
@@ -140,7 +140,7 @@ def test_many_threads_and_more_shards_than_open_maps(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(split._maps) <= 16
+    assert len(split._handles) <= 16
 
 
 def test_ids_out_of_range_name_file_and_offset(tmp_path: Path) -> None:

@@ -15,14 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.data.sources.texts import safe_cut
-from onecard.data.tokenizers.kinds import (
-    BytesTokenizer,
-    CharsTokenizer,
-    _Slow,
-    gpt2,
-    load_tokenizer,
-    train_bpe,
-)
+from onecard.data.tokenizers.bpe import _Slow, gpt2, train_bpe
+from onecard.data.tokenizers.kinds import BytesTokenizer, CharsTokenizer
+from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import UserError
 
 ANY_CHARACTER = st.characters(exclude_categories=("Cs",))

@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "onecard"
 FLOORS = [
     {"errors", "version"},
     {"units"},
-    {"messages", "files", "untrusted"},
+    {"messages", "files", "untrusted", "streams"},
     {"config", "facts"},
     {"data"},
     {"planner"},

@@ -54,6 +54,8 @@ with warnings.catch_warnings():  # torch's own: Inductor imports a module that s
     from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
     from torch._inductor.virtualized import V
 
+# At a kernel: bytes alive above those at the call, the kernel's name, and these bytes by maker (freed inputs negative)
+Kernel = tuple[int, str, list[tuple[int, str]]]
 ROUNDING = 512  # CUDA's allocator hands out multiples of this
 
 
@@ -62,6 +64,7 @@ class Traced:
     bytes: int
     at: str  # the operation during which the peak was reached
     moments: dict[str, int] = field(default_factory=dict)  # the peak inside each phase of the step
+    tensors: list[tuple[int, str]] = field(default_factory=list)  # alive at the peak: bytes, maker
 
 
 class Live(TorchDispatchMode):
@@ -76,13 +79,15 @@ class Live(TorchDispatchMode):
         self.moments: dict[str, int] = {}
         self.log: list[tuple[str, str, int, int]] = []
         self._seen: dict[int, weakref.ref[Any]] = {}
+        self._alive: dict[int, tuple[int, str]] = {}
+        self.at_peak: list[tuple[int, str]] = []
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         answer = op(*args, **(kwargs or {}))
         before = self.live
         for tensor in tree_leaves(answer):
             if isinstance(tensor, Tensor):
-                self.take(tensor)
+                self.take(tensor, str(op))
         extra = _hidden_bytes(op, args)
         if op is torch.ops.aten.add.Tensor and torch._C._current_graph_task_id() != -1:
             extra -= (
@@ -93,7 +98,7 @@ class Live(TorchDispatchMode):
             self.log.append((self.moment, str(op), self.live - before, self.live))
         return answer
 
-    def take(self, tensor: Tensor) -> None:
+    def take(self, tensor: Tensor, maker: str = "") -> None:
         storage = tensor.untyped_storage()
         key = id(storage)
         if key in self._seen and self._seen[key]() is storage:
@@ -103,14 +108,17 @@ class Live(TorchDispatchMode):
         def gone(_: Any) -> None:
             self.live -= size
             self._seen.pop(key, None)
+            self._alive.pop(key, None)
 
         self._seen[key] = weakref.ref(storage, gone)
+        self._alive[key] = (size, f"{self.moment}: {maker} {tuple(tensor.shape)}")
         self.live += size
 
-    def mark(self, total: int, at: str) -> None:
+    def mark(self, total: int, at: str, inside: list[tuple[int, str]] | None = None) -> None:
         self.moments[self.moment] = max(self.moments.get(self.moment, 0), total)
         if total > self.peak:
             self.peak, self.at = total, at
+            self.at_peak = [*self._alive.values(), *(inside or [])]
 
 
 def _hidden_bytes(op: Any, args: tuple[Any, ...]) -> int:
@@ -199,7 +207,7 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
             live.moment = "optimizer"
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
             step.optimizer.step()
-    return Traced(live.peak, live.at, dict(live.moments))
+    return Traced(live.peak, live.at, dict(live.moments), live.at_peak)
 
 
 def _stepper(
@@ -276,12 +284,12 @@ class _Inductor:
             with _disable_current_modes(), fake:
                 answer = graph(*arguments)
             live.moment = "compiled backward" if backward else "compiled forward"
-            for extra, name in above:
-                live.mark(live.live + extra, name)
+            for extra, name, inside in above:
+                live.mark(live.live + extra, name, inside)
                 live.log.append((live.moment, name, extra, live.live + extra))
             for tensor in tree_leaves(answer):
                 if isinstance(tensor, Tensor):
-                    live.take(tensor)
+                    live.take(tensor, "compiled graph")
             live.moment = "after the compiled graph"
             return answer
 
@@ -289,10 +297,8 @@ class _Inductor:
         return call
 
 
-def schedule(
-    graph: torch.fx.GraphModule, inputs: list[Any], backward: bool
-) -> list[tuple[int, str]]:
-    """At each kernel, the bytes alive above those at the call: (bytes, kernel's name)."""
+def schedule(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool) -> list[Kernel]:
+    """Every kernel with what is alive while it runs."""
     fake_mode = torch._guards.detect_fake_mode(inputs)
     compile_fx.view_to_reshape(graph)
     with V.set_fake_mode(fake_mode):
@@ -307,7 +313,7 @@ def schedule(
             return _play(lowering)
 
 
-def _play(lowering: GraphLowering) -> list[tuple[int, str]]:
+def _play(lowering: GraphLowering) -> list[Kernel]:
     nodes, scheduler = lowering.scheduler.nodes, lowering.scheduler
     outputs = set(lowering.get_output_names())
     freeable = get_freeable_input_buf(nodes, OrderedSet(lowering.graph_inputs))
@@ -316,9 +322,7 @@ def _play(lowering: GraphLowering) -> list[tuple[int, str]]:
         nodes, scheduler.name_to_fused_node, scheduler.name_to_buf, freeable
     )
     place = {node: index for index, node in enumerate(nodes)}
-    dying: dict[
-        int, list[tuple[int, bool]]
-    ] = {}  # at which node: (bytes, whether an output may be written over it)
+    dying: dict[int, list[_Dying]] = {}  # by the node that reads it last
 
     def last_read(buffer: Any) -> int | None:
         return max((place[node] for node in buffer.mpi_buffer.succ_nodes), default=None)
@@ -329,37 +333,53 @@ def _play(lowering: GraphLowering) -> list[tuple[int, str]]:
             reusable = isinstance(lowering.graph_inputs.get(name), DonatedBuffer) or _is_donated(
                 lowering, name
             )
-            dying.setdefault(at, []).append((buffer.mpi_buffer.size_free, reusable))
-    total = 0
-    above = []
+            dying.setdefault(at, []).append(_Dying(buffer.mpi_buffer.size_free, reusable, name))
+    inside: dict[
+        str, int
+    ] = {}  # bytes above those at the call, by buffer; a freed input's are negative
+    above: list[Kernel] = []
     for index, node in enumerate(nodes):
-        new = []
+        new: dict[str, int] = {}
         for buffer in node.get_outputs():
             at = last_read(buffer)
             kept = buffer.get_name() in outputs
             if not kept and at is None:  # only read inside its own fused kernel: never in memory
-                if isinstance(node, ExternKernelSchedulerNode):
-                    new.append((buffer.mpi_buffer.size_alloc, 0))
-                    dying.setdefault(index, []).append((buffer.mpi_buffer.size_free, False))
-                continue
-            new.append((buffer.mpi_buffer.size_alloc, 0))
+                if not isinstance(node, ExternKernelSchedulerNode):
+                    continue
+                at = index
+            name = f"{buffer.get_name()} {_name(node)} {_source(node)}"
+            new[name] = buffer.mpi_buffer.size_alloc
             if not kept:
-                dying.setdefault(at, []).append((buffer.mpi_buffer.size_free, True))
+                reusable = at != index
+                dying.setdefault(at, []).append(_Dying(buffer.mpi_buffer.size_free, reusable, name))
         gone = dying.get(index, [])
-        own = isinstance(node, ExternKernelSchedulerNode | NopKernelSchedulerNode)
-        spare = [] if own else [size for size, reusable in gone if reusable]
-        alloc = 0
-        for size, _ in new:
-            if size in spare and size:
-                spare.remove(size)  # written in place over an input of the same size
-                alloc += 0
-                gone = list(gone)
-                gone.remove((size, True))
-            else:
-                alloc += size
-        above.append((total + alloc + _hidden_in_node(node), _name(node)))
-        total += alloc - sum(size for size, _ in gone)
+        if not isinstance(node, ExternKernelSchedulerNode | NopKernelSchedulerNode):
+            for size in new.values():  # written in place over an input of the same size
+                over = next((old for old in gone if old.reusable and old.bytes == size), None)
+                if over and size and over.name not in new:
+                    gone.remove(over)
+                    inside[over.name] = inside.get(over.name, 0) - size
+        inside.update(new)
+        alive = [(size, name) for name, size in inside.items() if size]
+        hidden = _hidden_in_node(node)
+        above.append((sum(inside.values()) + hidden, _name(node), [*alive, (hidden, "hidden")]))
+        for old in gone:
+            inside[old.name] = inside.get(old.name, 0) - old.bytes
     return above
+
+
+@dataclass(frozen=True)
+class _Dying:
+    bytes: int
+    reusable: bool  # an output of the same size may be written over it
+    name: str
+
+
+def _source(node: Any) -> str:
+    """The operations of the model's graph that a kernel was made of."""
+    parts = node.get_nodes() if hasattr(node, "get_nodes") else [node]
+    origins = {str(o) for part in parts if part.node is not None for o in part.node.get_origins()}
+    return "+".join(sorted(origins))
 
 
 def _is_donated(lowering: GraphLowering, name: str) -> bool:

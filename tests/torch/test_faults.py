@@ -86,7 +86,9 @@ class Runs:
         if process.poll() is None:
             process.send_signal(sent)
         _, err = process.communicate(timeout=120)
-        ended = {"term": (0,), "interrupt": (130,)}.get(kind, (0, -signal.SIGKILL))
+        ended = {"term": (143,), "interrupt": (130,)}.get(kind, (0, -signal.SIGKILL))
+        if kind == "oom":
+            ended = (0, 143)
         if kind == "disk" and b"its last checkpoint could not be written" in err:
             ended = (
                 1,

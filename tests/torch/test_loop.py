@@ -15,7 +15,7 @@ from onecard.planner.params import params
 from onecard.runs.log import read_log
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
-from onecard.train.run.session import Silent
+from onecard.train.run.side_shows import Silent
 
 
 def test_parameters_are_those_of_the_plan(config):

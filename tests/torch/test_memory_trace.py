@@ -1,7 +1,9 @@
-"""The closed form of planner/memory against a trace of the trainer's own step, and against the CPU's allocator."""
+"""The simulation of planner/memory against a trace of the trainer's own step, and against the CPU's allocator."""
 
 import random
+import statistics
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,7 @@ from memory_oracle import traced
 from onecard.config import RunConfig
 from onecard.facts.here import cpu
 from onecard.planner.memory import OPTIONS, step_memory
-from onecard.planner.memory.overhead import peak
-from onecard.planner.memory.size import total
+from onecard.planner.memory.step import simulate
 from onecard.planner.workload import Workload
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -66,32 +67,51 @@ def seeded(seed: int, compile: bool) -> tuple[RunConfig, str]:
 
 def check(config: RunConfig, dtype: str, within: float = 0.01, on_cuda: bool = True) -> None:
     trace = traced(config, dtype, on_cuda)
-    predicted = total(peak(Workload.of(config, dtype)))
-    assert predicted == pytest.approx(trace.bytes, rel=within), (
-        f"{config.changed()} {dtype}, peak at {trace.at}"
+    predicted = simulate(Workload.of(config, dtype)).peak()
+    assert predicted.bytes == pytest.approx(trace.bytes, rel=within), (
+        f"{config.changed()} {dtype}, traced at {trace.at}, simulated at {predicted}"
     )
 
 
+@cache
+def error(seed: int, compile: bool) -> float:
+    """How far the simulated peak is from the traced one."""
+    config, dtype = seeded(seed, compile)
+    return simulate(Workload.of(config, dtype)).peak().bytes / traced(config, dtype).bytes - 1
+
+
 @pytest.mark.parametrize("seed", range(48))
-def test_eager_form_and_trace_agree(seed: int) -> None:
-    check(*seeded(seed, compile=False))
+def test_eager_steps_as_traced(seed: int) -> None:
+    assert abs(error(seed, compile=False)) < 0.03
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_compiled_form_and_trace_agree(seed: int) -> None:
-    check(*seeded(seed, compile=True))
+def test_compiled_steps_as_traced(seed: int) -> None:
+    assert abs(error(seed, compile=True)) < 0.04
+
+
+@pytest.mark.parametrize(("compile", "seeds"), [(False, 24), (True, 4)])
+def test_half_of_the_steps_within_a_tenth_of_a_per_cent(compile: bool, seeds: int) -> None:
+    assert statistics.median(abs(error(seed, compile)) for seed in range(seeds)) < 0.001
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(48, 248))
-def test_eager_form_and_trace_agree_at_length(seed: int) -> None:
-    check(*seeded(seed, compile=False))
+def test_eager_steps_as_traced_at_length(seed: int) -> None:
+    assert abs(error(seed, compile=False)) < 0.03
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(8, 108))
-def test_compiled_form_and_trace_agree_at_length(seed: int) -> None:
-    check(*seeded(seed, compile=True))
+def test_compiled_steps_as_traced_at_length(seed: int) -> None:
+    assert abs(error(seed, compile=True)) < 0.04
+
+
+def test_the_trace_names_what_is_alive_at_its_peak() -> None:
+    trace = traced(SMALL, "bfloat16")
+    assert sum(size for size, _ in trace.tensors) == trace.bytes
+    largest = max(trace.tensors)
+    assert "optimizer" in largest[1] or "loss" in largest[1]
 
 
 CHOICES = [

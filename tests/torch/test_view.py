@@ -54,16 +54,16 @@ def test_a_pipe_gets_one_plain_line_per_interval():
 
 
 def test_a_terminal_gets_the_picture_and_messages_stay():
-    view, out = shown(terminal=True, watts=lambda: 187.0)
+    view, out = shown(terminal=True)
     with view:
         for step in range(1, 31):
-            view.step({**STEP, "step": step, "loss": 10 - step / 10})
+            view.step({**STEP, "step": step, "loss": 10 - step / 10, "watts": 187.0, "kwh": 0.25})
         view.message("the disk is nearly full")
     picture = out.getvalue()
     for part in (
         "134,390 tokens/s",
         "MFU 69.0%",
-        "187 W",
+        "187 W, 0.250 kWh",
         "█",
         "the disk is nearly full",
         "7.00 GiB",
@@ -87,6 +87,32 @@ def test_quiet_says_only_what_must_be_seen(capsys):
         view.message("stopped")
     assert out.getvalue() == ""
     assert capsys.readouterr().err == "stopped\n"
+
+
+class Full(io.StringIO):
+    """Takes some characters, then is as full as a disk."""
+
+    room = 300
+
+    def write(self, text):
+        self.room -= len(text)
+        if self.room < 0:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_an_output_that_is_gone_is_reported_once_and_then_left_alone(capsys, terminal):
+    out = Full()
+    view = View(CONFIG, None, 1000, console=Console(file=out, force_terminal=terminal, width=100))
+    with view:
+        for step in range(10, 200, 10):
+            view.step({**STEP, "step": step})
+            view.eval({"step": step, "val_loss": 4.0})
+        view.message("the checkpoint failed")  # what must be seen goes to stderr from then on
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("the output cannot be written (No space left on device)")
+    assert said[1:] == ["the checkpoint failed"]
 
 
 def test_the_rest_is_a_range_from_steps_alone_to_steps_with_pauses():

@@ -111,3 +111,18 @@ def test_a_users_mistake_is_said_once(config, tmp_path):
     code, err = finish(torchrun(config.replace(dataset=str(tmp_path / "nowhere")), tmp_path))
     assert code != 0
     assert err.count("onecard:") == 1, err
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("fault", ["error@5:0", "error@5:1", "error@5"])
+def test_an_error_in_a_process_ends_the_run_saved(config, tmp_path, monkeypatch, fault):
+    """The one that fails first says why; the first of those that are left holds the last finished step and saves it."""
+    monkeypatch.setenv("ONECARD_FAULT", fault)
+    code, err = finish(torchrun(config, tmp_path))
+    assert code != 0
+    assert "internal error: RuntimeError: ordered by the fault suite" in err
+    assert "saved at step 5" in err
+    assert read_state(checkpoints(Path(config.out_dir))[-1])["step"] == 5
+    assert RunRecord(Path(config.out_dir)).state == "stopped"
+    train(config, resume=True)
+    assert max(losses(config.out_dir)) == 10

@@ -254,7 +254,7 @@ def _reasons(search: Search, best: Candidate, limit: Limit) -> list[Note]:
 
 
 def _notes(search: Search, best: Candidate) -> list[Note]:
-    said = []
+    said = search.corpus.notes
     if not best.estimate.in_support:
         said.append(
             Note("short", "no public run is this short for its size: take the loss as a guess")

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from onecard.errors import OnecardError, UserError, nearest
+from onecard.streams import silence, to_stream
+from onecard.untrusted import printable
 
 VERBS: dict[str, str] = {
     "plan": "what will this run need? tokens, hours, memory, money, loss",
@@ -21,6 +23,7 @@ VERBS: dict[str, str] = {
     "data": "download, tokenise, shuffle and shard text; look at the result",
     "train": "the run: exact, resumable, nothing lost",
     "sample": "text from a trained model",
+    "eval": "bits per byte, HellaSwag and LAMBADA, each with its protocol and interval",
     "export": "the model for transformers, llama.cpp or nanoGPT, with a model card",
     "runs": "the runs below this folder: state, loss, hours, cost",
     "compare": "which run is faster, better, cheaper, and why",
@@ -63,47 +66,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk can still be answered
         return code
     except OnecardError as error:
-        print(f"onecard: {error.message}", file=sys.stderr)
+        # messages quote names from strangers' files
+        to_stream(sys.stderr, "onecard: " + printable(error.message, keep="\n"))
         if error.hint:
-            print(f"  hint: {error.hint}", file=sys.stderr)
+            to_stream(sys.stderr, "  hint: " + printable(error.hint, keep="\n"))
         return error.exit_code
     except KeyboardInterrupt:
-        print("onecard: stopped", file=sys.stderr)
+        to_stream(sys.stderr, "onecard: stopped")
         return 130
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _TRAINING:
-            return _own_fault(error)
-        print(f"onecard: this command needs {error.name}, which is not installed", file=sys.stderr)
-        print(
+            return _internal_error(error)
+        to_stream(sys.stderr, f"onecard: this command needs {error.name}, which is not installed")
+        to_stream(
+            sys.stderr,
             "  hint: pip install 'onecard[train]' (on Windows, torch by pytorch.org's instructions first)",
-            file=sys.stderr,
         )
         return 2
     except MemoryError:
-        print("onecard: out of memory", file=sys.stderr)
+        to_stream(sys.stderr, "onecard: out of memory")
         return 1
     except BrokenPipeError:  # the reader went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return 0
     except OSError as error:
+        if sys.platform == "win32" and error.errno == errno.EINVAL:  # its word for a closed pipe
+            silence(sys.stdout)
+            return 0
         if error.errno != errno.ENOSPC:
-            return _own_fault(error)
-        print(
+            return _internal_error(error)
+        to_stream(
+            sys.stderr,
             f"onecard: {error.strerror}: {error.filename or 'where the answer was to be written'}",
-            file=sys.stderr,
         )
-        print("  hint: free some of the disk, then run it again", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        to_stream(sys.stderr, "  hint: free some of the disk, then run it again")
+        silence(sys.stdout)
         return 1
     except Exception as error:
-        return _own_fault(error)
+        return _internal_error(error)
 
 
-def _own_fault(error: Exception) -> int:
+def _internal_error(error: Exception) -> int:
     if os.environ.get("ONECARD_DEBUG"):
         raise error
-    print(f"onecard: a fault of onecard's own: {type(error).__name__}: {error}", file=sys.stderr)
-    print("  hint: please report it with what ONECARD_DEBUG=1 shows", file=sys.stderr)
+    to_stream(sys.stderr, f"onecard: internal error: {type(error).__name__}: {error}")
+    to_stream(sys.stderr, "  hint: please report it with what ONECARD_DEBUG=1 shows")
     return 70  # EX_SOFTWARE
 
 

@@ -1,6 +1,11 @@
 """`onecard plan`: what will this run need?"""
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onecard.planner.result import RunPlan
+    from onecard.report.document import Document
 
 HELP = "What will this run need? Tokens, FLOPs, hours, memory, money and expected loss, before it starts."
 EXAMPLE = (
@@ -28,6 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
     )
+    parser.add_argument(
+        "--explain-memory",
+        action="store_true",
+        help="the memory over one step, the largest tensors at its peak, what each saver takes away",
+    )
     parser.add_argument("--presets", action="store_true", help="list the named configs and stop")
     add_report(parser)
 
@@ -47,12 +57,33 @@ def run(args: argparse.Namespace) -> int:
         price=args.price,
     )
 
+    if args.explain_memory:
+        return _explain_memory(args, result)
+
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.plan_view import plan_document
 
         return plan_document(result, explain=args.explain)
 
     show_report(args, result.to_json, document)
+    return 0
+
+
+def _explain_memory(args: argparse.Namespace, result: "RunPlan") -> int:
+    from onecard.cli.options import show_report
+    from onecard.planner.memory.explain import explain_memory
+
+    args.full = True  # it has no short form
+    explained = explain_memory(result.config, result.device, result.dtype, result.gpus)
+
+    def document() -> "Document":
+        from onecard.report.memory_view import memory_document
+
+        return memory_document(result, explained)
+
+    show_report(
+        args, lambda: {**result.to_json(), "memory_explained": explained.to_json()}, document
+    )
     return 0
 
 

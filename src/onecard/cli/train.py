@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onecard.errors import OnecardError, UserError
+from onecard.streams import to_stream
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
 )
-EXAMPLE = "onecard train train_shakespeare_char --max_iters=200 --device=cpu --compile=False"
+EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      # no download
+  onecard train train_shakespeare_char --dataset=stdlib-bytes --out_dir=out-stdlib --max_iters=200 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,30 +63,27 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     except UserError as error:  # a card that is not in the table can still train
         planned = None
         if speaks and not args.json:
-            print(f"no plan: {error.message}")
+            to_stream(sys.stdout, f"no plan: {error.message}")
     if planned is not None and speaks and not args.json and not args.quiet:
         from dataclasses import replace
 
         from onecard.report import shortened, show
         from onecard.report.plan_view import plan_document
 
-        print(show(replace(shortened(plan_document(planned)), footer=None)), end="")
+        in_short = replace(shortened(plan_document(planned)), footer=None)
+        to_stream(sys.stdout, show(in_short).rstrip("\n"))
 
-    from onecard.model.machine import choose_device
-    from onecard.model.power import power_meter
     from onecard.train.io.view import View
     from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
 
-    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""))
+    rank = int(os.environ.get("RANK", 0))
+    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), rank)
     resume = args.resume or args.extend
     if not speaks:
         train(config, resume=resume, faults=faults)
         return 0
-    meter = power_meter(choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0))))
-    with View(
-        config, planned, config.max_iters, quiet=args.quiet or args.json, watts=meter.read_watts
-    ) as view:
+    with View(config, planned, config.max_iters, quiet=args.quiet or args.json) as view:
         outcome = train(config, resume=resume, view=view, plan=planned, faults=faults)
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
@@ -114,12 +113,11 @@ def _refine(folder: Path) -> None:
     try:
         refine_from_run(folder)
     except (OSError, OnecardError) as error:
-        print(f"the calibration stays as it was: {error}", file=sys.stderr)
+        to_stream(sys.stderr, f"the calibration stays as it was: {error}")
 
 
 def _ended(outcome: Any, args: argparse.Namespace) -> int:
     import json
-    import signal
 
     if args.json:
         answer = {
@@ -131,15 +129,17 @@ def _ended(outcome: Any, args: argparse.Namespace) -> int:
         }
         print(json.dumps(answer))
     elif outcome.state == "stopped":
-        print(
-            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` goes on"
+        to_stream(
+            sys.stdout,
+            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` goes on",
         )
     else:
         found = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"
-        print(
-            f"finished at step {outcome.step:,}{found}; `onecard sample {outcome.folder}` lets it speak"
+        to_stream(
+            sys.stdout,
+            f"finished at step {outcome.step:,}{found}; try it with `onecard sample {outcome.folder}`",
         )
-    return 130 if outcome.stopped_by == signal.SIGINT else 0
+    return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 
 
 def chosen_config(args: argparse.Namespace) -> "RunConfig":

@@ -3,7 +3,8 @@
 import argparse
 
 HELP = "Train a few steps twice, once with a stop in the middle, and compare every loss and weight."
-EXAMPLE = "onecard verify-resume train_shakespeare_char --device=cpu --compile=False"
+EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      # no download
+  onecard verify-resume train_shakespeare_char --dataset=stdlib-bytes --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onecard.data.preparation.pipeline import prepare
-    from onecard.data.read.manifest import (
-        Layout,
-        Manifest,
-        Shard,
-        Summary,
-        read_manifest,
-        resolve,
-        scan,
-        summary,
-    )
+    from onecard.data.read.kept import keep_record, kept_record, kept_tokenizer
+    from onecard.data.read.layout import Layout, Summary, resolve, scan, summary
+    from onecard.data.read.manifest import Manifest, read_manifest
+    from onecard.data.read.shard_files import Shard
     from onecard.data.read.shards import Dataset, Split, open_dataset
-    from onecard.data.tokenizers.kinds import Tokenizer, gpt2, load_tokenizer
+    from onecard.data.tokenizers.bpe import gpt2
+    from onecard.data.tokenizers.kinds import Tokenizer
+    from onecard.data.tokenizers.load import load_tokenizer
 
 __all__ = [
     "Dataset",
@@ -30,6 +26,9 @@ __all__ = [
     "Summary",
     "Tokenizer",
     "gpt2",
+    "keep_record",
+    "kept_record",
+    "kept_tokenizer",
     "load_tokenizer",
     "open_dataset",
     "prepare",
@@ -40,19 +39,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "read.manifest": (
-        "Layout",
-        "Manifest",
-        "Shard",
-        "Summary",
-        "read_manifest",
-        "resolve",
-        "scan",
-        "summary",
-    ),
-    "preparation.pipeline": ("prepare",),
+    "read.kept": ("keep_record", "kept_record", "kept_tokenizer"),
+    "read.layout": ("Layout", "Summary", "resolve", "scan", "summary"),
+    "read.manifest": ("Manifest", "read_manifest"),
+    "read.shard_files": ("Shard",),
     "read.shards": ("Dataset", "Split", "open_dataset"),
-    "tokenizers.kinds": ("Tokenizer", "gpt2", "load_tokenizer"),
+    "preparation.pipeline": ("prepare",),
+    "tokenizers.bpe": ("gpt2",),
+    "tokenizers.kinds": ("Tokenizer",),
+    "tokenizers.load": ("load_tokenizer",),
 }
 
 

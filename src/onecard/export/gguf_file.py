@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onecard.data.tokenizers.kinds import EOT, BpeTokenizer
+from onecard.data.tokenizers.bpe import BpeTokenizer
+from onecard.data.tokenizers.kinds import EOT
 from onecard.errors import UserError
 from onecard.export.trained import Trained
 

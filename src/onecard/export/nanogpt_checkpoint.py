@@ -15,7 +15,14 @@ from torch import Tensor
 
 from onecard.errors import UserError
 from onecard.export.trained import Trained
-from onecard.model.checkpoint import OPTIMIZER, CorruptError, checkpoints, read_state, read_tensors
+from onecard.model.checkpoint import (
+    OPTIMIZER,
+    CorruptError,
+    checkpoints,
+    read_state,
+    read_tensors,
+    step_of,
+)
 
 _MODEL_KEYS = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout")
 
@@ -87,7 +94,7 @@ def _optimizer(trained: Trained) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _newest(trained: Trained) -> Path | None:
-    found = [f for f in checkpoints(trained.run_folder) if int(f.name[5:]) == trained.step]
+    found = [f for f in checkpoints(trained.run_folder) if step_of(f) == trained.step]
     return found[-1] if found else None
 
 

@@ -10,15 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from onecard.data.tokenizers.kinds import (
-    EOT,
-    BpeTokenizer,
-    BytesTokenizer,
-    CharsTokenizer,
-    Tokenizer,
-    bpe_spec,
-    byte_characters,
-)
+from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec, byte_characters
+from onecard.data.tokenizers.kinds import EOT, BytesTokenizer, CharsTokenizer, Tokenizer
 from onecard.errors import UserError
 
 

@@ -33,6 +33,11 @@ class DatasetFacts:
     rows: int | None = None
     val_tokens: int | None = None
     vocab_size: int = 50257
+    tokenizer: str = (
+        "gpt2"  # what its tokens are counted in, and what it is prepared with by default
+    )
+    url: str | None = None  # of a single text file that is not on the hub
+    sha256: str | None = None
 
 
 @cache

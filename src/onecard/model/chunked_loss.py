@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from onecard.config.model_rules import slice_rows
 
+IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; here without gradients only
+
 
 @torch.compiler.disable  # Inductor would unroll the loop and make all slices at once: twice the memory it saves
 def chunked_cross_entropy(
@@ -37,7 +39,7 @@ def chunked_cross_entropy(
             F.cross_entropy(_capped((h @ weight.T).float(), soft_cap), t, reduction="sum")
             for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
         ]
-        return torch.stack(losses).sum() / targets.numel()
+        return torch.stack(losses).sum() / (targets != IGNORED).sum()
     return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows)
 
 

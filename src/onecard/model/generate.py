@@ -19,7 +19,7 @@ from torch import Tensor
 from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Tokenizer, gpt2, open_dataset
-from onecard.errors import UserError
+from onecard.errors import RunFailure, UserError
 from onecard.model import checkpoint
 from onecard.model.build import make_model
 from onecard.model.gpt2 import GPT
@@ -72,6 +72,11 @@ def draw(
     generator: torch.Generator,
 ) -> Tensor:
     """One token a row, (rows, 1): the likeliest at temperature 0, else drawn from what top_k and top_p leave."""
+    if not torch.isfinite(logits).all():
+        raise RunFailure(
+            "the model's output is not finite: its training diverged, or its weights are damaged",
+            hint="an earlier checkpoint of the run may be good: name its folder",
+        )
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
     logits = logits / temperature

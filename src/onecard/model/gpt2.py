@@ -152,21 +152,23 @@ class GPT(nn.Module):
 
         doc_mask holds each position's document number, (batch, length): attention then stays inside a document.
         """
-        x = self._hidden(idx, doc_mask)
+        x = self.hidden(idx, doc_mask)
         if targets is None:
-            return self._logits(x), None
+            return self.head(x), None
         if self.config.chunked_loss:
             loss = chunked_cross_entropy(
                 x.flatten(0, 1), self.lm_head.weight, targets.flatten(), soft_cap=self.soft_cap
             )
             return None, loss
-        logits = self._logits(x)
+        logits = self.head(x)
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def head(self, x: Tensor) -> Tensor:
+        """Logits of hidden states."""
         return self.lm_head(x)
 
-    def _hidden(self, idx: Tensor, doc_mask: Tensor | None) -> Tensor:
+    def hidden(self, idx: Tensor, doc_mask: Tensor | None = None) -> Tensor:
+        """What the head reads: the last layer's output after its norm, (batch, length, width)."""
         parts = self.transformer
         mask = None if doc_mask is None else same_document(doc_mask)
         x = parts.wte(idx) + parts.wpe.weight[: idx.shape[1]]
@@ -174,6 +176,14 @@ class GPT(nn.Module):
             x = F.dropout(x, self.config.dropout, self.training)
         for block in parts.h:
             x = self._run_block(block, x, mask) if torch.is_grad_enabled() else block(x, mask)
+        return parts.ln_f(x)
+
+    def packed_hidden(self, idx: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """`hidden` of rows that hold several texts: their positions, and who may look at whom."""
+        parts = self.transformer
+        x = parts.wte(idx) + parts.wpe(positions)
+        for block in parts.h:
+            x = block(x, mask)
         return parts.ln_f(x)
 
     def new_cache(self, batch: int) -> Cache:

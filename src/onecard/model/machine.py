@@ -185,6 +185,13 @@ def synchronize(device: torch.device) -> None:
 @cache
 def measured_peak_flops(device: torch.device, dtype: str) -> float:
     """The best of a few large matmuls: what "peak" means on a machine whose data sheet is not at hand."""
+    if device.type == "cpu" and dtype != "float32":
+        # a CPU without arithmetic for it computes in float32 instead: its peak is the faster of the two
+        return max(_matmul_flops(device, dtype), _matmul_flops(device, "float32"))
+    return _matmul_flops(device, dtype)
+
+
+def _matmul_flops(device: torch.device, dtype: str) -> float:
     size = 1024 if device.type == "cpu" else 4096
     with torch.no_grad():
         a, b = (
@@ -211,6 +218,12 @@ def peak_memory_bytes(device: torch.device) -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def forget_peak_memory(device: torch.device) -> None:
+    """Begin the peak again, where the device can: what a trial took before the run is not the run's."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def memory_is_paged(device: torch.device) -> bool:

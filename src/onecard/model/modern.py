@@ -135,10 +135,10 @@ class ModernGPT(GPT):
             else:
                 nn.init.zeros_(parameter)  # projections into the stream, the head, taps, biases
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def head(self, x: Tensor) -> Tensor:
         return self.soft_cap * torch.tanh(self.lm_head(x).float() / self.soft_cap)
 
-    def _hidden(self, idx: Tensor, doc_mask: Tensor | None) -> Tensor:
+    def hidden(self, idx: Tensor, doc_mask: Tensor | None = None) -> Tensor:
         mask = None if doc_mask is None else same_document(doc_mask)
         around = Around(self._turn(0, idx.shape[1]), mask, doc_mask)
         x = rms_norm(self.transformer.wte(idx))
@@ -147,6 +147,9 @@ class ModernGPT(GPT):
         for block in self.transformer.h:
             x = self._run_block(block, x, around) if torch.is_grad_enabled() else block(x, around)
         return rms_norm(x)
+
+    def packed_hidden(self, idx: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        raise NotImplementedError("the short convolutions look at neighbours in the row")
 
     def _turn(self, start: int, length: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine of every position's angles, (length, 1, 1, half a head's width)."""
@@ -178,4 +181,4 @@ class ModernGPT(GPT):
         for block in self.transformer.h:
             x = block(x, around)
         cache.length += length
-        return self._logits(rms_norm(x[:, -1]))
+        return self.head(rms_norm(x[:, -1]))

@@ -100,7 +100,7 @@ def plan(
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=_loss(config, counts, corpus, loss) if loss else None,
         known_runs=_known_runs(counts, flops, corpus),
-        warnings=[*ignored, *warnings(config, device, dtype, tokens.epochs)],
+        warnings=[*ignored, *corpus.notes, *warnings(config, device, dtype, tokens.epochs)],
         formulas=FORMULAS,
     )
 

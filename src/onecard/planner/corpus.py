@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from onecard.errors import UserError
 from onecard.facts.datasets import DatasetFacts, find_dataset, known_dataset
-from onecard.units import parse_count
+from onecard.messages import Note
+from onecard.units import parse_count, show_count
 
 if TYPE_CHECKING:
     from onecard.data import Summary
@@ -22,6 +23,7 @@ _TOKENS = re.compile(
     r"[\d.][\d.,_]*(e\d+)? ?[a-z]{0,3}( ?tok(en)?s?)?", re.IGNORECASE
 )  # what is meant as a count
 _PREPARED = ("manifest.json", "train.bin")
+_MOST_OF_IT = 0.5  # a folder with more of a named set is taken for the set
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,28 @@ class Corpus:
     tokens: int | None  # to train on, each counted once
     family: str | None  # the text it is drawn from, as the public losses name it
     vocab_size: int | None = None
+    whole_tokens: int | None = None  # of the named set that a prepared folder holds a part of
+
+    @property
+    def notes(self) -> list[Note]:
+        """A folder prepared for a first try is what a run would read, so it is planned with; that is worth a word."""
+        if (
+            not self.tokens
+            or not self.whole_tokens
+            or self.tokens > _MOST_OF_IT * self.whole_tokens
+        ):
+            return []
+        return [
+            Note(
+                "data-part",
+                "the prepared folder {name} holds {tokens} of {family}'s {whole} tokens, and these are "
+                "planned with; `onecard data {name} --tokens N --fresh` prepares more",
+                name=self.name,
+                tokens=show_count(self.tokens),
+                family=self.family,
+                whole=show_count(self.whole_tokens),
+            )
+        ]
 
 
 def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
@@ -60,12 +84,14 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
         found = _summary(folder)
         known = known_dataset(folder.name)
         return Corpus(
-            folder.name, found.tokens_train, _family(known) if known else None, found.vocab_size
+            folder.name,
+            found.tokens_train,
+            _family(known) if known else None,
+            found.vocab_size,
+            known.tokens if known else None,
         )
     facts = find_dataset(data) if asked and not Path(data).exists() else known_dataset(data)
-    if (
-        facts is None and asked
-    ):  # it exists, but is not a prepared folder: the reader says what is wrong with it
+    if facts is None and asked:  # it exists, but is not a prepared folder: the reader explains
         found = _summary(data)
         return Corpus(Path(data).name, found.tokens_train, None, found.vocab_size)
     if facts is None:

@@ -46,7 +46,7 @@ def plan_document(plan: RunPlan, explain: bool = False) -> Document:
         sections.append(Section(T("Warnings"), warnings, short=warnings))
     return Document(
         title=T("What this run needs"),
-        subtitle=_subtitle(plan),
+        subtitle=subtitle(plan),
         headline=headline(plan),
         sections=tuple(section for section in sections if section.blocks),
         summary=summary(plan),
@@ -54,7 +54,7 @@ def plan_document(plan: RunPlan, explain: bool = False) -> Document:
     )
 
 
-def _subtitle(plan: RunPlan) -> T:
+def subtitle(plan: RunPlan) -> T:
     c = plan.config
     return T(
         "{card} · {dtype} · {layers} layers, {heads} heads, {width} wide · "

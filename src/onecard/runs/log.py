@@ -78,7 +78,8 @@ class LogWriter:
     def close(self) -> None:
         if not self._file.closed:
             self.sync()
-            self._file.close()
+            with contextlib.suppress(OSError):  # a network disk may report only now what it lost
+                self._file.close()
 
     def _drop_torn(self) -> None:
         try:

@@ -24,13 +24,14 @@ from onecard.errors import RunFailure
 from onecard.facts.here import cpu, here
 from onecard.model import machine
 from onecard.model.build import make_model
+from onecard.model.out_of_memory import is_out_of_memory
 from onecard.planner.calibration import PART_OF, Calibration, Observation, fit_costs, spread_of
 from onecard.planner.calibration_file import torch_version
 from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
 from onecard.train.run.faults import Faults
 from onecard.train.run.preflight import Preflight
-from onecard.train.run.step import Stepper, is_out_of_memory
+from onecard.train.run.step import Stepper
 from onecard.train.run.trial import compiled_forward
 from onecard.train.run.workers import Workers
 
@@ -107,7 +108,8 @@ class Turn:
         for step in range(count):
             began = time.perf_counter()
             self.stepper.gradients(self.rows, step, seed=step)
-            self.stepper.apply(1e-4, step)
+            if not self.stepper.apply(1e-4, step):
+                raise RunFailure("out of memory in the update")
             machine.synchronize(self.rows.device)
             seconds.append(time.perf_counter() - began)
         return seconds

@@ -1,4 +1,4 @@
-"""The worker processes: started as plain commands, fed JSON lines, gone when the parent goes.
+"""The worker processes: started as plain commands, given JSON lines, ended when the parent ends.
 
 with Crew(2, setup) as crew:
     for answer in crew.run(jobs): ...
@@ -28,7 +28,7 @@ class Crew:
         self.size = size
         self.events: queue.Queue[tuple[int, Job | None]] = queue.Queue()
         self.workers: list[subprocess.Popen[str]] = []
-        self.free: list[int] = []  # those that have answered all they were asked
+        self.free: list[int] = []  # those that have answered every job
 
     def __enter__(self) -> "Crew":
         home = str(Path(__file__).resolve().parents[2])  # so that a worker finds this very package
@@ -60,8 +60,8 @@ class Crew:
                 env=environment,
             )
             self.workers.append(worker)
-            threading.Thread(target=self._hear, args=(index, worker), daemon=True).start()
-            self._tell(index, self.setup)
+            threading.Thread(target=self._listen, args=(index, worker), daemon=True).start()
+            self._send(index, self.setup)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,7 +92,7 @@ class Crew:
                 if job is None:
                     more = False
                 else:
-                    self._tell(self.free.pop(), job)
+                    self._send(self.free.pop(), job)
                     out += 1
             if not more and not out:
                 return
@@ -111,14 +111,14 @@ class Crew:
                 out -= 1
                 yield answer
 
-    def _hear(self, index: int, worker: "subprocess.Popen[str]") -> None:
+    def _listen(self, index: int, worker: "subprocess.Popen[str]") -> None:
         assert worker.stdout is not None
         with contextlib.suppress(ValueError, OSError):
             for line in worker.stdout:
                 self.events.put((index, json.loads(line)))
         self.events.put((index, None))
 
-    def _tell(self, index: int, job: Job) -> None:
+    def _send(self, index: int, job: Job) -> None:
         pipe = self.workers[index].stdin
         assert pipe is not None
         try:
@@ -137,7 +137,7 @@ def _died(worker: "subprocess.Popen[str]") -> RunFailure:
     why = f"signal {-code}" if code < 0 else f"exit code {code}"
     return RunFailure(
         f"a tokenising process died ({why})",
-        hint="nothing is lost: the same command goes on; with little memory use fewer --workers",
+        hint="nothing is lost: the same command continues; with little memory choose fewer with the option `workers`",
     )
 
 

@@ -13,7 +13,6 @@ document's place in the shuffle comes from its text and its id, so the number of
 
 import datetime
 import hashlib
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,14 @@ from datatrove.pipeline.base import PipelineStep
 from onecard.data.preparation.order import Order, lay_out, take, write_shard
 from onecard.data.preparation.parts import Cutting, Part, PartBuilder, open_part, part_path
 from onecard.data.preparation.request import SHARD_TOKENS
+from onecard.data.preparation.work_folder import WorkFolder, claim
 from onecard.data.preparation.worker import PART_BYTES
-from onecard.data.read.manifest import MANIFEST, WORK, Manifest, sync_folder, write_manifest
-from onecard.data.sources.documents import BATCH_BYTES, Batch
-from onecard.data.tokenizers.kinds import gpt2
+from onecard.data.read.layout import WORK
+from onecard.data.read.manifest import MANIFEST, Manifest, write_manifest
+from onecard.data.sources.unit import BATCH_BYTES, Batch
+from onecard.data.tokenizers.bpe import gpt2
 from onecard.errors import UserError
+from onecard.files import replace, sync_folder
 from onecard.version import __version__
 
 
@@ -46,7 +48,8 @@ class TokenizeToParts(PipelineStep):  # type: ignore[misc]
 
     def run(self, data: Any, rank: int = 0, world_size: int = 1) -> None:
         work = Path(self.out) / WORK
-        (work / "parts").mkdir(parents=True, exist_ok=True)
+        claim(work)
+        (work / "parts").mkdir(exist_ok=True)
         builder = PartBuilder(gpt2(), Cutting(self.seed, self.val_fraction))
         batch, number = Batch(), 0
         for document in data or ():
@@ -59,7 +62,7 @@ class TokenizeToParts(PipelineStep):  # type: ignore[misc]
                 if batch.chars >= BATCH_BYTES:
                     builder.add(batch)
                     batch = Batch()
-                if builder.text_bytes >= PART_BYTES:
+                if builder.held_bytes >= PART_BYTES:
                     self.stat_update("tokens", value=builder.tokens)
                     builder.write(part_path(work, rank, number), last=False)
                     number += 1
@@ -97,11 +100,12 @@ class MakeShards(PipelineStep):  # type: ignore[misc]
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         if rank:
             return
-        folder = Path(self.out)
-        work = folder / WORK
-        if (folder / MANIFEST).exists():
-            shutil.rmtree(work, ignore_errors=True)
-            return
+        with WorkFolder(Path(self.out)) as held:
+            if not (held.out / MANIFEST).exists():
+                self._write(held.out, held.path)
+            held.remove_on_exit = True
+
+    def _write(self, folder: Path, work: Path) -> None:
         parts = [open_part(path) for path in sorted((work / "parts").glob("*.part"))]
         _check_whole(parts, folder)
         taken, total = take(parts, None, self.dedup)
@@ -120,7 +124,7 @@ class MakeShards(PipelineStep):  # type: ignore[misc]
                 stop = min(start + self.shard_tokens, counts["tokens"])
                 path = work / f"{name}_{split}_{number:06d}.bin"
                 entries.append(write_shard(written, split, start, stop, path))
-                path.replace(folder / path.name)
+                replace(path, folder / path.name)
                 number += 1
             if entries:
                 splits[split] = {**counts, "shards": entries}
@@ -140,9 +144,8 @@ class MakeShards(PipelineStep):  # type: ignore[misc]
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
         sync_folder(folder)
-        write_manifest(folder, manifest)
+        write_manifest(folder / MANIFEST, manifest)
         self.stat_update("tokens", value=tokens)
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _check_whole(parts: list[Part], folder: Path) -> None:

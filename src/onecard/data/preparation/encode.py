@@ -12,9 +12,10 @@ from typing import Any
 from onecard.data.preparation.crew import Crew, NotYet
 from onecard.data.preparation.parts import Part, open_part, part_path
 from onecard.data.preparation.request import Plan
-from onecard.data.sources.documents import Unit
+from onecard.data.sources.documents import units_of
 from onecard.data.sources.hub import arrived_bytes
-from onecard.data.sources.resolve import Input, Source, units_of
+from onecard.data.sources.source import Input, Source
+from onecard.data.sources.unit import Unit
 
 
 @dataclass(frozen=True)
@@ -90,22 +91,25 @@ class Feed:
 class Encoding:
     """Units given out in order, part files taken in; how far the unbroken beginning of them reaches."""
 
-    def __init__(self, plan: Plan, work: Path, expected_bytes: int, tell: Callable[[Event], None]):
+    def __init__(
+        self, plan: Plan, work: Path, expected_bytes: int, report: Callable[[Event], None]
+    ):
         self.plan = plan
         self.work = work
         self.expected_bytes = expected_bytes
-        self.tell = tell
+        self.report = report
+        self.goal: int | None = None
         self.feed = Feed(plan, work)
         self.done: dict[int, list[Part]] = {}
         self.given = 0  # units given out, or found finished
         self.reach = 0  # units that are finished with all before them
         self.tokens = self.reach_tokens = self.text_bytes = 0
-        self.limit = (
-            None if plan.options.dedup else plan.options.tokens
-        )  # no unit alone need hold more
+        # no unit alone needs to hold more
+        self.limit = None if plan.options.dedup else plan.options.tokens
 
     def run(self, crew: Crew, goal: int | None) -> list[Part]:
-        """Go on until the beginning holds `goal` tokens (None: all there is); its parts in order."""
+        """Continue until the beginning holds `goal` tokens (None: all there is); its parts in order."""
+        self.goal = goal
         for answer in crew.run(lambda: self._next_job(goal), idle=self._report):
             self._take_in(int(answer["done"]))
         return [part for unit in range(self.reach) for part in self.done[unit]]
@@ -116,10 +120,8 @@ class Encoding:
 
     def _next_job(self, goal: int | None) -> dict[str, Any] | None:
         while True:
-            ended, units = (
-                self.feed.ended,
-                self.feed.units,
-            )  # in this order: the last units come before the end
+            # in this order: the last units come before the end
+            ended, units = self.feed.ended, self.feed.units
             if self.feed.error is not None:
                 raise self.feed.error
             if goal is not None and self.reach_tokens >= goal:
@@ -149,16 +151,21 @@ class Encoding:
         if fetching is not None and len(self.done) == self.given:  # nothing to do but wait for it
             source, item = fetching
             here = arrived_bytes(str(source.repo), item.sha256)
-            self.tell(Event("downloading", here, max(item.size, here), self.tokens))
+            self.report(Event("downloading", here, max(item.size, here), self.tokens))
             return
-        self.tell(
-            Event(
-                "tokenising",
-                self.text_bytes,
-                max(self.expected_bytes, self.text_bytes),
-                self.tokens,
-            )
-        )
+        total = max(self._total_bytes(), self.text_bytes)
+        self.report(Event("tokenising", self.text_bytes, total, self.tokens))
+
+    def _total_bytes(self) -> float:
+        """The text to read in all, by what the part that was read gave; the first estimate until then."""
+        if self.goal is not None and self.tokens:
+            enough = self.text_bytes * self.goal / self.tokens
+            return min(enough, self._known_bytes()) if self.feed.ended else enough
+        return self._known_bytes() if self.feed.ended else self.expected_bytes
+
+    def _known_bytes(self) -> float:
+        waiting = sum(unit.size for unit in self.feed.units if unit.index not in self.done)
+        return self.text_bytes + waiting
 
     def _ask(self, goal: int | None) -> None:
         """Let the next file come when those here, by what their text has given so far, will not do."""

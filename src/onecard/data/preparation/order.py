@@ -7,7 +7,6 @@ from a handful of buckets in little memory, by any worker, in any order.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onecard.data.preparation.parts import Part, Rows, open_part
-from onecard.data.read.manifest import header, write_aside
+from onecard.data.read.shard_files import header
+from onecard.files import replace, write_bytes, writing
 
 BUCKET_TOKENS = 8_000_000  # 16 MB; grows with the set so that slices of parts stay readable runs
 _MOST_BUCKETS = 2000
@@ -101,9 +101,8 @@ def lay_out(taken: list[Taken], work: Path, want_val: bool) -> dict[str, Any]:
     totals = _totals(taken)
     promoted = None
     if want_val and not totals["val"]["documents"] and totals["train"]["documents"] > 1:
-        promoted = _promote(
-            taken
-        )  # too few documents for the fraction: the smallest hash is validation
+        # too few documents for the fraction: the one with the smallest hash is for validation
+        promoted = _promote(taken)
         totals = _totals(taken, promoted)
     folder = work / "order"
     folder.mkdir(exist_ok=True)
@@ -126,7 +125,7 @@ def lay_out(taken: list[Taken], work: Path, want_val: bool) -> dict[str, Any]:
             bounds[:, place] = cuts
         bounds.flush()
         del bounds
-        os.replace(aside, folder / f"{split}.npy")
+        replace(aside, folder / f"{split}.npy")
         total["buckets"] = counts.tolist()
     answer = {
         "parts": [item.part.path.name for item in taken],
@@ -137,7 +136,7 @@ def lay_out(taken: list[Taken], work: Path, want_val: bool) -> dict[str, Any]:
     for place, item in enumerate(taken):
         if item.dropped is not None and len(item.dropped):
             np.save(folder / f"dropped-{place:06d}.npy", item.dropped)
-    write_aside(folder / "order.json", json.dumps(answer).encode())
+    write_bytes(folder / "order.json", json.dumps(answer).encode())
     return answer
 
 
@@ -221,17 +220,13 @@ class Order:
 
 def write_shard(order: Order, split: str, start: int, stop: int, path: Path) -> dict[str, Any]:
     """One shard, whole or not at all, and its entry for the manifest beside it."""
-    aside = path.with_name(path.name + ".tmp")
     digest = hashlib.sha256(header(stop - start))
-    with open(aside, "wb") as file:
+    with writing(path) as file:
         file.write(header(stop - start))
         for tokens in order.stream(split, start, stop):
             raw = tokens.astype("<u2", copy=False).tobytes()
             digest.update(raw)
             file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
     entry = {"file": path.name, "tokens": stop - start, "sha256": digest.hexdigest()}
-    write_aside(path.with_suffix(".json"), json.dumps(entry).encode())
+    write_bytes(path.with_suffix(".json"), json.dumps(entry).encode())
     return entry

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onecard.data.read.manifest import write_aside
-from onecard.data.sources.documents import Batch
+from onecard.data.sources.unit import Batch
 from onecard.data.tokenizers.kinds import Tokenizer
+from onecard.errors import RunFailure
+from onecard.files import write_bytes
 
 # key: where the document goes; hash: of its text; start, length: its tokens here; order: its place in the part as read
 ROW = np.dtype(
@@ -39,9 +40,9 @@ ROW = np.dtype(
 Rows = npt.NDArray[np.void]
 U64 = npt.NDArray[np.uint64]
 
-_VAL_SALT = np.uint64(
-    0x6F6E656361726421
-)  # any constant; changing it changes every validation split
+# Any constant; changing it changes every validation split.
+_VAL_SALT = np.uint64(0x6F6E656361726421)
+_ROW_COST = 64  # bytes of memory a document takes, were its text empty
 
 
 def mix(value: U64) -> U64:
@@ -70,9 +71,7 @@ class Cutting:
 
     seed: int
     val_fraction: float
-    running_bytes: int | None = (
-        None  # size of a running text: kept in order, its tail for validation
-    )
+    running_bytes: int | None = None  # of a running text: kept in order, its tail for validation
     split_at: int | None = None
 
 
@@ -91,6 +90,11 @@ class PartBuilder:
         self.offsets: list[npt.NDArray[np.int64]] = []
         self.skipped: Counter[str] = Counter()
         self.batches = self.documents = self.tokens = self.text_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """About what is held in memory: when to write a part."""
+        return self.text_bytes + _ROW_COST * self.documents
 
     def add(self, batch: Batch) -> None:
         self.batches += 1
@@ -161,7 +165,7 @@ class PartBuilder:
             **header,
         }
         raw = json.dumps(head).encode()
-        write_aside(
+        write_bytes(
             path, struct.pack("<Q", len(raw)), raw, rows.data.cast("B"), tokens.data.cast("B")
         )
         self.clear()
@@ -225,7 +229,11 @@ def open_part(path: Path) -> Part:
         size = os.fstat(file.fileno()).st_size
     rows_at = 8 + length
     tokens_at = rows_at + head["documents"] * ROW.itemsize
-    assert size == tokens_at + 2 * head["tokens"], path
+    if size != tokens_at + 2 * head["tokens"]:
+        raise RunFailure(
+            f"{path} was cut short by something else",
+            hint="start again with the option `fresh`",
+        )
     return Part(path, head, rows_at, tokens_at)
 
 

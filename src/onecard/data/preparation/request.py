@@ -1,4 +1,4 @@
-"""What was asked of `onecard data`, resolved: options, files, split; saved, so that going on is exact.
+"""What was asked of `onecard data`, resolved: options, files, split; saved, so that a restart is exact.
 
 >>> Options(tokens=100_000_000, tokenizer="bpe:8192").checked().tokens
 100000000
@@ -8,17 +8,24 @@ import datetime
 import hashlib
 import json
 import os
-import shutil
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onecard.data.read.manifest import write_aside
-from onecard.data.sources.documents import Reading
-from onecard.data.sources.resolve import Input, Source, resolve_source, running_text
+from onecard.data.preparation.work_folder import WorkFolder
+from onecard.data.sources.documents import expected_text_bytes
+from onecard.data.sources.local_files import file_name, running_text
+from onecard.data.sources.resolve import resolve_source, text_of_named
+from onecard.data.sources.source import Input, Source
+from onecard.data.sources.unit import Reading
 from onecard.errors import UserError
+from onecard.facts.datasets import known_dataset
+from onecard.files import write_bytes
+from onecard.untrusted import read_json
 
 SHARD_TOKENS = 100_000_000  # llm.c's
+PLAN = "plan.json"
 _UNIT_BYTES = (4 * 1024**2, 96 * 1024**2)  # least and most text in a unit
 
 
@@ -27,11 +34,10 @@ class Options:
     """What was asked, apart from the sources; all of it shows in the result."""
 
     tokens: int | None = None
-    val_fraction: float | None = (
-        None  # None: 10 % of a small set or a running text, 1 % of a middling one, 0.5 % of a large
-    )
+    # None: 10 % of a small set or a running text, 1 % of a middling one, 0.5 % of a large one
+    val_fraction: float | None = None
     seed: int = 1337
-    tokenizer: str = "gpt2"
+    tokenizer: str | None = None  # None: what the named set is known with, else gpt2
     column: str = "text"
     min_chars: int = 0
     language: str | None = None
@@ -41,7 +47,7 @@ class Options:
     name: str | None = None
 
     def checked(self) -> "Options":
-        kind, _, size = self.tokenizer.partition(":")
+        kind, _, size = (self.tokenizer or "gpt2").partition(":")
         if kind not in ("gpt2", "bytes", "chars", "bpe") or (kind == "bpe") != bool(size):
             raise UserError(
                 f"unknown tokeniser {self.tokenizer!r}",
@@ -58,7 +64,7 @@ class Options:
                 hint="0.005 is half a per cent",
             )
         if self.tokens is not None and self.tokens < 1:
-            raise UserError("--tokens must be at least 1", hint="write it like 3.7B or 100M")
+            raise UserError("at least 1 token must be taken", hint="write it like 3.7B or 100M")
         if not 1 <= self.shard_tokens < 2**31:
             raise UserError(
                 f"a shard of {self.shard_tokens:,} tokens cannot be",
@@ -66,12 +72,24 @@ class Options:
             )
         if self.min_chars < 0:
             raise UserError("a minimum length below zero cannot be")
+        if not 0 <= self.seed < 2**64:
+            raise UserError(f"a seed of {self.seed} cannot be", hint="write it like 1337")
+        if self.name is not None and not re.fullmatch(r"\w[\w.-]{0,99}", self.name):
+            raise UserError(
+                f"{self.name!r} cannot be a data set's name",
+                hint="letters, digits, dots, dashes and underscores, as in fineweb-edu",
+            )
         return self
+
+    def resolved(self, words: list[str]) -> "Options":
+        """With the tokeniser that a known set is prepared with, where none was chosen."""
+        known = known_dataset(words[0].partition("=")[0])
+        return replace(self, tokenizer=self.tokenizer or (known.tokenizer if known else "gpt2"))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A request resolved: its files, its split, its units' size. Saved, so that going on needs no second look."""
+    """A request resolved: its files, its split, its units' size. Saved, so that a restart is exact."""
 
     request: str
     name: str
@@ -81,6 +99,10 @@ class Plan:
     running: Input | None
     unit_bytes: int
     created: str
+
+    @property
+    def tokenizer(self) -> str:
+        return self.options.tokenizer or "gpt2"
 
     @property
     def inputs(self) -> list[tuple[int, Source, Input]]:
@@ -101,8 +123,7 @@ class Plan:
 
     @property
     def reading(self) -> Reading:
-        o = self.options
-        return Reading(o.column, o.min_chars, o.language, o.min_language_score, self.split_at)
+        return replace(reading_of(self.options), split_at=self.split_at)
 
     def fingerprint(self) -> str:
         files = [
@@ -138,22 +159,49 @@ class Plan:
         )
 
 
-def planned(words: list[str], options: Options, request: str, work: Path, fresh: bool) -> Plan:
+def reading_of(options: Options) -> Reading:
+    return Reading(options.column, options.min_chars, options.language, options.min_language_score)
+
+
+def saved_plan(work: Path) -> Plan | None:
+    """The plan of an unfinished run, if there is one."""
+    if not (work / PLAN).exists():
+        return None
+    try:
+        return Plan.from_json(read_json(work / PLAN))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{work / PLAN} is damaged ({error})", hint="start again with the option `fresh`"
+        ) from None
+
+
+def planned(
+    words: list[str], options: Options, request: str, work: WorkFolder, fresh: bool
+) -> Plan:
     """The saved plan of the same request, or a new one."""
-    saved = work / "plan.json"
-    if saved.exists() and not fresh:
-        plan = Plan.from_json(json.loads(saved.read_text(encoding="utf-8")))
-        if plan.request != request:
-            raise UserError(
-                f"{work.parent} was begun with other arguments",
-                hint="give the same ones to go on, --fresh to begin anew, or another --out",
-            )
-        unchanged(plan, " since this was begun", "--fresh begins anew")
-        return plan
-    for entry in work.iterdir():
-        if entry.name != "lock":
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    sources = [resolve_source(word, options.tokens) for word in words]
+    saved = None if fresh else saved_plan(work.path)
+    if saved is not None and saved.request != request and _has_results(work.path):
+        raise UserError(
+            f"{work.out} was begun with other arguments",
+            hint="give the same ones to continue it, start again with the option `fresh`, "
+            "or choose another folder with the option `out`",
+        )
+    if saved is not None and saved.request == request:
+        unchanged(saved, " since this was begun")
+        return saved
+    work.clear()
+    plan = _new_plan(words, options, request)
+    write_bytes(work.path / PLAN, json.dumps(plan.to_json()).encode())
+    return plan
+
+
+def _has_results(work: Path) -> bool:
+    return any(any((work / name).glob("*")) for name in ("parts", "shards", "fetched"))
+
+
+def _new_plan(words: list[str], options: Options, request: str) -> Plan:
+    created = _now()
+    sources = sized_sources(words, options)
     if len({source.pretokenized for source in sources}) > 1:
         raise UserError(
             "text and ready tokens cannot be mixed in one data set", hint="prepare them apart"
@@ -161,8 +209,8 @@ def planned(words: list[str], options: Options, request: str, work: Path, fresh:
     running = running_text(sources)
     if running is not None and options.tokens is not None:
         raise UserError(
-            "a single text file is taken whole, in order; --tokens does not go with it",
-            hint="leave --tokens out, or give a folder of texts",
+            "a single text file is taken whole, in order, without a number of tokens",
+            hint="leave the option `tokens` out, or give a folder of texts",
         )
     text = sum(item.text_bytes for source in sources for item in source.inputs)
     fraction = options.val_fraction
@@ -170,13 +218,7 @@ def planned(words: list[str], options: Options, request: str, work: Path, fresh:
         wanted = min(text / 4.5, options.tokens or text)
         fraction = 0.1 if running is not None or wanted < 20e6 else 0.01 if wanted < 2e9 else 0.005
     least, most = _UNIT_BYTES
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    now = (
-        datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
-        if epoch
-        else datetime.datetime.now(datetime.UTC)
-    )
-    plan = Plan(
+    return Plan(
         request,
         options.name or default_name(words),
         sources,
@@ -184,15 +226,46 @@ def planned(words: list[str], options: Options, request: str, work: Path, fresh:
         fraction,
         running,
         int(min(max(text / 64, least), most)),
-        now.isoformat(timespec="seconds"),
+        created,
     )
-    write_aside(saved, json.dumps(plan.to_json()).encode())
-    return plan
 
 
-def unchanged(
-    plan: Plan, when: str = " while it was read", hint: str = "--fresh begins anew"
-) -> None:
+def sized_sources(words: list[str], options: Options) -> list[Source]:
+    """The sources with the text expected in each local file; a wrong column shows here, before any work."""
+    reading = reading_of(options)
+    sources = [resolve_source(word, options.tokens) for word in words]
+    return [
+        source
+        if source.repo is not None
+        else replace(
+            source,
+            inputs=tuple(
+                replace(item, text_bytes=expected_text_bytes(item, reading))
+                for item in source.inputs
+            ),
+        )
+        for source in sources
+    ]
+
+
+def _now() -> str:
+    """The time the work began, or SOURCE_DATE_EPOCH, for results that are the same byte by byte."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if not epoch:
+        return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.datetime.fromtimestamp(int(epoch), datetime.UTC).isoformat(
+            timespec="seconds"
+        )
+    except (ValueError, OverflowError, OSError):
+        raise UserError(
+            f"SOURCE_DATE_EPOCH is {epoch!r}, not a time in seconds", hint="unset it"
+        ) from None
+
+
+def unchanged(plan: Plan, when: str = " while it was read") -> None:
+    """Every local file is as it was when the work was planned."""
+    hint = "start again with the option `fresh`"
     for _, source, item in plan.inputs:
         if source.repo is None:
             try:
@@ -207,18 +280,12 @@ def unchanged(
 
 def default_name(words: list[str]) -> str:
     """data/NAME for a request: the set's name, the file's stem or the folder's name."""
-    from onecard.facts.datasets import known_dataset
-
     word = words[0].removeprefix("hf:").split("@")[0]
-    if words[0].startswith("hf:") or (known_dataset(word) is not None and not Path(word).exists()):
+    if text_of_named(words[0]) is not None:
+        word = words[0].partition("=")[0]
+    elif words[0].startswith("hf:") or (known_dataset(word) and not Path(word).exists()):
         word = word.split("/")[-1].replace(":", "-")
     else:
         word = Path(word).resolve().name
         word = word.split(".")[0] or word
-    return word + ("-and-more" if len(words) > 1 else "")
-
-
-def stamp(source: Source) -> str:
-    """Names and sizes of a source's files in one digest."""
-    listing = [(Path(item.path).name, item.size) for item in source.inputs]
-    return hashlib.sha256(json.dumps(listing).encode()).hexdigest()
+    return file_name(word) + ("-and-more" if len(words) > 1 else "")

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onecard.data.preparation.parts import ROW
-from onecard.data.sources.resolve import Source
-from onecard.data.tokenizers.kinds import Tokenizer
+from onecard.data.sources.source import Source
 from onecard.errors import UserError
 from onecard.units import show_bytes
 
-# Text bytes per token where the source does not say: GPT-2 on English web text 4.5 (FineWeb), Python source 2.14 (stdlib).
+# Text bytes per token where the source does not give it: GPT-2 on English web text 4.5 (FineWeb), Python source 2.14 (stdlib).
 _BYTES_PER_TOKEN = {"gpt2": 4.5, "bytes": 1.0, "chars": 1.0, "bpe": 4.0}
 _MB_PER_SECOND = 60e6  # per core, text to shards: 90 to 110 MB/s measured, some of it lost to disks and other work
 _DOWNLOAD_PER_SECOND = 50e6  # a 400 Mbit/s line; the real rate shows in the progress bar
@@ -96,12 +95,12 @@ def check_disk(size: Size, out: Path, already: int) -> None:
             room = show_bytes(shutil.disk_usage(cache).free)
             raise UserError(
                 f"the download needs {show_bytes(size.download_bytes)}, {cache} has {room} free",
-                hint="set HF_HOME to a larger disk, or ask for fewer --tokens",
+                hint="set HF_HOME to a larger disk, or choose fewer with the option `tokens`",
             )
     if free < need:
         raise UserError(
             f"this needs {show_bytes(need)} of disk, {_existing(out)} has {show_bytes(free)} free",
-            hint="free some space, choose another --out, or ask for fewer --tokens",
+            hint="free some space, choose another folder with the option `out`, or fewer with the option `tokens`",
         )
 
 
@@ -113,8 +112,8 @@ def _existing(path: Path) -> Path:
 
 
 def bytes_under(folder: Path) -> int:
-    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else 0
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def tokenizer_kind(tokenizer: Tokenizer | str) -> str:
-    return tokenizer.split(":")[0] if isinstance(tokenizer, str) else tokenizer.name
+def tokenizer_kind(tokenizer: str) -> str:
+    return tokenizer.partition(":")[0]

@@ -1,18 +1,31 @@
-"""One worker process: reads jobs as JSON lines, writes answers as JSON lines, and dies with its parent.
+"""One worker process: reads jobs as JSON lines, writes answers as JSON lines, and ends with its parent.
 
-Started as `python -m onecard.data.preparation.worker`; a closed standard input means that the parent is gone, however it died.
+Started as `python -m onecard.data.preparation.worker`; a closed standard input means that the parent is gone, however
+it ended. The first line is the set-up. Libraries are loaded before the thread that waits for jobs starts: on Windows,
+loading one while another thread reads a piped standard input can block for ever (numpy issue 24290).
 """
 
+import importlib
 import json
 import os
 import queue
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from onecard.data.preparation.order import Order, write_shard
+from onecard.data.preparation.parts import Cutting, PartBuilder, open_part, part_path
+from onecard.data.sources.documents import batches
+from onecard.data.sources.unit import Reading, Unit
+from onecard.data.tokenizers.load import load_tokenizer
+from onecard.errors import OnecardError, UserError
+from onecard.files import DISK_FULL
 
 PART_BYTES = 96 * 1024 * 1024  # of text in one part file; about 42 MB of tokens
+_MOST_MEMORY = 6 * 2**30  # a worker takes about 300 MB; a hostile file must not take the machine
 
 
 def main() -> None:
@@ -21,22 +34,41 @@ def main() -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the whole group; the parent decides
+    _limit_memory()
+    setup = sys.stdin.readline()
+    if not setup:
+        return
+    worker: _Worker | None = None
+    try:
+        worker = _Worker(json.loads(setup))
+        _answer(out, {"ready": True})
+    except BaseException as error:
+        _answer(out, _failure(error))
     jobs: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    worker: _Worker | None = None
     while True:
         job = jobs.get()
         try:
-            if job["op"] == "setup":
-                worker = _Worker(job)
-                answer: dict[str, Any] = {"ready": True}
-            else:
-                assert worker is not None
-                answer = worker.encode(job) if job["op"] == "encode" else worker.shard(job)
+            assert worker is not None
+            answer = worker.encode(job) if job["op"] == "encode" else worker.shard(job)
         except BaseException as error:
             answer = _failure(error)
-        out.write(json.dumps(answer) + "\n")
-        out.flush()
+        _answer(out, answer)
+
+
+def _answer(out: IO[str], answer: dict[str, Any]) -> None:
+    out.write(json.dumps(answer) + "\n")
+    out.flush()
+
+
+def _limit_memory() -> None:
+    """A last resort where the system has one: too much memory is then an error here, not a machine that swaps."""
+    if sys.platform == "linux":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if soft == resource.RLIM_INFINITY or soft > _MOST_MEMORY:
+            resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, hard))
 
 
 def _listen(jobs: "queue.Queue[dict[str, Any]]") -> None:
@@ -46,9 +78,6 @@ def _listen(jobs: "queue.Queue[dict[str, Any]]") -> None:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    from onecard.data.read.manifest import DISK_FULL
-    from onecard.errors import OnecardError, UserError
-
     if isinstance(error, OnecardError):
         kind = "user" if isinstance(error, UserError) else "run"
         return {"error": kind, "message": error.message, "hint": error.hint}
@@ -56,7 +85,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
         return {
             "error": "run",
             "message": f"the disk is full ({error.strerror})",
-            "hint": "free some space, then run the same command: it goes on where it was",
+            "hint": "free some space, then run the same command: it continues where it stopped",
         }
     if isinstance(error, OSError):
         return {
@@ -68,10 +97,8 @@ def _failure(error: BaseException) -> dict[str, Any]:
         return {
             "error": "run",
             "message": "out of memory",
-            "hint": "use fewer --workers; the same command goes on",
+            "hint": "choose fewer with the option `workers`; the same command continues",
         }
-    import traceback
-
     return {
         "error": "bug",
         "message": f"{type(error).__name__}: {error}",
@@ -81,23 +108,18 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 class _Worker:
     def __init__(self, setup: dict[str, Any]):
-        from onecard.data.preparation.parts import Cutting, PartBuilder
-        from onecard.data.sources.documents import Reading
-        from onecard.data.tokenizers.kinds import load_tokenizer
-
+        for library in setup["libraries"]:
+            importlib.import_module(library)
         self.work = Path(setup["work"])
         self.reading = Reading(**setup["reading"])
         self.part_bytes = int(setup.get("part_bytes") or PART_BYTES)
         tokenizer = load_tokenizer(setup["tokenizer"], self.work)
         tokenizer.encode_batch([""])  # loads the engine now, not in the first job
         self.builder = PartBuilder(tokenizer, Cutting(**setup["cutting"]))
-        self.order: Any = None
+        self.order: Order | None = None
 
     def encode(self, job: dict[str, Any]) -> dict[str, Any]:
         """One unit into part files; parts that an earlier run finished are kept."""
-        from onecard.data.preparation.parts import open_part, part_path
-        from onecard.data.sources.documents import Unit, batches
-
         unit, limit = Unit.from_json(job["unit"]), job.get("limit")
         number = tokens = skip = 0
         while (path := part_path(self.work, unit.index, number)).exists():
@@ -112,7 +134,7 @@ class _Worker:
             builder.add(batch)
             if limit is not None and tokens + builder.tokens >= limit:
                 break
-            if builder.text_bytes >= self.part_bytes:
+            if builder.held_bytes >= self.part_bytes:
                 tokens += builder.tokens
                 builder.write(part_path(self.work, unit.index, number), last=False)
                 number += 1
@@ -120,8 +142,6 @@ class _Worker:
         return {"done": unit.index}
 
     def shard(self, job: dict[str, Any]) -> dict[str, Any]:
-        from onecard.data.preparation.order import Order, write_shard
-
         if self.order is None:
             self.order = Order(self.work)
         path = self.work / "shards" / job["file"]

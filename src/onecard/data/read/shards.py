@@ -1,14 +1,18 @@
-"""Reading prepared tokens: memory-mapped, across shard borders, from any thread.
+"""Reading prepared tokens: across shard borders, from any thread.
 
 >>> data = open_dataset("stdlib")                                                     # doctest: +SKIP
 >>> data.splits["train"].read(0, 4), data.tokenizer.decode([15496, 995])              # doctest: +SKIP
 (array([50256, 37811,  3109,  6738], dtype=uint16), 'Hello world')
+
+Files are read, not mapped: a file that is cut short under a mapping ends the process with SIGBUS, a short read is an
+error that can be reported.
 """
 
 import bisect
 import hashlib
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +21,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onecard.data.read.manifest import Layout, Shard, file_sha256, scan
-from onecard.data.tokenizers.kinds import Tokenizer, load_tokenizer
-from onecard.errors import UserError
+from onecard.data.read.layout import Layout, scan
+from onecard.data.read.shard_files import TOKEN_BYTES, Shard, file_sha256
+from onecard.data.tokenizers.kinds import Tokenizer
+from onecard.data.tokenizers.load import load_tokenizer
+from onecard.errors import OnecardError, RunFailure, UserError
 
 Tokens = npt.NDArray[np.uint16]
-_OPEN_MAPS = 16
+_OPEN_FILES = 16
+_CHECKED_TOKENS = 1 << 24  # at once: 32 MB
+_LITTLE_ENDIAN = np.dtype("<u2")
 
 
 class Split:
@@ -36,8 +44,9 @@ class Split:
         for shard in shards:
             self._starts.append(self._starts[-1] + shard.tokens)
         self.tokens = self._starts[-1]
-        self._maps: OrderedDict[int, Tokens] = OrderedDict()
+        self._handles: OrderedDict[int, int] = OrderedDict()
         self._lock = threading.Lock()
+        weakref.finalize(self, _close_all, self._handles)
 
     def read(self, start: int, count: int) -> Tokens:
         """`count` ids from position `start`; an id outside the vocabulary names its file and offset."""
@@ -45,15 +54,15 @@ class Split:
             raise IndexError(
                 f"{self.name}: tokens {start:,} to {start + count:,} of {self.tokens:,}"
             )
-        out = np.empty(count, np.uint16)
+        out = np.empty(count, _LITTLE_ENDIAN)
         index, filled = bisect.bisect_right(self._starts, start) - 1, 0
         while filled < count:
             shard, inside = self.shards[index], start + filled - self._starts[index]
             take = min(count - filled, shard.tokens - inside)
             if take:
-                piece = self._map(index)[inside : inside + take]
-                out[filled : filled + take] = piece
-                self._check(shard, inside, out[filled : filled + take])
+                piece = out[filled : filled + take]
+                self._fill(index, inside, piece)
+                self._check(shard, inside, piece)
             filled += take
             index += 1
         return out
@@ -67,14 +76,15 @@ class Split:
         return hashlib.sha256("".join(d for d in known if d).encode()).hexdigest()
 
     def verify(self) -> list[str]:
-        """What is wrong with this split's files: digests, lengths and ids; an empty list when all is well."""
+        """What is wrong with this split's files: digests, lengths and ids; an empty list when nothing is."""
         problems = []
         for index, shard in enumerate(self.shards):
             try:
                 size = shard.path.stat().st_size
-                if size != shard.offset_bytes + 2 * shard.tokens:
+                if size != shard.offset_bytes + TOKEN_BYTES * shard.tokens:
                     problems.append(
-                        f"{shard.path}: {size:,} bytes, expected {shard.offset_bytes + 2 * shard.tokens:,}"
+                        f"{shard.path}: {size:,} bytes, "
+                        f"expected {shard.offset_bytes + TOKEN_BYTES * shard.tokens:,}"
                     )
                     continue
                 if shard.sha256 and (found := file_sha256(shard.path)) != shard.sha256:
@@ -82,43 +92,78 @@ class Split:
                         f"{shard.path}: sha256 {found[:16]}…, the manifest says {shard.sha256[:16]}…"
                     )
                     continue
-                for at in range(0, shard.tokens, 1 << 24):
-                    self._check(shard, at, self._map(index)[at : at + (1 << 24)])
-            except UserError as error:
+                for at in range(0, shard.tokens, _CHECKED_TOKENS):
+                    ids = np.empty(min(_CHECKED_TOKENS, shard.tokens - at), _LITTLE_ENDIAN)
+                    self._fill(index, at, ids)
+                    self._check(shard, at, ids)
+            except OnecardError as error:
                 problems.append(error.message)
             except OSError as error:
                 problems.append(f"{shard.path}: {error.strerror}")
         return problems
 
-    def _map(self, index: int) -> Tokens:
-        with self._lock:
-            found = self._maps.get(index)
-            if found is None:
-                shard = self.shards[index]
-                try:
-                    found = np.memmap(
-                        shard.path, "<u2", "r", offset=shard.offset_bytes, shape=(shard.tokens,)
-                    )
-                except (OSError, ValueError) as error:
-                    raise UserError(
-                        f"{shard.path} cannot be read: {error}",
-                        hint="`onecard data verify` checks every file",
-                    ) from None
-                self._maps[index] = found
-                if len(self._maps) > _OPEN_MAPS:
-                    self._maps.popitem(last=False)
-            self._maps.move_to_end(index)
-            return found
+    def _fill(self, index: int, inside: int, out: Tokens) -> None:
+        """Read `out` full of the shard's ids from position `inside` on."""
+        shard, view = self.shards[index], out.view(np.uint8).data
+        at, filled = shard.offset_bytes + TOKEN_BYTES * inside, 0
+        try:
+            with self._lock:
+                handle = self._handle(index)
+                while filled < len(view):
+                    got = _read_at(handle, view[filled:], at + filled)
+                    if not got:
+                        break
+                    filled += got
+        except OSError as error:
+            raise RunFailure(
+                f"{shard.path} cannot be read: {error.strerror or error}",
+                hint="`onecard data verify` checks every file",
+            ) from None
+        if filled < len(view):
+            raise RunFailure(
+                f"{shard.path} was cut short: it ends at offset {at + filled:,}, "
+                f"{shard.offset_bytes + TOKEN_BYTES * shard.tokens:,} bytes are expected",
+                hint="get or prepare it again; `onecard data verify` checks every file",
+            )
+
+    def _handle(self, index: int) -> int:
+        handle = self._handles.get(index)
+        if handle is None:
+            flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+            handle = self._handles[index] = os.open(self.shards[index].path, flags)
+            if len(self._handles) > _OPEN_FILES:
+                os.close(self._handles.popitem(last=False)[1])
+        self._handles.move_to_end(index)
+        return handle
 
     def _check(self, shard: Shard, inside: int, ids: Tokens) -> None:
         if self.vocab_size is None or not len(ids) or int(ids.max()) < self.vocab_size:
             return
         at = int(np.argmax(ids >= self.vocab_size))
-        offset = shard.offset_bytes + 2 * (inside + at)
+        offset = shard.offset_bytes + TOKEN_BYTES * (inside + at)
         raise UserError(
             f"{shard.path}, offset {offset:,}: token id {int(ids[at])}, the vocabulary has {self.vocab_size:,}",
             hint="the file is damaged or belongs to another tokeniser",
         )
+
+
+def _close_all(handles: "OrderedDict[int, int]") -> None:
+    for handle in handles.values():
+        os.close(handle)
+
+
+if hasattr(os, "preadv"):
+
+    def _read_at(handle: int, view: memoryview, offset: int) -> int:
+        return os.preadv(handle, [view], offset)
+
+else:  # Windows: the lock around it keeps the position ours
+
+    def _read_at(handle: int, view: memoryview, offset: int) -> int:
+        os.lseek(handle, offset, os.SEEK_SET)
+        content = os.read(handle, len(view))
+        view[: len(content)] = content
+        return len(content)
 
 
 class Dataset:
@@ -154,5 +199,10 @@ class Dataset:
 
 
 def open_dataset(path_or_name: str | os.PathLike[str]) -> Dataset:
-    """Open data/NAME or a folder: ours, nanoGPT's, llm.c's and modded-nanogpt's shards, or datatrove's .ds."""
-    return Dataset(scan(path_or_name))
+    """Open data/NAME or a folder: ours, nanoGPT's, llm.c's and modded-nanogpt's shards, or datatrove's .ds.
+
+    The tokeniser is opened too: one that is missing or damaged shows now, not when a run writes its first sample.
+    """
+    data = Dataset(scan(path_or_name))
+    _ = data.tokenizer
+    return data

@@ -7,18 +7,16 @@
 
 import fnmatch
 import hashlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from onecard.data.read.manifest import DISK_FULL, file_sha256
+from onecard.data.read.shard_files import file_sha256
+from onecard.data.sources.network import check_hub, patiently
 from onecard.errors import RunFailure, UserError
 
-_ATTEMPTS = 6
-_LONGEST_WAIT = 120.0  # seconds; what a server asks for beyond this is not waited for
 _DATA = (
     ".parquet",
     ".jsonl",
@@ -31,8 +29,6 @@ _DATA = (
     ".txt",
 )
 _HELD_OUT = ("test", "valid", "validation", "val", "dev", "eval")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,19 +52,21 @@ def look_up(
     """The data files of a data set at one commit, in order: those of a config, of path patterns, or all."""
     from huggingface_hub import HfApi
 
+    check_hub()
     api = HfApi(library_name="onecard")
-    info = _patiently(lambda: api.dataset_info(repo, revision=revision), repo)
+    info = patiently(lambda: api.dataset_info(repo, revision=revision), repo)
     commit = str(info.sha)
     card: dict[str, Any] = dict(info.card_data.to_dict()) if info.card_data is not None else {}  # type: ignore[no-untyped-call]
     patterns = list(patterns) or _patterns_of(card, config, repo)
     roots = sorted({_fixed_folder(pattern) for pattern in patterns}) or [""]
     found: dict[str, HubFile] = {}
     for root in roots:
-        for entry in _patiently(partial(_tree, api, repo, commit, root), repo):
+        for entry in patiently(partial(_tree, api, repo, commit, root), repo):
             if hasattr(entry, "size") and (
                 not patterns or any(_matches(entry.path, p) for p in patterns)
             ):
                 digest = entry.lfs.sha256 if entry.lfs is not None else None
+                _check_path(repo, entry.path)
                 found[entry.path] = HubFile(entry.path, entry.size, digest)
     files = _one_kind(
         [file for file in found.values() if file.path.lower().endswith(_DATA)], bool(patterns)
@@ -80,8 +78,13 @@ def look_up(
             hint="name a config of it, as in hf:owner/name:config",
         )
     licence = card.get("license")
-    licence = ", ".join(licence) if isinstance(licence, list) else licence
-    return HubRepo(repo, commit, licence, tuple(sorted(files, key=lambda file: file.path)))
+    licences = licence if isinstance(licence, list) else [licence] if licence else []
+    return HubRepo(
+        repo,
+        commit,
+        ", ".join(map(str, licences)) or None,
+        tuple(sorted(files, key=lambda file: file.path)),
+    )
 
 
 def fetch(repo: str, commit: str, file: HubFile, marks: Path | None = None) -> Path:
@@ -110,19 +113,27 @@ def fetch(repo: str, commit: str, file: HubFile, marks: Path | None = None) -> P
         if marks is None
         else marks / hashlib.sha256(f"{repo} {commit} {file.path}".encode()).hexdigest()[:24]
     )
-    path = _patiently(lambda: get(False), f"{repo}/{file.path}")
+
+    def part_is_here() -> bool:
+        return arrived_bytes(repo, file.sha256) > 0
+
+    path = patiently(lambda: get(False), f"{repo}/{file.path}", part_is_here)
     wrong = _wrong(path, file, mark)
-    if (
-        wrong is not None
-    ):  # a damaged cache entry, or a proxy that served something else: once more from the start
-        path = _patiently(lambda: get(True), f"{repo}/{file.path}")
+    if wrong is not None:  # a damaged cache entry, or a proxy that served something else
+        path = patiently(lambda: get(True), f"{repo}/{file.path}", part_is_here)
         wrong = _wrong(path, file, mark)
     if wrong is not None:
         raise RunFailure(
             f"{repo}/{file.path} at {commit[:12]}: {wrong}",
-            hint="it changed on the server or a proxy alters it; try later, or begin anew with --fresh",
+            hint="it changed on the server or a proxy alters it; try later, or start again with the option `fresh`",
         )
     return path
+
+
+def _check_path(repo: str, path: str) -> None:
+    """A listing names files below the repository's root, whatever a server sends."""
+    if path.startswith("/") or "\\" in path or ".." in path.split("/") or "\0" in path:
+        raise UserError(f"{repo} lists a file outside of itself: {path!r}")
 
 
 def arrived_bytes(repo: str, sha256: str | None) -> int:
@@ -154,80 +165,6 @@ def _tree(api: Any, repo: str, commit: str, root: str) -> list[Any]:
     return list(
         api.list_repo_tree(repo, root or None, recursive=True, revision=commit, repo_type="dataset")
     )
-
-
-def _patiently(call: Callable[[], T], what: str) -> T:
-    """Try again through cut connections, wrong lengths and 429s, as long as a server asks; other answers are final."""
-    from huggingface_hub import errors
-
-    wait = 0.5
-    last: BaseException
-    for attempt in range(_ATTEMPTS):
-        try:
-            return call()
-        except (
-            errors.LocalEntryNotFoundError
-        ) as error:  # its way to say that the server could not be asked
-            asked, last = None, error
-        except errors.GatedRepoError:
-            raise UserError(
-                f"{what} needs an accepted licence and a token",
-                hint="accept it on its page, then `hf auth login`",
-            ) from None
-        except (
-            errors.RepositoryNotFoundError,
-            errors.RevisionNotFoundError,
-            errors.EntryNotFoundError,
-        ) as error:
-            kind = type(error).__name__.removesuffix("NotFoundError").removeprefix("Remote").lower()
-            raise UserError(
-                f"the hub does not know {what} (no such {kind})",
-                hint="a private set needs `hf auth login`",
-            ) from None
-        except errors.HfHubHTTPError as error:
-            status = error.response.status_code if error.response is not None else None
-            if status is not None and status < 500 and status not in (408, 429):
-                raise RunFailure(
-                    f"{what}: the hub answered {status}", hint=_first_line(error)
-                ) from None
-            asked = _retry_after(error.response.headers if error.response is not None else {})
-            last = error
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # cut connections, wrong lengths, time-outs, no network
-            if isinstance(error, OSError) and error.errno in DISK_FULL:
-                raise RunFailure(
-                    "the disk with the hub's cache is full",
-                    hint="free some space or set HF_HOME; the same command goes on",
-                ) from None
-            asked, last = None, error
-        except Exception as error:
-            if type(error).__module__.split(".")[0] not in (
-                "httpx",
-                "httpx2",
-                "httpcore",
-                "httpcore2",
-                "requests",
-                "urllib3",
-            ):
-                raise
-            asked, last = None, error
-        if attempt + 1 == _ATTEMPTS or (asked is not None and asked > _LONGEST_WAIT):
-            break
-        time.sleep(wait if asked is None else asked)
-        wait *= 2
-    raise RunFailure(
-        f"{what}: the download failed {attempt + 1} times ({_first_line(last)})",
-        hint="what came is kept: the same command goes on",
-    )
-
-
-def _retry_after(headers: Any) -> float | None:
-    try:
-        return float(headers.get("Retry-After") or headers.get("retry-after"))
-    except (TypeError, ValueError):
-        return None
 
 
 def _patterns_of(card: dict[str, Any], config: str | None, repo: str) -> list[str]:
@@ -298,7 +235,3 @@ def _one_kind(files: list[HubFile], chosen: bool) -> list[HubFile]:
         if kind:
             return kind
     return []
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

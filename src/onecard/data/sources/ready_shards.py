@@ -1,4 +1,4 @@
-"""Tokens that others made: a folder used as it is, and ready GPT-2 shards from the hub. Nothing is encoded anew.
+"""Tokens that others made: a folder used as it is, and ready GPT-2 shards from the hub. Nothing is encoded again.
 
 >>> adopt(Path("data/openwebtext"), None, print).splits["train"]["tokens"]            # doctest: +SKIP
 9035582198
@@ -14,34 +14,29 @@ from typing import Any
 
 import numpy as np
 
-from onecard.data.read.manifest import (
-    HEADER_BYTES,
-    MANIFEST,
-    Manifest,
-    Shard,
-    file_sha256,
-    read_header,
-    scan,
-    write_aside,
-    write_manifest,
-)
+from onecard.data.read.layout import scan
+from onecard.data.read.manifest import MANIFEST, Manifest, write_manifest
+from onecard.data.read.shard_files import HEADER_BYTES, Shard, file_sha256, read_header
 from onecard.data.read.shards import Split
-from onecard.data.sources.resolve import Source
-from onecard.data.tokenizers.kinds import Tokenizer, gpt2, load_tokenizer
+from onecard.data.sources.source import Source
+from onecard.data.tokenizers.bpe import gpt2
+from onecard.data.tokenizers.kinds import Tokenizer
+from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import RunFailure, UserError
+from onecard.files import write_bytes, writing
 from onecard.version import __version__
 
 _AT_ONCE = 1 << 24  # tokens: 32 MB
 
 
 def adopt(
-    folder: Path, out: str | os.PathLike[str] | None, tell: Callable[[Any], None]
+    folder: Path, out: str | os.PathLike[str] | None, report: Callable[[Any], None]
 ) -> Manifest:
     """Check every id of a folder of tokens and write a manifest into it; the tokens stay where and as they are."""
     if out is not None and Path(out).resolve() != folder.resolve():
         raise UserError(
             f"{folder} holds tokens already, and is used as it is",
-            hint=f'leave --out away; `dataset = "{folder}"` names it',
+            hint=f'leave the option `out` out; `dataset = "{folder}"` names it',
         )
     layout = scan(folder)
     if layout.manifest is not None:
@@ -58,7 +53,7 @@ def adopt(
     for name, shards in layout.splits.items():
         split: dict[str, Any] = {"tokens": 0, "documents": 0, "bytes": 0, "shards": []}
         for shard in shards:
-            found = measure(shard, name, tokenizer, _counter(tell, done, total))
+            found = measure(shard, name, tokenizer, _counter(report, done, total))
             done += shard.tokens
             split["shards"].append(
                 {"file": shard.path.name, "tokens": shard.tokens, "sha256": file_sha256(shard.path)}
@@ -81,7 +76,7 @@ def adopt(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
     try:
-        write_manifest(folder, manifest)
+        write_manifest(folder / MANIFEST, manifest)
     except OSError as error:
         raise UserError(
             f"{folder / MANIFEST} cannot be written: {error.strerror}",
@@ -91,7 +86,7 @@ def adopt(
 
 
 def measure(
-    shard: Shard, split: str, tokenizer: Tokenizer, tell: Callable[[int], None]
+    shard: Shard, split: str, tokenizer: Tokenizer, report: Callable[[int], None]
 ) -> dict[str, int]:
     """A shard's tokens, documents (separators) and the exact bytes of its text; an id out of range names its offset."""
     stream = Split(split, [shard], tokenizer.vocab_size)
@@ -102,12 +97,12 @@ def measure(
         counts = np.bincount(ids, minlength=len(lengths))
         found["bytes"] += int(counts @ lengths)
         found["documents"] += int(counts[tokenizer.eot]) if tokenizer.eot is not None else 0
-        tell(at + len(ids))
+        report(at + len(ids))
     return found
 
 
 def take_shards(
-    sources: list[Source], tokens: int | None, into: Path, tell: Callable[[Any], None]
+    sources: list[Source], tokens: int | None, into: Path, report: Callable[[Any], None]
 ) -> dict[str, Any]:
     """Ready shards from the hub, as many as the tokens need, each checked and copied once."""
     splits: dict[str, Any] = {}
@@ -127,7 +122,7 @@ def take_shards(
             split["shards"].append({key: entry[key] for key in ("file", "tokens", "sha256")})
             for key in ("tokens", "documents", "bytes"):
                 split[key] += entry[key]
-            _say(tell, split["tokens"], tokens or split["tokens"])
+            _report(report, split["tokens"], tokens or split["tokens"])
     return splits
 
 
@@ -138,28 +133,25 @@ def _take_shard(source: Source, item: Any, into: Path, split: str) -> dict[str, 
         found: dict[str, Any] = json.loads(kept.read_text())
         return found
     here = source.fetch(item, into.parent / "fetched")
-    aside = target.with_name(target.name + ".tmp")
-    shutil.copyfile(here, aside)
-    with open(aside, "rb+") as file:
-        os.fsync(file.fileno())
     try:
-        shard = Shard(aside, HEADER_BYTES, read_header(aside))
+        shard = Shard(here, HEADER_BYTES, read_header(here))
         measured = measure(shard, split, gpt2(), lambda _: None)
-    except UserError as error:
+    except (UserError, RunFailure) as error:
         raise RunFailure(
             f"{source.uri}/{item.path} is not a sound shard: {error.message}", hint=error.hint
         ) from None
-    os.replace(aside, target)
+    with open(here, "rb") as content, writing(target) as file:
+        shutil.copyfileobj(content, file, 1 << 20)
     entry = {"file": target.name, "sha256": file_sha256(target), **measured}
-    write_aside(kept, json.dumps(entry).encode())
+    write_bytes(kept, json.dumps(entry).encode())
     return entry
 
 
-def _counter(tell: Callable[[Any], None], before: int, total: int) -> Callable[[int], None]:
-    return lambda more: _say(tell, before + more, total)
+def _counter(report: Callable[[Any], None], before: int, total: int) -> Callable[[int], None]:
+    return lambda more: _report(report, before + more, total)
 
 
-def _say(tell: Callable[[Any], None], done: int, total: int) -> None:
+def _report(report: Callable[[Any], None], done: int, total: int) -> None:
     from onecard.data.preparation.encode import Event
 
-    tell(Event("checking", done, max(total, done), done))
+    report(Event("checking", done, max(total, done), done))

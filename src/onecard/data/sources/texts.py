@@ -1,85 +1,52 @@
-"""Bytes out of text files: whole, unpacked, or in pieces cut where no token reaches over. A torn file is an error.
+"""Texts out of files: whole, or in pieces cut where no token reaches over. Invalid UTF-8 is never passed on.
 
 >>> safe_cut(b"the end\\nof it")           # both sides give the same GPT-2 tokens as the whole
 7
 """
 
-import bz2
-import gzip
-import lzma
+import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from onecard.data.sources.packed import stream
+from onecard.data.sources.unit import BATCH_BYTES, Batch, Reading, Unit
 from onecard.errors import UserError
 
 PIECE_BYTES = 1024 * 1024  # a long text file is cut here, at line ends
 LONGEST_TEXT = 8 * PIECE_BYTES  # a text file up to this is one document
-READ_BYTES = 1024 * 1024
 
 
-def compressed(path: str | Path) -> bool:
-    return Path(path).suffix.lower() in (".gz", ".zst", ".xz", ".bz2")
+def text_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
+    batch, running = Batch(), unit.kind == "running"
+    for place, path in unit.files:
+        for at, text in _texts(path, unit, reading.split_at, batch.skipped):
+            if len(text) < reading.min_chars and not running:
+                batch.skipped["filtered"] += 1
+            elif text.strip() or running:
+                batch.add(text, place, at)
+            else:
+                batch.skipped["no text"] += 1
+            if batch.chars >= BATCH_BYTES:
+                yield batch
+                batch = Batch()
+    yield batch
 
 
-def stream(path: str | Path) -> Iterator[bytes]:
-    """A file's bytes, decompressed; one that is cut short is an error, never a shorter text."""
-    suffix = Path(path).suffix.lower()
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-    try:
-        if suffix == ".zst":
-            with open(path, "rb") as raw:
-                yield from _zstd(raw, path)
-            return
-        with openers.get(suffix, open)(path, "rb") as file:
-            while chunk := file.read(READ_BYTES):
-                yield chunk
-    except EOFError:
-        raise UserError(f"{path} is cut short", hint="get it again, or leave it out") from None
-    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise UserError(
-            f"{path} is damaged ({first_line(error)})", hint="get it again, or leave it out"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or first_line(error)}") from None
-
-
-def _zstd(raw: IO[bytes], path: str | Path) -> Iterator[bytes]:
-    import zstandard
-
-    worker, used = zstandard.ZstdDecompressor().decompressobj(), False
-    try:
-        while chunk := raw.read(READ_BYTES // 4):
-            while chunk:
-                if worker.eof:
-                    worker = zstandard.ZstdDecompressor().decompressobj()
-                if out := worker.decompress(chunk):
-                    yield out
-                used, chunk = True, worker.unused_data if worker.eof else b""
-    except zstandard.ZstdError as error:
-        raise UserError(
-            f"{path} is damaged ({first_line(error)})", hint="get it again, or leave it out"
-        ) from None
-    if used and not worker.eof:
-        raise EOFError
-
-
-def texts_of(
-    path: str, pieces: tuple[int, int], split_at: int | None, strict: bool, skipped: Counter[str]
+def _texts(
+    path: str, unit: Unit, split_at: int | None, skipped: Counter[str]
 ) -> Iterator[tuple[int, str]]:
-    """The documents of a text file with the byte each begins at: pieces first..last of it, or all when last is 0.
+    """The documents of a text file with the byte each begins at: the unit's pieces of it, or all when it has no stop.
 
-    Invalid UTF-8 is left out and counted, or, when `strict`, an error.
+    Invalid UTF-8 is left out and counted; in a running text, which has no parts to leave out, it is an error.
     """
-    for at, raw in _cut(path, pieces, split_at) if pieces[1] else _whole(path):
+    for at, raw in _cut(path, unit, split_at) if unit.stop else _whole(path):
         try:
             yield at, raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            if strict:
+            if unit.kind == "running":
                 where = f"{path}, offset {at + error.start:,}"
                 raise UserError(
                     f"{where}: invalid UTF-8", hint="convert it to UTF-8 first"
@@ -101,18 +68,21 @@ def _whole(path: str) -> Iterator[tuple[int, bytes]]:
         yield at, bytes(raw)
 
 
-def _cut(path: str, pieces: tuple[int, int], split_at: int | None) -> Iterator[tuple[int, bytes]]:
-    """Pieces of a long file; where piece k begins depends on the file alone."""
-    size = Path(path).stat().st_size
-    with open(path, "rb") as file:
-        for index in range(*pieces):
-            cuts = [_piece_start(file, index, size), _piece_start(file, index + 1, size)]
-            if split_at is not None and cuts[0] < split_at < cuts[1]:
-                cuts.insert(1, split_at)
-            for low, high in pairwise(cuts):
-                if high > low:
-                    file.seek(low)
-                    yield low, file.read(high - low)
+def _cut(path: str, unit: Unit, split_at: int | None) -> Iterator[tuple[int, bytes]]:
+    """Pieces of a long file; where piece k begins depends on the file, as long as it was when the work was planned."""
+    try:
+        with open(path, "rb") as file:
+            size = min(unit.file_bytes, os.fstat(file.fileno()).st_size)
+            for index in range(unit.start, unit.stop):
+                cuts = [_piece_start(file, index, size), _piece_start(file, index + 1, size)]
+                if split_at is not None and cuts[0] < split_at < cuts[1]:
+                    cuts.insert(1, split_at)
+                for low, high in pairwise(cuts):
+                    if high > low:
+                        file.seek(low)
+                        yield low, file.read(high - low)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _piece_start(file: IO[bytes], index: int, size: int) -> int:
@@ -135,7 +105,3 @@ def safe_cut(window: bytes) -> int:
     while start < min(4, len(window)) and window[start] & 0xC0 == 0x80:
         start += 1
     return start
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -10,33 +10,27 @@ from pathlib import Path
 
 from onecard.data.preparation.request import Plan
 from onecard.data.preparation.size import tokenizer_kind
-from onecard.data.read.manifest import write_aside
-from onecard.data.sources.documents import batches
-from onecard.data.sources.resolve import units_of
-from onecard.data.tokenizers.kinds import (
-    BytesTokenizer,
-    CharsTokenizer,
-    Tokenizer,
-    gpt2,
-    load_tokenizer,
-    train_bpe,
-)
+from onecard.data.read.manifest import TOKENIZER_FILE
+from onecard.data.sources.documents import batches, units_of
+from onecard.data.tokenizers.bpe import gpt2, train_bpe
+from onecard.data.tokenizers.kinds import BytesTokenizer, CharsTokenizer, Tokenizer
+from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import UserError
+from onecard.files import write_bytes
 
-_BPE_SAMPLE_BYTES = (
-    64 * 1024**2
-)  # text that a trained vocabulary is learnt from: the beginning of the input
+# Text that a trained vocabulary is learnt from: the beginning of the input.
+_BPE_SAMPLE_BYTES = 64 * 1024**2
 
 
 def tokenizer_of(plan: Plan, work: Path) -> Tokenizer:
     """The tokeniser asked for; one that is learnt from the data is learnt once and kept."""
-    kind = tokenizer_kind(plan.options.tokenizer)
+    kind = tokenizer_kind(plan.tokenizer)
     made: Tokenizer
     if kind == "gpt2":
         return gpt2()
     if kind == "bytes":
         return BytesTokenizer()
-    if (work / "tokenizer.json").exists():
+    if (work / TOKENIZER_FILE).exists():
         return load_tokenizer({"name": kind}, work)
     if kind == "chars":
         seen: set[str] = set()
@@ -50,8 +44,8 @@ def tokenizer_of(plan: Plan, work: Path) -> Tokenizer:
             raise nothing_to_take(plan)
         made = CharsTokenizer(sorted(seen), separator=plan.running is None)
     else:
-        made = train_bpe(_sample(plan, work), int(plan.options.tokenizer.partition(":")[2]))
-    write_aside(work / "tokenizer.json", made.file_content() or b"")
+        made = train_bpe(_sample(plan, work), int(plan.tokenizer.partition(":")[2]))
+    write_bytes(work / TOKENIZER_FILE, made.file_content() or b"")
     return load_tokenizer({"name": kind}, work)
 
 

@@ -6,9 +6,12 @@
 >>> round(memory.allocated_bytes.mid / 2**30, 2), memory.fits
 (7.87, 'yes')
 
-*allocated* is torch.cuda.max_memory_allocated, counted tensor by tensor for the moments that can be the peak: eager.py
-and compiled.py, which the tests hold against a trace of the trainer's own step. *process* adds the CUDA context and what
-the allocator holds unused (overhead.py), as nvidia-smi shows it. *card* is what there is.
+*allocated* is torch.cuda.max_memory_allocated. It is simulated: block.py declares the tensors of a layer and step.py and
+head.py those around the layers, each with when it is born and dies; timeline.py finds where most of them are alive. The
+tests hold that against a trace of the trainer's own step. *process* adds the CUDA context and what the allocator holds
+unused (overhead.py), as nvidia-smi shows it. *card* is what there is.
+
+To add a memory saver: say in config that its key affects memory, change the declarations it touches, add it to SAVERS.
 """
 
 import re
@@ -25,9 +28,15 @@ __all__ = ["DESKTOP_BYTES", "OPTIONS", "StepMemory", "peak_memory", "step_memory
 
 # What of a RunConfig changes memory, with the choices of each. A test traces the trainer with each choice.
 OPTIONS: dict[str, tuple[str, ...]] = {name: choices(name) for name in keys_affecting("memory")}
-DESKTOP_BYTES = (
-    600 * MIB
-)  # a desktop with a browser open, kept free on cards that people plug a screen into
+# a desktop with a browser open, kept free on cards that people plug a screen into
+DESKTOP_BYTES = 600 * MIB
+# Settings that take less memory for a little time, each alone
+SAVERS: tuple[dict[str, object], ...] = (
+    {"chunked_loss": True},
+    {"recompute": "cheap"},
+    {"recompute": "block"},
+    {"optimizer": "adamw8bit"},
+)
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
 _SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
 
@@ -76,14 +85,8 @@ def _desktop_bytes(device: Device) -> int:
 def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int) -> list[Note]:
     """What to change, each alone and then together, with the memory it would take."""
     smaller = _smaller_batch(config, device, dtype, gpus, room)
-    savers: dict[str, dict[str, object]] = {
-        "chunked_loss": {"chunked_loss": True},
-        "recompute": {"recompute": "cheap"},
-        "recompute_block": {"recompute": "block"},
-        "optimizer": {"optimizer": "adamw8bit"},
-    }
     together = {"chunked_loss": True, "recompute": "block"}
-    tried = [smaller, *savers.values(), together, {**smaller, **together}]
+    tried = [smaller, *SAVERS, together, {**smaller, **together}]
     tried.append({**smaller, **together, "optimizer": "adamw8bit"})
     notes: list[Note] = []
     now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid

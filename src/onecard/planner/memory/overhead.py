@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from onecard.facts.gpus import Device
-from onecard.planner.memory import compiled, eager
-from onecard.planner.memory.size import Moment, Sizes, total
+from onecard.planner.memory.sizes import FULL
+from onecard.planner.memory.step import simulate
+from onecard.planner.memory.timeline import Moment, Step
 from onecard.planner.result import Range
 from onecard.planner.workload import Workload
 from onecard.units import MIB
@@ -26,10 +27,12 @@ METAL_BYTES = 150 * MIB  # compiled shaders and command buffers; a guess, no pub
 
 @dataclass(frozen=True)
 class StepMemory:
-    parts: Moment  # at the peak, with context and slack
+    parts: dict[str, int]  # at the peak, with context and slack
     allocated: Range  # torch.cuda.max_memory_allocated
     reserved: Range  # torch.cuda.max_memory_reserved
     process: Range  # nvidia-smi
+    step: Step  # every tensor of the step
+    peak: Moment  # where most of them are alive
 
 
 @cache
@@ -39,46 +42,41 @@ def memory_fit() -> Fit:
     return fit
 
 
-def peak(w: Workload) -> Moment:
-    """The parts of the largest moment of a step."""
-    return max((compiled if w.compiled else eager).moments(w), key=total)
-
-
-def step_memory(w: Workload, device: Device, fit: Fit | None = None) -> StepMemory:
+def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepMemory:
     fit = fit or memory_fit()
-    parts = peak(w)
-    allocated = total(parts)
-    slack = _slack(w, fit) if device.kind == "cuda" else 0
-    context = _context(w, device, fit)
-    reserved = allocated + slack
+    step = simulate(work)
+    peak = step.peak()
+    slack = _slack(work, step, fit) if device.kind == "cuda" else 0
+    context = _context(work, device, fit)
+    reserved = peak.bytes + slack
     low, high = fit["spread"]
 
     def around(value: int) -> Range:
         return Range(value * (1 - low), value, value * (1 + high))
 
     return StepMemory(
-        parts={**parts, "context": context, "slack": slack},
-        allocated=around(allocated),
+        parts={**step.parts(peak), "context": context, "slack": slack},
+        allocated=around(peak.bytes),
         reserved=around(reserved),
         process=around(reserved + context),
+        step=step,
+        peak=peak,
     )
 
 
-def _slack(w: Workload, fit: Fit) -> int:
-    s = Sizes(w)
-    base = s.base()
-    late = base["optimizer"] + s.weight_bytes
-    if w.chunked_loss:
-        largest = 0
-    else:
-        largest = (s.matmul if w.compiled else 4) * w.vocab_size * w.tokens
+def _slack(work: Workload, step: Step, fit: Fit) -> int:
+    if work.chunked_loss:
+        return 0
+    known = {tensor.name: tensor.bytes for tensor in step.tensors}
+    largest = known["logits"] if work.compiled else FULL * work.vocab_size * work.tokens
+    late = known.get("optimizer state", 0) + known["gradients"]
     return max(0, int(largest - float(fit["late_share"]) * late))
 
 
-def _context(w: Workload, device: Device, fit: Fit) -> int:
+def _context(work: Workload, device: Device, fit: Fit) -> int:
     if device.kind == "cpu":
         return CPU_PROCESS_BYTES
     if device.kind == "mps":
         return METAL_BYTES
-    exchange = fit["nccl_bytes"] if w.gpus > 1 else 0
+    exchange = fit["nccl_bytes"] if work.gpus > 1 else 0
     return int(fit["context_bytes"] + fit["context_bytes_per_unit"] * device.units + exchange)

@@ -1,10 +1,12 @@
 """What a person sees while it trains: a live picture on a terminal, nanoGPT's plain lines in a pipe.
 
-    with View(config, plan, total_steps=20_000, watts=lambda: 187.0) as view:
+    with View(config, plan, total_steps=20_000) as view:
         view.step({"step": 100, "loss": 5.12, "step_seconds": 3.9, "tokens_per_second": 134_433, "mfu": 0.69})
         view.eval({"step": 500, "val_loss": 4.7})
 
-The fields are those of log.jsonl (docs/formats.md); one that is missing or None is left out of the picture.
+The fields are those of log.jsonl (docs/formats.md); one that is missing or None is left out of the picture. Where the
+output can no longer be written (a closed pipe or terminal, a full disk), that is reported once on the other stream and the
+view is quiet from then on: nobody's reading is worth a run.
 """
 
 import math
@@ -24,15 +26,22 @@ from rich.text import Text
 
 from onecard.config import RunConfig
 from onecard.planner.result import RunPlan
+from onecard.streams import give_up, to_stream
 from onecard.units import show_bytes, show_count, show_duration
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE_POINTS = 512  # kept of the loss curve; every second one goes when it is full
+_REDRAW_SECONDS = 0.25
 _RECENT = 200  # steps that the step time is judged by
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # to the view; Rich would end the program
+
+
 class View:
-    """A context manager; everything it knows it was told by `step`, `eval` and `message`."""
+    """A context manager; everything it knows came through `step`, `eval` and `message`."""
 
     def __init__(
         self,
@@ -40,24 +49,20 @@ class View:
         plan: RunPlan | None,
         total_steps: int,
         quiet: bool = False,
-        watts: Callable[[], float | None] | None = None,
         console: Console | None = None,
     ):
         self.config = config
         self.plan = plan
         self.total_steps = total_steps
-        self.console = console or Console(highlight=False)
+        self.console = console or _Console(highlight=False)
         self.live = self.console.is_terminal and not quiet
         self.quiet = quiet
-        self.kwh = 0.0
-        self._watts = watts
-        self._draw: float | None = None
         self._last: Mapping[str, Any] = {}
         self._eval: Mapping[str, Any] = {}
         self._curve = Curve()
         self._pace = Pace(total_steps)
         self._smooth: float | None = None
-        self._metered = time.monotonic()
+        self._drawn = 0.0  # when
         self._picture: Live | None = None
         self._bar = Progress(
             TextColumn("step"),
@@ -73,21 +78,18 @@ class View:
             self._picture = Live(
                 get_renderable=self._render,
                 console=self.console,
-                refresh_per_second=4,
+                auto_refresh=False,  # a thread of its own would fail where nobody can answer it
                 redirect_stderr=False,
             )
-            self._picture.start()
+            self._shown(self._picture.start)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._picture is not None:
-            self._picture.stop()
-            self._picture = None
+        self._end_picture()
 
     def step(self, fields: Mapping[str, Any]) -> None:
         """One optimizer step, with the fields of its log line."""
         self._last = fields
-        self._meter()
         self._pace.add(int(fields["step"]), fields.get("step_seconds"))
         loss = fields.get("loss")
         if loss is not None and math.isfinite(loss):
@@ -95,40 +97,48 @@ class View:
             self._curve.add(self._smooth)
         self._bar.update(self._task, completed=fields["step"])
         first_or_last = self._pace.steps == 1 or fields["step"] >= self.total_steps
-        if (
-            not self.live
-            and not self.quiet
-            and (first_or_last or fields["step"] % self.config.log_interval == 0)
-        ):
+        if self._picture is not None:
+            if first_or_last or time.monotonic() - self._drawn >= _REDRAW_SECONDS:
+                self._drawn = time.monotonic()
+                self._shown(self._picture.refresh)
+        elif not self.quiet and (first_or_last or fields["step"] % self.config.log_interval == 0):
             self._say(self._step_line(fields))
 
     def eval(self, fields: Mapping[str, Any]) -> None:
         self._eval = fields
-        self._meter()
         if not self.quiet:
             self._say(_eval_line(fields))
 
     def message(self, text: str) -> None:
         """A sentence that must be seen: above the picture, or a line; on stderr where nothing else is shown."""
         if self.quiet:
-            print(text, file=sys.stderr)
+            to_stream(sys.stderr, text)
         else:
             self._say(text)
 
     def _say(self, text: str) -> None:
+        self._shown(self._print, text)
+
+    def _print(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
         if not self.live:
             self.console.file.flush()  # a pipe to tee shows it now, not 8 KiB later
 
-    def _meter(self) -> None:
-        """Add up the energy from the driver's watts; a gap (sleep, a long evaluation) counts at the draw after it."""
-        now = time.monotonic()
-        if self._watts is None or (self._draw is not None and now - self._metered < 1.0):
-            return
-        self._draw = self._watts()
-        if self._draw is not None:
-            self.kwh += self._draw * (now - self._metered) / 3.6e6
-        self._metered = now
+    def _shown(self, show: Callable[..., object], *arguments: Any) -> None:
+        """Do it, or be quiet from now on where the output is gone."""
+        try:
+            show(*arguments)
+        except (OSError, ValueError) as error:  # ValueError: a file that was closed
+            if self.quiet:
+                return  # reported already
+            self.quiet, self.live = True, False
+            self._end_picture()
+            give_up(self.console.file, error)
+
+    def _end_picture(self) -> None:
+        picture, self._picture = self._picture, None
+        if picture is not None:
+            self._shown(picture.stop)
 
     def _step_line(self, fields: Mapping[str, Any]) -> str:
         parts = [f"loss {_number(fields.get('loss'))}"]
@@ -177,8 +187,8 @@ class View:
         if (memory := last.get("memory_bytes")) is not None:
             of = f" of {show_bytes(self.plan.memory.card_bytes)}" if self.plan else ""
             machine.append(f"{show_bytes(memory)}{of}")
-        if self._draw is not None:
-            machine.append(f"{self._draw:.0f} W, {self.kwh:.3f} kWh so far")
+        if (watts := last.get("watts")) is not None:
+            machine.append(f"{watts:.0f} W, {last.get('kwh') or 0.0:.3f} kWh so far")
         if machine:
             rows.append(("card", " · ".join(machine)))
         if (left := self._pace.left()) is not None:

@@ -1,4 +1,4 @@
-"""Faults to order, for the fault suite: out of memory and not-a-number at a step, each once.
+"""Faults to order, for the fault suite: out of memory, not-a-number, overflow and an error at a step, each once.
 
 >>> faults = Faults.parse("oom@3,nan@5")
 >>> faults.strikes("nan", 4), faults.strikes("nan", 5), faults.strikes("nan", 5)
@@ -14,9 +14,15 @@ class Faults:
         self.planned = list(planned or [])
 
     @classmethod
-    def parse(cls, text: str) -> "Faults":
-        words = [word.partition("@") for word in text.split(",") if word]
-        return cls([(kind, int(step)) for kind, _, step in words])
+    def parse(cls, text: str, rank: int = 0) -> "Faults":
+        """kind@step, or kind@step:rank for one process alone; by commas."""
+        planned = []
+        for word in filter(None, text.split(",")):
+            kind, _, at = word.partition("@")
+            step, _, only = at.partition(":")
+            if not only or int(only) == rank:
+                planned.append((kind, int(step)))
+        return cls(planned)
 
     def strikes(self, kind: str, step: int) -> bool:
         if (kind, step) not in self.planned:
@@ -30,4 +36,8 @@ class Faults:
             return loss
         if self.strikes("oom", step):
             raise torch.OutOfMemoryError("out of memory (ordered by the fault suite)")
+        if self.strikes("error", step):
+            raise RuntimeError("ordered by the fault suite")
+        if self.strikes("overflow", step):
+            return loss + (loss - loss.detach()) * 1e38  # the same loss, gradients beyond any range
         return loss * float("nan") if self.strikes("nan", step) else loss

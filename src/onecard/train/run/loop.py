@@ -5,7 +5,9 @@
 ('finished', 200)
 """
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,12 +23,14 @@ from onecard.planner.result import RunPlan
 from onecard.runs.record import holds_a_run
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
+from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
-from onecard.train.run.progress import advance, finished, random_seed
+from onecard.train.run.progress import Progress, advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session, Silent, Viewer, open_session
+from onecard.train.run.session import Session, open_session
+from onecard.train.run.side_shows import Silent, Viewer
 from onecard.train.run.signals import StopSignals
-from onecard.train.run.workers import WorkerLostError, Workers
+from onecard.train.run.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def train(
     plan: RunPlan | None = None,
     faults: Faults | None = None,
 ) -> Outcome:
-    """Train until max_iters or max_hours, a signal, or a failure that is told; resume goes on where a run stopped."""
+    """Train until max_iters or max_hours, a signal, or a failure that is reported; resume goes on where a run stopped."""
     view = view or Silent()
     resume = resume or config.init_from == "resume"
     if holds_a_run(Path(config.out_dir)) and not resume:
@@ -64,42 +68,39 @@ def train(
     ):
         try:
             outcome = _loop(session, stop)
-        except WorkerLostError as lost:
-            raise recovery.worker_lost(session, lost) from None
-        except RunFailure as failure:
-            raise recovery.saved_and_ended(session, failure) from None
-        except BaseException:
-            if session.record is not None:
-                session.record.end("stopped")
-            raise
-        session.write(
-            kind="end", step=outcome.step, state=outcome.state, seconds=session.progress.seconds
-        )
+            session.write(
+                kind="end",
+                step=outcome.step,
+                state=outcome.state,
+                seconds=session.progress.seconds,
+                kwh=session.progress.kwh or None,
+            )
+        except BaseException as error:  # whatever it is, the last finished step is saved first
+            raise recovery.ended(session, error) from None
         if session.record is not None:
-            session.record.end(outcome.state)
+            session.shows.run("writing run.json", session.record.end, outcome.state)
     return outcome
 
 
 def _loop(session: Session, stop: StopSignals) -> Outcome:
-    config, progress, workers, stepper = (
-        session.config,
-        session.progress,
-        session.workers,
-        session.stepper,
-    )
-    device = workers.device
-    meter = power_meter(device)
+    config, workers, stepper = session.config, session.workers, session.stepper
+    device, folder = workers.device, session.folder
+    meter = EnergyMeter(_power_reading(session), workers)
     loss: float | None = None
     sitting_began = tick = time.perf_counter()
     sitting_steps = 0
     interval_seconds, interval_wait, interval_steps = 0.0, 0.0, 0  # since the last log line
     bad_before: int | None = None  # the step that is being done again
+    machine.forget_peak_memory(device)  # the preflight's
 
     if config.eval_only:
-        return Outcome("finished", progress.step, None, session.evaluate().loss, session.folder)
+        return Outcome("finished", session.progress.step, None, session.evaluate().loss, folder)
+    if _eval_missing(config, session.progress):  # a failure came between a step and its evaluation
+        _evaluate(session)
 
-    while not finished(config, progress):
+    while not finished(config, session.progress):
         began = time.perf_counter()
+        progress = session.progress  # a roll-back brings another
         step = progress.step
         rows = session.loader.rows(step).to(device, non_blocking=True)
         loss, norm = stepper.gradients(rows, step, random_seed(config.seed, step, workers.rank))
@@ -107,88 +108,117 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
         bad = progress.watch.verdict(loss, norm)
         if bad is not None:
             again = recovery.bad_step(session, bad, retried=bad_before == step)
-            progress = session.progress  # a roll-back brings another
             bad_before = step
             if again:
                 continue
         lr = lr_at(config, progress.position)
-        if bad is None:
-            stepper.apply(lr, step)
-            progress.watch.learn(loss)
-
-        # how far it is now
-        now = time.perf_counter()
-        sitting_steps += 1
-        pace = (now - sitting_began) / sitting_steps if sitting_steps >= 3 else None
+        pace = (tick - sitting_began) / sitting_steps if sitting_steps >= 3 else None
         pressed = advance(config, progress, pace, session.save_seconds + session.eval_seconds)
-        progress.position += (
-            workers.from_first(pressed) if config.max_hours is not None else pressed
-        )
+        if config.max_hours is not None:
+            pressed = workers.from_first(pressed)
+        place = session.loader.place(step + 1)
+
+        # not whole until the progress agrees with the weights: an error in between is not saved
+        session.whole = False
+        if bad is None:
+            if not stepper.apply(lr, step):
+                recovery.roll_back(session, f"step {step + 1}: out of memory within the update")
+                continue
+            progress.watch.learn(loss)
+        now = time.perf_counter()
         progress.step += 1
         progress.tokens += config.tokens_per_step
-        progress.place = session.loader.place(progress.step)
+        progress.position += pressed
+        progress.place = place
         progress.val_loss = None
         progress.seconds += now - tick
+        session.whole = True
+
+        sitting_steps += 1
         tick = now
         interval_seconds += now - began
         interval_wait += session.loader.wait_seconds
         interval_steps += 1
-
         last = finished(config, progress)
-        if workers.first and (progress.step % config.log_interval == 0 or last or bad):
-            seconds = interval_seconds / interval_steps
-            power = meter.read_watts()
-            progress.kwh += (power or 0.0) * interval_seconds / 3.6e6
+        if progress.step % config.log_interval == 0 or last or bad:
+            watts, kwh = meter.in_all()
+            progress.kwh += kwh
             fields = {
                 "kind": "step",
                 "step": progress.step,
                 "tokens": progress.tokens,
                 "loss": loss,
                 "lr": lr,
-                "step_seconds": seconds,
-                "tokens_per_second": config.tokens_per_step / seconds,
-                "mfu": session.flops_per_token
-                * config.tokens_per_step
-                / seconds
-                / session.peak_flops,
+                **_speed(session, interval_seconds / interval_steps),
                 "grad_norm": norm,
                 "data_wait": interval_wait / interval_seconds,
                 "epoch": session.loader.epoch(progress.step),
                 "micro_batch": stepper.micro_batch,
-                "memory_bytes": machine.peak_memory_bytes(device),
-                "watts": power,
-                "kwh": progress.kwh if power is not None else None,
+                "memory_bytes": session.shows.run(
+                    "the memory reading", machine.peak_memory_bytes, device
+                ),
+                "watts": watts,
+                "kwh": progress.kwh if watts is not None else None,
                 "seconds": progress.seconds,
+                **({"skipped": True} if bad else {}),
             }
-            if bad:
-                fields["skipped"] = True
             session.write(**fields)
-            session.view.step(fields)
-            session.loggers.log(fields)
+            session.show("step", fields)
             interval_seconds, interval_wait, interval_steps = 0.0, 0.0, 0
 
+        improved = _eval_due(config, progress.step, last) and _evaluate(session)
         (stopping,) = (
             workers.any(stop.by is not None) if workers.processes > 1 else (stop.by is not None,)
         )
-        improved = False
-        if last or evaluation_due(config, progress.step):
-            found = session.evaluate()
-            improved = progress.best_val_loss is None or found.loss < progress.best_val_loss
-            progress.best_val_loss = found.loss if improved else progress.best_val_loss
-        if workers.first and _sample_due(config, progress.step, last):
-            write_sample(session)
         if last or stopping or _save_due(config, progress.step, improved):
-            saved = session.save()
-            if last and not saved:
+            progress.kwh += meter.in_all()[1]  # evaluations take energy too
+            unsaved = session.save()
+            if unsaved is not None and (last or stopping):
                 raise RunFailure(
-                    "the run is finished, but its last checkpoint could not be written",
-                    hint="free some disk, then go on with --resume",
+                    f"the run is {'finished' if last else 'stopped'}, but its last checkpoint could not be written",
+                    hint="once the cause is mended, --resume goes on from the last good checkpoint",
                 )
+        if workers.first and _sample_due(config, progress.step, last):
+            session.shows.run("the sample", write_sample, session)
         if stopping and not last:
-            return Outcome(
-                "stopped", progress.step, loss, progress.val_loss, session.folder, stop.by
-            )
-    return Outcome("finished", progress.step, loss, progress.val_loss, session.folder)
+            return Outcome("stopped", progress.step, loss, progress.val_loss, folder, stop.by)
+    progress = session.progress
+    return Outcome("finished", progress.step, loss, progress.val_loss, folder)
+
+
+def _evaluate(session: Session) -> bool:
+    """Evaluate; whether this is the best loss so far."""
+    progress, found = session.progress, session.evaluate()
+    best = progress.best_val_loss
+    improved = math.isfinite(found.loss) and (best is None or found.loss < best)
+    if improved:
+        progress.best_val_loss = found.loss
+    return improved
+
+
+def _speed(session: Session, seconds: float) -> dict[str, float | None]:
+    """MFU is None where it would be above one: the peak was measured on a busy machine, or is of another arithmetic."""
+    tokens_per_second = session.config.tokens_per_step / seconds
+    mfu = session.flops_per_token * tokens_per_second / session.peak_flops
+    return {
+        "step_seconds": seconds,
+        "tokens_per_second": tokens_per_second,
+        "mfu": mfu if mfu <= 1 else None,
+    }
+
+
+def _power_reading(session: Session) -> Callable[[], float | None]:
+    read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
+    return lambda: session.shows.run("the power reading", read)
+
+
+def _eval_due(config: RunConfig, step: int, last: bool) -> bool:
+    return last or evaluation_due(config, step)
+
+
+def _eval_missing(config: RunConfig, progress: Progress) -> bool:
+    done = progress.step > 0 and progress.val_loss is None
+    return done and _eval_due(config, progress.step, finished(config, progress))
 
 
 def _save_due(config: RunConfig, step: int, improved: bool) -> bool:

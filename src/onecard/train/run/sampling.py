@@ -1,11 +1,12 @@
 """A few words from the model while it trains, so that a person can read how far it is."""
 
+from onecard.files import write_text
 from onecard.model.generate import generate
 from onecard.train.run.session import Session
 
 
 def write_sample(session: Session, count: int = 64) -> None:
-    """A few words as the model speaks now, into the log and samples/; the training's random numbers are untouched."""
+    """A sample of the model as it is now, into the log and samples/; the training's random numbers are untouched."""
     tokenizer = session.data.tokenizer
     if tokenizer is None:
         return
@@ -18,11 +19,6 @@ def write_sample(session: Session, count: int = 64) -> None:
     ]
     text = tokenizer.decode(ids)
     session.write(kind="sample", step=session.progress.step, text=text)
-    try:
-        folder = session.folder / "samples"
-        folder.mkdir(exist_ok=True)
-        (folder / f"step_{session.progress.step:08d}.txt").write_text(text, encoding="utf-8")
-    except OSError as error:
-        session.event(
-            f"the sample could not be written: {error.strerror or error}", event="sample_failed"
-        )
+    folder = session.folder / "samples"
+    folder.mkdir(exist_ok=True)
+    write_text(folder / f"step_{session.progress.step:08d}.txt", text)

@@ -4,12 +4,13 @@ Order matters: nothing is written into out_dir until the data, the config and th
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -32,24 +33,12 @@ from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optim
 from onecard.train.run import preflight, trial
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, check_same_model
+from onecard.train.run.side_shows import GuardedView, SideShows, Viewer, in_words
+from onecard.train.run.side_shows import Silent as Silent  # for those who open a session
 from onecard.train.run.step import Stepper
 from onecard.train.run.validation import Evaluation, evaluate
 from onecard.train.run.workers import Workers
 from onecard.version import __version__
-
-
-class Viewer(Protocol):
-    """Who watches the run: the live terminal view, or nobody."""
-
-    def step(self, fields: dict[str, Any]) -> None: ...
-    def eval(self, fields: dict[str, Any]) -> None: ...
-    def message(self, text: str) -> None: ...
-
-
-class Silent:
-    def step(self, fields: dict[str, Any]) -> None: ...
-    def eval(self, fields: dict[str, Any]) -> None: ...
-    def message(self, text: str) -> None: ...
 
 
 @dataclass
@@ -70,13 +59,27 @@ class Session:
     peak_flops: float
     save_seconds: float = 0.0  # the last checkpoint's
     eval_seconds: float = 0.0
+    eval_micro_batch: int | None = None  # what fits, once an evaluation ran out of memory
+    whole: bool = True  # False while an update is applied: weights and progress are of two steps
+    saved_step: int | None = None  # of the newest checkpoint on disk
     rolled_back: set[int] = field(
         default_factory=set
     )  # steps that already cost a roll-back to a checkpoint
 
+    def __post_init__(self) -> None:
+        self.shows = SideShows(
+            lambda text, part: self.event(text, event="side_show_failed", part=part)
+        )
+        self.view = GuardedView(self.view, self.shows)
+
     @property
     def folder(self) -> Path:
         return Path(self.config.out_dir)
+
+    def is_finite(self) -> bool:
+        """Whether all weights and all of the optimizer's memory are finite."""
+        moments = optimizer_tensors(self.model, self.stepper.optimizer)
+        return checkpoint.not_finite((*self.model.named_parameters(), *moments.items())) is None
 
     def write(self, **fields: Any) -> None:
         if self.log is not None:
@@ -97,18 +100,26 @@ class Session:
     def evaluate(self) -> Evaluation:
         """The validation loss here, noted in the progress and the log."""
         c = self.config
+        asked = min(self.stepper.micro_batch, self.eval_micro_batch or c.batch_size)
         found = evaluate(
             self.stepper.forward,
             self.data.splits["val"],
             c.block_size,
             c.eval_iters * c.batch_size,
-            self.stepper.micro_batch,
+            asked,
             self.workers,
             self.precision,
             self.data.bytes_per_token,
             self.stepper.mask_token,
         )
-        self.progress.val_loss = found.loss
+        if found.micro_batch < asked:
+            self.eval_micro_batch = found.micro_batch
+            self.event(
+                f"out of memory in the evaluation: {asked} → {found.micro_batch} sequences at a time",
+                event="oom",
+                micro_batch=self.stepper.micro_batch,
+            )
+        self.progress.val_loss = found.loss if math.isfinite(found.loss) else None
         self.eval_seconds = found.seconds
         fields = {
             "kind": "eval",
@@ -117,17 +128,21 @@ class Session:
             **found.fields(),
         }
         self.write(**fields)
-        if self.workers.first:
-            self.view.eval(fields)
-            self.loggers.log(fields)
+        self.show("eval", fields)
         return found
 
-    def save(self) -> bool:
-        """A checkpoint of this step; False when the disk would not take it (the one before stays)."""
+    def show(self, kind: str, fields: dict[str, Any]) -> None:
+        """A step's or an evaluation's fields to the view and the dashboards."""
+        if self.workers.first:
+            (self.view.step if kind == "step" else self.view.eval)(fields)
+            self.shows.run("the dashboards", self.loggers.log, fields)
+
+    def save(self) -> str | None:
+        """A checkpoint of this step; why not, where it is not written (the one before stays)."""
         self.progress.micro_batch = self.stepper.micro_batch
         self.progress.scaler = self.stepper.scaler.state_dict()
         if self.log is None:
-            return True
+            return None
         began = time.perf_counter()
         self.log.sync()
         state = {
@@ -137,32 +152,31 @@ class Session:
             "processes": self.workers.processes,
             "torch": torch.__version__,
         }
+        step = self.progress.step
         try:
             folder = checkpoint.save(
                 self.folder,
-                self.progress.step,
+                step,
                 dict(self.model.named_parameters()),
                 optimizer_tensors(self.model, self.stepper.optimizer),
                 state,
             )
-            checkpoint.prune(self.folder, self.config.keep_checkpoints, self.progress.step)
         except (OSError, checkpoint.NotFiniteError) as error:
-            why = (
-                f"{error} is not finite"
-                if isinstance(error, checkpoint.NotFiniteError)
-                else error.strerror or error
-            )
-            self.event(
-                f"no checkpoint at step {self.progress.step}: {why}; "
-                "the run goes on, the last one stays",
-                event="checkpoint_failed",
-            )
-            return False
+            why = in_words(error) if isinstance(error, OSError) else f"{error} is not finite"
+            last = "" if self.saved_step is None else f"; that of step {self.saved_step} stays"
+            self.event(f"no checkpoint at step {step}: {why}{last}", event="checkpoint_failed")
+            return why
+        self.saved_step = step
         self.save_seconds = time.perf_counter() - began
-        self.write(
-            kind="checkpoint", step=self.progress.step, path=folder.name, seconds=self.save_seconds
+        self.write(kind="checkpoint", step=step, path=folder.name, seconds=self.save_seconds)
+        self.shows.run(
+            "removing old checkpoints",
+            checkpoint.prune,
+            self.folder,
+            self.config.keep_checkpoints,
+            step,
         )
-        return True
+        return None
 
     def restore(self, saved: checkpoint.Saved) -> None:
         """Weights, optimizer and progress of a checkpoint, in place."""
@@ -180,6 +194,7 @@ class Session:
         self.progress = Progress.from_json(state)
         if state["scaler"]:
             self.stepper.scaler.load_state_dict(state["scaler"])
+        self.whole, self.saved_step = True, self.progress.step
 
 
 @contextmanager

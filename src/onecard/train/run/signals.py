@@ -1,10 +1,20 @@
-"""Ctrl-C and SIGTERM: the first asks the run to save and end after this step, a second Ctrl-C ends it at once."""
+"""The signals that ask a run to end: it finishes its step, saves and ends. A second Ctrl-C ends it at once.
 
+Ctrl-C and SIGTERM; SIGHUP (the terminal was closed, ssh dropped), unless the run was started under nohup; SIGUSR1 and
+SIGXCPU, by which schedulers say that the time is nearly up; SIGBREAK on Windows.
+"""
+
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGXCPU", "SIGBREAK")
+STOPS: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name) for name in _NAMES if hasattr(signal, name)
+)
 
 
 class StopSignals:
@@ -16,21 +26,28 @@ class StopSignals:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> "StopSignals":
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # Python handles signals only there
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._asked)
+        if threading.current_thread() is threading.main_thread():  # Python handles them only there
+            for number in STOPS:
+                nohup = number.name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN
+                if not nohup:
+                    self._before[number] = signal.signal(number, self._asked)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            # None: set by another library outside Python, which takes its signals as it did
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         if self.by is not None and number == signal.SIGINT:
-            os.write(2, b"\nonecard: stopped at once; the last checkpoint stays\n")
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nonecard: stopped at once; the last checkpoint stays\n")
             os._exit(130)
         if self.by is None:
             self.by = number
-            self._say("stopping: this step is finished and saved first (Ctrl-C again ends at once)")
+            # it may come in the middle of another line's output, or because the terminal is gone
+            with contextlib.suppress(Exception):
+                self._say(
+                    f"{signal.Signals(number).name}: this step is finished and saved first "
+                    "(Ctrl-C again ends at once)"
+                )

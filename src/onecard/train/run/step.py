@@ -2,6 +2,8 @@
 
 The loss is the mean over the whole step. Running out of memory halves the micro-batch and does the step again: the
 same rows, the same total batch, one more pass of the same length.
+
+Every step that gave gradients ends in `apply` or in `discard`: float16's loss scaler must hear of either.
 """
 
 import math
@@ -14,13 +16,14 @@ from torch import Tensor, nn
 from onecard.config import RunConfig
 from onecard.errors import RunFailure
 from onecard.model.machine import Precision, autocast
+from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import set_step_size
 from onecard.train.run.faults import Faults
 from onecard.train.run.validation import documents
 from onecard.train.run.workers import Workers
 
-_SCALE_ATTEMPTS = (
-    40  # float16: the loss scale halves until the gradients are finite; 2^16 is gone after 16
+_SMALLEST_SCALE = (
+    1.0  # float16: gradients that overflow without being scaled up are no matter of scale
 )
 
 
@@ -42,7 +45,8 @@ class Stepper:
 
     def gradients(self, rows: Tensor, step: int, seed: int) -> tuple[float, float]:
         """Leave the step's mean gradient, clipped, in the parameters; the mean loss and the norm before clipping."""
-        for _ in range(_SCALE_ATTEMPTS):
+        scale: float | None = None  # float16's before the step, once it had to be changed
+        while True:
             loss = self._accumulate_within_memory(rows, step, seed)
             self.workers.add_gradients(self.model)
             self.workers.add(loss)
@@ -61,23 +65,43 @@ class Stepper:
                 or not math.isfinite(loss_now)
             ):
                 break
+            scale = scale or self.scaler.get_scale()
             self.scaler.update()  # only float16's range was exceeded: a smaller scale, the same step again
+            if self.scaler.get_scale() < _SMALLEST_SCALE:
+                self.scaler.update(scale)  # a bad step, and no reason to go on with a tiny scale
+                break
         return loss_now, norm_now
 
-    def apply(self, lr: float, step: int) -> None:
+    def apply(self, lr: float, step: int) -> bool:
+        """The update; False where memory ran out in the middle of it, in any process: half of it may be done."""
         set_step_size(self.optimizer, lr, step)
+        ran_out = False
+        try:
+            if self.scaler.is_enabled():
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            ran_out = True
+        if self.workers.processes > 1:
+            (ran_out,) = self.workers.any(ran_out)
+        return not ran_out
+
+    def discard(self) -> None:
+        """Forget the gradients of a step that is not applied; the weights and the loss scale are as before it."""
+        self.optimizer.zero_grad(set_to_none=True)
         if self.scaler.is_enabled():
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
-            self.optimizer.step()
+            self.scaler.update(self.scaler.get_scale())
 
     def _accumulate_within_memory(self, rows: Tensor, step: int, seed: int) -> Tensor:
         while True:
             loss = None
             try:
                 loss = self._accumulate(rows, step, seed)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+            except Exception as error:
                 if not is_out_of_memory(error):
                     raise
             # outside the except clause, whose traceback would keep the failed step's tensors alive
@@ -106,8 +130,7 @@ class Stepper:
 
     def _shrink(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_cached_memory()
         if self.micro_batch == 1:
             raise RunFailure(
                 "out of memory with a micro-batch of one sequence",
@@ -126,8 +149,3 @@ def clip(grads: list[Tensor], most: float) -> Tensor:
     if most:
         torch._foreach_mul_(grads, torch.clamp(most / (norm + 1e-6), max=1.0))
     return norm
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """The card's own error, or the CPU allocator's, which is a plain RuntimeError."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -9,8 +9,9 @@ from torch import nn
 
 from onecard.config import RunConfig
 from onecard.model.machine import Precision, autocast
+from onecard.model.out_of_memory import is_out_of_memory
 from onecard.train.run.preflight import Preflight
-from onecard.train.run.step import is_out_of_memory
+from onecard.train.run.validation import documents
 
 
 def compiled_forward(
@@ -71,7 +72,7 @@ def fitting_micro_batch(
         try:
             trial(forward, model, config, device, precision, rows)
             break
-        except RuntimeError as error:
+        except Exception as error:
             if not is_out_of_memory(error):
                 raise
         model.zero_grad(set_to_none=True)
@@ -108,8 +109,9 @@ def trial(
 ) -> None:
     """One micro-batch of zeros forward and backward; the gradients are thrown away."""
     rows = torch.zeros(micro_batch, config.block_size + 1, dtype=torch.long, device=device)
-    documents = rows[:, :-1] if config.mask_documents else None
+    inputs = rows[:, :-1]
+    mask = documents(inputs, 0 if config.mask_documents else None)  # the real one's strides
     with autocast(device, precision):
-        _, loss = forward(rows[:, :-1], rows[:, 1:], documents)
+        _, loss = forward(inputs, rows[:, 1:], mask)
     loss.backward()
     model.zero_grad(set_to_none=True)

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from onecard.errors import RunFailure
+from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast, synchronize
+from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.io.loader import Tokens, read_windows, windows_of
 from onecard.train.run.workers import Workers
 
@@ -23,6 +27,7 @@ class Evaluation:
     tokens: int
     seconds: float
     bytes_per_token: float | None
+    micro_batch: int  # sequences at a time that fitted into memory
 
     @property
     def perplexity(self) -> float:
@@ -61,21 +66,70 @@ def evaluate(
         workers.rank * windows // workers.processes,
         (workers.rank + 1) * windows // workers.processes,
     )
-    total = torch.zeros((), dtype=torch.float64 if workers.device.type != "mps" else torch.float32)
-    total = total.to(workers.device)
     was_training = model.training
     model.eval()
-    with torch.no_grad(), autocast(workers.device, precision):
-        for start in range(0, len(part), micro_batch):
-            rows = read_windows(split, block_size, part[start : start + micro_batch]).to(
-                workers.device
-            )
-            _, loss = model(rows[:, :-1], rows[:, 1:], documents(rows[:, :-1], mask_token))
-            total += loss * len(rows)
-    model.train(was_training)
+    try:
+        while True:
+            total = None
+            try:
+                total = _summed_loss(
+                    model,
+                    split,
+                    block_size,
+                    part,
+                    micro_batch,
+                    workers,
+                    precision,
+                    mask_token,
+                )
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            # outside the except clause, whose traceback would keep the failed tensors alive
+            (ran_out,) = workers.any(total is None)
+            if total is not None and not ran_out:
+                break
+            free_cached_memory()
+            if micro_batch == 1:
+                raise RunFailure(
+                    "out of memory in the evaluation with one sequence at a time",
+                    hint="chunked_loss=True saves memory; so does a smaller block_size or model",
+                )
+            micro_batch //= 2
+    finally:
+        model.train(was_training)
     loss = workers.add(total).item() / windows
     synchronize(workers.device)
-    return Evaluation(loss, windows * block_size, time.perf_counter() - began, bytes_per_token)
+    seconds = time.perf_counter() - began
+    return Evaluation(loss, windows * block_size, seconds, bytes_per_token, micro_batch)
+
+
+def _summed_loss(
+    model: nn.Module,
+    split: Tokens,
+    block_size: int,
+    part: NDArray[np.int64],
+    micro_batch: int,
+    workers: Workers,
+    precision: Precision,
+    mask_token: int | None,
+) -> torch.Tensor:
+    """The sum of this process's windows' losses. Every batch has one shape, or a compiled model would be compiled again."""
+    total = torch.zeros((), dtype=torch.float64 if workers.device.type != "mps" else torch.float32)
+    total = total.to(workers.device)
+    size = min(micro_batch, len(part))
+    with torch.no_grad(), autocast(workers.device, precision):
+        for start in range(0, len(part), micro_batch):
+            batch = part[start : start + size]
+            rows = read_windows(split, block_size, np.resize(batch, size)).to(workers.device)
+            inputs, targets = rows[:, :-1], rows[:, 1:]
+            if len(batch) < size:
+                answers = rows.clone()  # the last batch is filled up with rows that do not count
+                answers[len(batch) :] = IGNORED
+                targets = answers[:, 1:]
+            _, loss = model(inputs, targets, documents(inputs, mask_token))
+            total += loss * len(batch)
+    return total
 
 
 def documents(inputs: torch.Tensor, mask_token: int | None) -> torch.Tensor | None:

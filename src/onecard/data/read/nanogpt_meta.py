@@ -11,6 +11,7 @@ import pickletools
 from pathlib import Path
 from typing import Any
 
+from onecard.data.read.manifest import check_characters
 from onecard.errors import UserError
 
 _MARK = object()
@@ -19,27 +20,37 @@ _LARGEST = 64 * 1024 * 1024  # a character table is kilobytes
 
 def read_meta(path: Path) -> dict[str, Any] | None:
     """The character tokeniser of a meta.pkl; None when it holds something else that is plainly no character table."""
-    if path.stat().st_size > _LARGEST:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > _LARGEST:
         raise UserError(
             f"{path} is too large for a table of characters",
             hint="delete it, if the tokens are GPT-2's",
         )
-    found = _plain(path)
+    found = _plain(path, content)
     if not isinstance(found, dict) or not isinstance(found.get("itos"), dict):
         return None
-    itos = found["itos"]
-    chars = [itos.get(index) for index in range(len(itos))]
+    chars = [found["itos"].get(index) for index in range(len(found["itos"]))]
     if not chars or not all(isinstance(char, str) and len(char) == 1 for char in chars):
         return None
+    try:
+        check_characters(chars)
+    except ValueError as error:
+        raise UserError(
+            f"{path}: {error}", hint="make it again with nanoGPT's prepare.py"
+        ) from None
     return {"name": "chars", "vocab_size": len(chars), "eot": None, "file": None, "chars": chars}
 
 
-def _plain(path: Path) -> Any:
+def _plain(path: Path, content: bytes) -> Any:
     """Follow the pickle's opcodes for plain values; any other opcode is refused by name."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     try:
-        for opcode, argument, _ in pickletools.genops(path.read_bytes()):
+        for opcode, argument, _ in pickletools.genops(content):
             match opcode.name:
                 case "PROTO" | "FRAME":
                     pass
@@ -78,7 +89,7 @@ def _plain(path: Path) -> Any:
                         f"{path} holds more than dicts, strings and numbers (opcode {other}); it is not read",
                         hint="a pickle can run code: delete it, or keep only its itos and stoi",
                     )
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError, UnicodeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} is damaged ({error})", hint="make it again with nanoGPT's prepare.py"
         ) from None

@@ -1,6 +1,6 @@
-"""A look at a folder of tokens: counts, splits, some documents decoded, and its health as far as a look can tell.
+"""A preview of a folder of tokens: counts, splits, some documents decoded, and what is wrong at first sight.
 
->>> look("stdlib")["splits"]["train"]["tokens"]                                       # doctest: +SKIP
+>>> preview("stdlib")["splits"]["train"]["tokens"]                                       # doctest: +SKIP
 4704264
 """
 
@@ -17,7 +17,7 @@ _SHOWN_TOKENS = 80
 _SEARCHED_TOKENS = 200_000  # how far to look for a document's beginning
 
 
-def look(path: str | os.PathLike[str]) -> dict[str, Any]:
+def preview(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What `onecard data show` prints."""
     data = open_dataset(path)
     manifest = data.manifest or {}

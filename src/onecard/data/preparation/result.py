@@ -1,0 +1,146 @@
+"""The last steps: the inputs' digests, shards moved into place, an old set replaced, the manifest written last."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from onecard.data.preparation.request import Plan
+from onecard.data.preparation.work_folder import WorkFolder
+from onecard.data.read.manifest import (
+    MANIFEST,
+    TOKENIZER_FILE,
+    Manifest,
+    checked_manifest,
+    write_manifest,
+)
+from onecard.data.read.shard_files import file_sha256
+from onecard.data.sources.source import Source, content_digest, state_digest
+from onecard.data.tokenizers.kinds import Tokenizer
+from onecard.errors import RunFailure, UserError
+from onecard.files import replace, sync_folder, write_bytes
+from onecard.untrusted import read_json
+from onecard.version import __version__
+
+_REPLACED = "replaced"  # in the work folder: the manifest of the set that is being replaced
+
+
+class InputDigests:
+    """Digests of the sources' content, worked out beside the tokenising (hashing does not hold Python's lock)."""
+
+    def __init__(self, sources: list[Source]):
+        self._sources = sources
+        self._digests: list[str] = []
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._digests = [content_digest(source) for source in self._sources]
+        except OSError as error:
+            self._error = error
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The manifest's `sources`."""
+        self._thread.join()
+        if self._error is not None:
+            raise RunFailure(
+                f"{self._error.filename} cannot be read: {self._error.strerror}",
+                hint="the same command continues once it is back",
+            )
+        return [
+            {
+                "uri": source.uri,
+                "revision": source.revision,
+                "licence": source.licence,
+                "files": digest,
+                "state": state_digest(source),
+            }
+            for source, digest in zip(self._sources, self._digests, strict=True)
+        ]
+
+
+def finish(
+    plan: Plan,
+    work: WorkFolder,
+    sources: list[dict[str, Any]],
+    tokenizer: Tokenizer,
+    splits: dict[str, Any],
+    skipped: dict[str, int],
+) -> Manifest:
+    """Move the shards in and write the manifest last. Until then a reader sees the old set, or an unfinished folder."""
+    folder, shards = work.out, work.path / "shards"
+    tokens, text = (sum(split[key] for split in splits.values()) for key in ("tokens", "bytes"))
+    manifest = Manifest(
+        name=plan.name,
+        sources=sources,
+        tokenizer=tokenizer.describe(),
+        splits=splits,
+        bytes_per_token=round(text / tokens, 6) if tokens else None,
+        seed=plan.options.seed,
+        val_fraction=plan.val_fraction,
+        filters={
+            "column": plan.options.column,
+            "min_chars": plan.options.min_chars,
+            "language": plan.options.language,
+            "min_language_score": plan.options.min_language_score,
+            "dedup": plan.options.dedup,
+            "tokens": plan.options.tokens,
+        },
+        skipped=skipped,
+        order="as given"
+        if plan.sources[0].pretokenized
+        else "running text"
+        if plan.running
+        else "shuffled",
+        fingerprint=plan.fingerprint(),
+        request=plan.request,
+        version=__version__,
+        created=plan.created,
+    )
+    entries = {
+        entry["file"]: entry["sha256"] for split in splits.values() for entry in split["shards"]
+    }
+    content = tokenizer.file_content()
+    if content is not None:
+        entries[TOKENIZER_FILE] = str(tokenizer.describe()["sha256"])
+        write_bytes(shards / TOKENIZER_FILE, content)
+    old = _take_old_set(folder, work)
+    for name, digest in entries.items():
+        if (shards / name).exists():
+            _check_target(folder / name, digest, name in old)
+            replace(shards / name, folder / name)
+    for name in old - entries.keys():
+        (folder / name).unlink(missing_ok=True)
+    sync_folder(folder)
+    write_manifest(work.path / MANIFEST, manifest)
+    replace(work.path / MANIFEST, folder / MANIFEST)
+    sync_folder(folder)
+    return manifest
+
+
+def _take_old_set(folder: Path, work: WorkFolder) -> set[str]:
+    """The files of the set that is being replaced. Its manifest goes first: a reader never sees a mixture."""
+    kept = work.folder(_REPLACED) / MANIFEST
+    if (folder / MANIFEST).exists():
+        replace(folder / MANIFEST, kept)
+        sync_folder(folder)
+    if not kept.exists():
+        return set()
+    try:
+        old = checked_manifest(read_json(kept))
+    except (OSError, ValueError) as error:
+        raise RunFailure(f"{kept} is damaged ({error})", hint=f"delete {folder}") from None
+    names = {entry["file"] for split in old.splits.values() for entry in split["shards"]}
+    if old.tokenizer.get("file"):
+        names.add(TOKENIZER_FILE)
+    return {name for name in names if Path(name).name == name}
+
+
+def _check_target(path: Path, sha256: str, ours: bool) -> None:
+    """A file of the same name that neither the old set nor an earlier attempt put there is not overwritten."""
+    if path.is_symlink() or (path.exists() and not ours and file_sha256(path) != sha256):
+        raise UserError(
+            f"{path} is in the way, and onecard did not make it",
+            hint="move it away, then run the same command: it continues where it stopped",
+        )

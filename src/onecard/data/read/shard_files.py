@@ -1,0 +1,96 @@
+"""Files of tokens: llm.c's shards with a header, raw uint16 without one. No numpy, so that `plan` may use it.
+
+>>> len(header(5)), struct.unpack_from("<3i", header(5))
+(1024, (20240520, 1, 5))
+"""
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from onecard.errors import UserError
+
+MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024  # llm.c, dev/data/data_common.py: 256 int32
+LLAMA_MAGIC = 20240801  # llm.c's uint32 shards
+TOKEN_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of tokens: uint16 from `offset_bytes` on."""
+
+    path: Path
+    offset_bytes: int
+    tokens: int
+    sha256: str | None = None
+
+
+def file_sha256(path: Path) -> str:
+    import hashlib  # OpenSSL takes milliseconds to load, and planning only counts tokens
+
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def header(tokens: int) -> bytes:
+    """llm.c's shard header."""
+    return struct.pack("<256i", MAGIC, VERSION, tokens, *([0] * 253))
+
+
+def has_header(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    return len(start) == 4 and struct.unpack("<i", start)[0] in (MAGIC, LLAMA_MAGIC)
+
+
+def read_header(path: Path) -> int:
+    """The token count in a shard's header, checked against the file's length."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    if len(raw) < HEADER_BYTES:
+        raise UserError(
+            f"{path}: {size} bytes, too short for a header of {HEADER_BYTES}",
+            hint="it was cut short: get it again",
+        )
+    magic, version, tokens = struct.unpack_from("<3i", raw)
+    if magic == LLAMA_MAGIC:
+        raise UserError(
+            f"{path}, offset 0: a shard of 32-bit ids (llm.c's llama-3 format)",
+            hint="only 16-bit ids are read: prepare it with the GPT-2 tokeniser",
+        )
+    if magic != MAGIC:
+        raise UserError(
+            f"{path}, offset 0: not a shard header (magic {magic}, expected {MAGIC})",
+            hint="raw nanoGPT files are named train.bin and val.bin",
+        )
+    if version != VERSION:
+        raise UserError(f"{path}, offset 4: shard version {version}, only {VERSION} is known")
+    if tokens < 0 or size != HEADER_BYTES + TOKEN_BYTES * tokens:
+        raise UserError(
+            f"{path}, offset 8: the header says {tokens:,} tokens, "
+            f"the file has room for {(size - HEADER_BYTES) / 2:,.1f}",
+            hint="it was cut short or damaged: get it again",
+        )
+    return int(tokens)
+
+
+def raw_shard(path: Path, sha256: str | None = None) -> Shard:
+    """A file of uint16 without a header."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    if size % TOKEN_BYTES:
+        raise UserError(
+            f"{path}: {size:,} bytes is not a whole number of 16-bit ids; it breaks at offset {size - 1:,}",
+            hint="it was cut short: make it again",
+        )
+    return Shard(path, 0, size // TOKEN_BYTES, sha256)

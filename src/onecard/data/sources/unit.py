@@ -1,0 +1,80 @@
+"""The words that the readers of text share: a unit of input, which documents are wanted, a batch of them.
+
+A *unit* is the piece of input one worker takes at a time. How the input is cut into units never shows in the result:
+each document carries its place (file and row, line or byte), and everything later is keyed by text and place.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["parquet", "jsonl", "text", "running"]
+BATCH_BYTES = 4 * 1024 * 1024  # of text handed to the tokeniser at once
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Part of one file, or several whole small text files: (place among all files, path) each."""
+
+    index: int
+    kind: Kind
+    files: tuple[tuple[int, str], ...]
+    start: int  # first row group, byte or piece
+    stop: int  # one past the last; 0 for whole files
+    size: int = 0  # bytes of text, as far as known before reading
+    file_bytes: int = 0  # of a text in pieces: it is read no further, even if it grows meanwhile
+    first_row: int = 0  # parquet: of the first row group
+    rows: int = 0
+    chunks: tuple[tuple[int, ...], ...] = ()  # parquet: the columns' places and sizes (Chunk)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    @staticmethod
+    def from_json(raw: dict[str, Any]) -> "Unit":
+        return Unit(
+            **{
+                **raw,
+                "files": tuple((int(place), str(path)) for place, path in raw["files"]),
+                "chunks": tuple(tuple(chunk) for chunk in raw["chunks"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which documents are wanted."""
+
+    column: str = "text"
+    min_chars: int = 0
+    language: str | None = None
+    min_language_score: float | None = None
+    split_at: int | None = None  # running text: the byte where validation begins
+
+    @property
+    def columns(self) -> list[str]:
+        columns = [self.column]
+        if self.language is not None:
+            columns.append("language")
+        if self.min_language_score is not None:
+            columns.append("language_score")
+        return columns
+
+
+@dataclass
+class Batch:
+    """Some documents: their text, file and place in it; what was left out, by reason."""
+
+    texts: list[str] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    chars: int = 0
+
+    def add(self, text: str, file: int, place: int) -> None:
+        self.texts.append(text)
+        self.places.append((file, place))
+        self.chars += len(text)
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -1,0 +1,147 @@
+"""How likely a model finds continuations of contexts: the one measurement that multiple-choice tasks are made of.
+
+    scores = score_all(model, [Question(context=[15496], endings=[[995], [318, 257]])])
+    scores[0][1].log_probability, scores[0][1].greedy
+
+A context that several endings share is computed once: one row holds the context and all its endings, and a mask lets
+each ending see the context and itself alone. Rows are sorted by length and cut into batches of a number of tokens.
+The modern recipe's short convolutions look at neighbours in the row, so it gets one row for each ending.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from onecard.model.gpt2 import GPT
+from onecard.model.machine import Precision, autocast
+
+ROW_TOKENS = 8192  # in a batch, padding included
+
+
+@dataclass(frozen=True)
+class Question:
+    """A context and the endings to be scored, as token ids; neither is empty."""
+
+    context: Sequence[int]
+    endings: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Score:
+    log_probability: float  # of the whole ending, in nats
+    greedy: bool  # whether every token of it is the likeliest
+
+
+@dataclass
+class _Row:
+    """One row of a batch: its input, and for each ending where its tokens are predicted."""
+
+    question: int
+    ids: list[int]
+    positions: list[int]
+    group: list[int]  # 0 the context, 1, 2 … the endings
+    asked: list[tuple[int, list[int], Sequence[int]]] = field(default_factory=list)
+
+
+def score_all(
+    model: GPT,
+    questions: Sequence[Question],
+    precision: Precision,
+    progress: Callable[[int], None] = lambda done: None,
+    row_tokens: int = ROW_TOKENS,
+) -> list[list[Score]]:
+    """A score for each ending of each question, in their order. What does not fit is cut off on the left."""
+    device = model.lm_head.weight.device
+    found: list[list[Score | None]] = [[None] * len(q.endings) for q in questions]
+    rows = [row for number, q in enumerate(questions) for row in _rows(number, q, model)]
+    rows.sort(key=lambda row: len(row.ids), reverse=True)
+    done = 0
+    with torch.inference_mode():
+        for batch in _batches(rows, row_tokens):
+            with autocast(device, precision):
+                hidden = _hidden(model, batch, device)
+            for row, states in zip(batch, hidden, strict=True):
+                for ending, places, tokens in row.asked:
+                    found[row.question][ending] = _score(model, states[places], tokens, precision)
+                done += len(row.asked)
+            progress(done)
+    return [[score for score in scores if score is not None] for scores in found]
+
+
+def truncated(question: Question, block_size: int) -> bool:
+    """Whether some ending leaves no room for the whole context."""
+    longest = max(len(ending) for ending in question.endings)
+    return len(question.context) + longest - 1 > block_size
+
+
+def _rows(number: int, question: Question, model: GPT) -> list[_Row]:
+    room = model.config.block_size
+    total = len(question.context) + sum(len(ending) - 1 for ending in question.endings)
+    alone = model.config.recipe == "modern" or truncated(question, room) or total > 4 * room
+    if not alone:
+        return [_shared_row(number, question)]
+    return [
+        _shared_row(number, _cut(Question(question.context, [ending]), room), first=index)
+        for index, ending in enumerate(question.endings)
+    ]
+
+
+def _cut(question: Question, room: int) -> Question:
+    """The last `room` + 1 tokens of context and ending, as lm-evaluation-harness cuts them."""
+    (ending,) = question.endings
+    kept = max(room + 1 - len(ending), 1)
+    return Question(question.context[-kept:], [ending[-room:]])
+
+
+def _shared_row(number: int, question: Question, first: int = 0) -> _Row:
+    context = list(question.context)
+    row = _Row(number, [*context], list(range(len(context))), [0] * len(context))
+    for index, ending in enumerate(question.endings):
+        start = len(row.ids)
+        seen = list(ending[:-1])  # the last token is predicted, never read
+        places = [len(context) - 1, *range(start, start + len(seen))]
+        row.ids.extend(seen)
+        row.positions.extend(range(len(context), len(context) + len(seen)))
+        row.group.extend([index + 1] * len(seen))
+        row.asked.append((first + index, places, ending))
+    return row
+
+
+def _batches(rows: list[_Row], row_tokens: int) -> Iterator[list[_Row]]:
+    batch: list[_Row] = []
+    for row in rows:  # longest first, so the first row's length is the batch's
+        if batch and len(batch[0].ids) * (len(batch) + 1) > row_tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _hidden(model: GPT, batch: list[_Row], device: torch.device) -> Tensor:
+    """The last hidden states, (rows, length, width); padding stands on the right and is looked at by nobody."""
+    length = len(batch[0].ids)
+
+    def padded(lists: list[list[int]], value: int) -> Tensor:
+        return torch.tensor([one + [value] * (length - len(one)) for one in lists], device=device)
+
+    ids = padded([row.ids for row in batch], 0)
+    if all(max(row.group) <= 1 and len(row.asked) == 1 for row in batch):
+        return model.hidden(ids)
+    group = padded([row.group for row in batch], -1)
+    causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    own = (group[:, :, None] == group[:, None, :]) | (group[:, None, :] == 0)
+    positions = padded([row.positions for row in batch], 0)
+    return model.packed_hidden(ids, positions, (own & causal)[:, None])
+
+
+def _score(model: GPT, states: Tensor, tokens: Sequence[int], precision: Precision) -> Score:
+    with autocast(states.device, precision):
+        logits = model.head(states)
+    chances = logits.float().log_softmax(-1)
+    wanted = torch.tensor(tokens, device=states.device)
+    likely = chances.gather(-1, wanted[:, None]).sum()
+    greedy = bool((chances.argmax(-1) == wanted).all())
+    return Score(float(likely), greedy)

@@ -1,0 +1,179 @@
+"""HellaSwag and LAMBADA as lm-evaluation-harness asks them: the same requests, so the same answers.
+
+    task = TASKS["hellaswag"]
+    items = task.items(path)
+    outcome = task.outcome(items, score_all(model, [task.question(item, encode) for item in items], precision))
+
+Protocols differ from project to project and so do their figures; each result names its own.
+"""
+
+import json
+import lzma
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onecard.errors import UserError
+from onecard.evals.scoring import Question, Score
+
+Encode = Callable[[str], list[int]]
+_MOST_LINE = 1 << 20  # characters of one item
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An item with endings, one of which is right."""
+
+    context: str
+    endings: tuple[str, ...]
+    right: int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a result: a share with its 95 % interval, or a plain number without."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    protocol: str
+    chance: float | None  # accuracy of guessing
+    parse: Callable[[dict[str, Any]], Choice]
+    figures: Callable[[Sequence[Choice], Sequence[Sequence[Score]]], list[Figure]]
+
+    def items(self, path: Path, limit: int | None = None) -> list[Choice]:
+        """The items of a .jsonl or .jsonl.xz file; one that does not parse is named by its line."""
+        found: list[Choice] = []
+        for number, line in enumerate(_lines(path), start=1):
+            if limit is not None and len(found) >= limit:
+                break
+            if not line.strip():
+                continue
+            try:
+                found.append(self.parse(json.loads(line)))
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+                raise UserError(
+                    f"{path}, line {number}: not an item of {self.name} ({type(error).__name__})",
+                    hint="one JSON object a line, as the data set has them",
+                ) from None
+        if not found:
+            raise UserError(f"{path} holds no items", hint="one JSON object a line")
+        return found
+
+    def question(self, item: Choice, encode: Encode, start: int) -> Question:
+        """Context and endings as ids: an ending is what the whole text has beyond the context's own ids.
+
+        `start` stands in for an empty context.
+        """
+        context = item.context.rstrip(" ")  # spaces belong to the ending, as its tokens have them
+        gap = item.context[len(context) :]
+        own = encode(context) if context else []
+        endings = []
+        for ending in item.endings:
+            whole = encode(context + gap + ending)
+            rest = whole[len(own) :]
+            endings.append(rest or whole[-1:])
+        return Question(own or [start], endings)
+
+
+def interval(right: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    >>> [round(bound, 4) for bound in interval(289, 1000)]
+    [0.2618, 0.3179]
+    """
+    z = 1.959964
+    share, spread = right / total, z * z / total
+    middle = (share + spread / 2) / (1 + spread)
+    half = z * math.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def _share(name: str, answers: Sequence[bool]) -> Figure:
+    right = sum(answers)
+    return Figure(name, right / len(answers), *interval(right, len(answers)))
+
+
+def _hellaswag_text(text: str) -> str:
+    """WikiHow's brackets taken away, as lm-evaluation-harness does."""
+    text = text.strip().replace(" [title]", ". ")
+    return re.sub(r"\[[^\]\n]*\]", "", text).replace("  ", " ")
+
+
+def _hellaswag_item(item: dict[str, Any]) -> Choice:
+    context = f"{item['activity_label']}: {item['ctx_a']} {item['ctx_b'].capitalize()}"
+    endings = tuple(" " + _hellaswag_text(ending) for ending in item["endings"])
+    right = int(item["label"])
+    if not 0 <= right < len(endings):
+        raise ValueError("label")
+    return Choice(_hellaswag_text(context), endings, right)
+
+
+def _hellaswag_figures(items: Sequence[Choice], scores: Sequence[Sequence[Score]]) -> list[Figure]:
+    plain, by_length = [], []
+    for item, found in zip(items, scores, strict=True):
+        chances = [score.log_probability for score in found]
+        # the harness divides by characters of the ending, without the space before it
+        normal = [c / max(len(e) - 1, 1) for c, e in zip(chances, item.endings, strict=True)]
+        plain.append(chances.index(max(chances)) == item.right)
+        by_length.append(normal.index(max(normal)) == item.right)
+    return [_share("acc", plain), _share("acc_norm", by_length)]
+
+
+def _lambada_item(item: dict[str, Any]) -> Choice:
+    if "text" in item:
+        context, _, word = item["text"].rpartition(" ")
+    else:
+        context, word = item["context"], item["continuation"].strip()
+    if not word:
+        raise ValueError("no last word")
+    return Choice(context, (f" {word}",), 0)
+
+
+def _lambada_figures(items: Sequence[Choice], scores: Sequence[Sequence[Score]]) -> list[Figure]:
+    words = [found[0] for found in scores]
+    mean = sum(score.log_probability for score in words) / len(words)
+    return [
+        _share("acc", [score.greedy for score in words]),
+        Figure("perplexity", math.exp(min(-mean, 700.0))),
+    ]
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            "hellaswag",
+            "lm-evaluation-harness, 0-shot; acc_norm by characters",
+            0.25,
+            _hellaswag_item,
+            _hellaswag_figures,
+        ),
+        Task(
+            "lambada",
+            "lm-evaluation-harness's lambada_openai, 0-shot; the last word by greedy tokens",
+            None,
+            _lambada_item,
+            _lambada_figures,
+        ),
+    )
+}
+
+
+def _lines(path: Path) -> Iterator[str]:
+    open_text = lzma.open if path.suffix == ".xz" else open
+    try:
+        with open_text(path, "rt", encoding="utf-8") as file:
+            while line := file.readline(_MOST_LINE):
+                yield str(line)
+    except (OSError, UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
+        raise UserError(f"{path} cannot be read: {error}", hint="a .jsonl or .jsonl.xz") from None

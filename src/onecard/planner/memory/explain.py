@@ -1,0 +1,157 @@
+"""Where the memory of a step goes: its course, the largest tensors at the peak, and what each saver takes away.
+
+>>> from onecard.facts.gpus import find_gpu
+>>> run = RunConfig(n_embd=384, batch_size=16, vocab_size=50304)
+>>> explained = explain_memory(run, find_gpu("RTX 4070"), "bfloat16")
+>>> [(tensor.name, round(tensor.bytes / 2**30, 2)) for tensor in explained.largest[:2]]
+[('logits', 1.54), ('gradient of logits', 1.54)]
+>>> round(sum(tensor.bytes for tensor in explained.tensors) / 2**30, 2)
+7.87
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from onecard.config import RunConfig
+from onecard.facts.gpus import Device
+from onecard.planner.memory.overhead import StepMemory, step_memory
+from onecard.planner.memory.timeline import LAYER_PLACES, PLACE, Moment, Step
+from onecard.planner.workload import Workload
+
+LISTED = 10
+Phase = Literal["forward", "loss", "backward", "optimizer"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """The most that is alive at one place of the step, a layer's places as one where there are many layers."""
+
+    phase: Phase
+    place: str
+    layer: int | None  # from 0
+    bytes: int
+
+
+@dataclass(frozen=True)
+class AliveTensor:
+    name: str
+    part: str
+    bytes: int
+    layers: int  # how many layers have one; 0 for tensors outside the layers
+    taken_by: dict[str, int]  # bytes of it that a run with this saver does not have at this place
+
+
+@dataclass(frozen=True)
+class Saving:
+    setting: str  # as in a config file
+    allocated_bytes: int  # at the peak with it
+    saved_bytes: int
+    peak: Point
+
+
+@dataclass(frozen=True)
+class MemoryExplained:
+    course: list[Point]
+    peak: Point
+    tensors: list[AliveTensor]  # all that are alive at the peak, the largest first
+    savings: list[Saving]
+
+    @property
+    def largest(self) -> list[AliveTensor]:
+        return self.tensors[:LISTED]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def explain_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1) -> MemoryExplained:
+    def memory(run: RunConfig) -> StepMemory:
+        return step_memory(Workload.on(device, run, dtype, gpus), device)
+
+    now = memory(config)
+    savers = {
+        ", ".join(f"{key} = {value!r}" for key, value in change.items()): memory(
+            config.replace(**change)
+        )
+        for change in _changes(config)
+    }
+    alive_then = {name: _alive(saver.step, now.peak) for name, saver in savers.items()}
+    tensors = []
+    for (name, part), (size, layers) in _alive(now.step, now.peak).items():
+        taken = {}
+        for saver, then in alive_then.items():
+            less = size - then.get((name, part), (0, 0))[0]
+            if less > 0:
+                taken[saver] = less
+        tensors.append(AliveTensor(name, part, size, layers, taken))
+    return MemoryExplained(
+        course=list(_course(now.step)),
+        peak=_point(now.peak),
+        tensors=sorted(tensors, key=lambda tensor: -tensor.bytes),
+        savings=[
+            Saving(name, saver.peak.bytes, now.peak.bytes - saver.peak.bytes, _point(saver.peak))
+            for name, saver in savers.items()
+        ],
+    )
+
+
+def _changes(config: RunConfig) -> Iterator[dict[str, object]]:
+    """Every saver that is not in use, and half the micro-batch at the same step."""
+    from onecard.planner.memory import SAVERS
+
+    for change in SAVERS:
+        if all(getattr(config, key) != value for key, value in change.items()):
+            yield change
+    if config.batch_size % 2 == 0:
+        accumulation = 2 * config.gradient_accumulation_steps
+        yield {
+            "batch_size": config.batch_size // 2,
+            "gradient_accumulation_steps": accumulation,
+        }
+
+
+def _alive(step: Step, moment: Moment) -> dict[tuple[str, str], tuple[int, int]]:
+    """By name and part: bytes at this moment, and how many layers have one."""
+    each = {tensor.name: tensor.bytes for tensor in step.layer_tensors}
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for tensor in step.alive(moment):
+        size, layers = found.get((tensor.name, tensor.part), (0, 0))
+        more = tensor.bytes // each[tensor.name] if tensor.name in each else 0
+        found[tensor.name, tensor.part] = size + tensor.bytes, layers + more
+    return found
+
+
+def _course(step: Step) -> Iterator[Point]:
+    """Places in order; where nothing changes, or of a layer among many, only the widest."""
+    coarse = step.layers > 16
+    last: Point | None = None
+    for moment in step.moments():
+        point = _point(moment)
+        if last is None:
+            last = point
+            continue
+        same_layer = coarse and (last.place, last.layer) == (point.place, point.layer)
+        same_layer = same_layer and point.layer is not None
+        if same_layer or last.bytes == point.bytes:
+            last = max(last, point, key=lambda each: each.bytes)
+            continue
+        yield last
+        last = point
+    if last is not None:
+        yield last
+
+
+def _point(moment: Moment) -> Point:
+    inside = moment.inside
+    place = moment.place if inside is None else LAYER_PLACES[inside]
+    return Point(_phase(moment.place), place, moment.layer, moment.bytes)
+
+
+def _phase(place: str) -> Phase:
+    at = PLACE[place]
+    if at <= PLACE["norm"]:
+        return "forward"
+    if at <= PLACE["head_cast_back"]:
+        return "loss"
+    return "optimizer" if at == PLACE["optimizer"] else "backward"

@@ -1,0 +1,92 @@
+"""How the declarations of block.py become tensors that are born and die: the rules of recomputing and compiling.
+
+>>> from onecard.planner.workload import Workload
+>>> work = Workload(12, 12, 768, 50304, 1024, batch_size=8, accumulation=4, compiled=False)
+>>> layer = Layer(Sizes(work))
+>>> layer.makes("c_fc output", 100, made="up", used="activation", saved="activation")
+>>> [(tensor.name, LAYER_PLACES[tensor.born], LAYER_PLACES[tensor.dies]) for tensor in layer.tensors]
+[('c_fc output', 'up', 'activation back')]
+"""
+
+from onecard.planner.memory.sizes import Sizes
+from onecard.planner.memory.timeline import AGAIN, BACKWARD, END, FORWARD, LAYER_PLACES, Tensor
+
+__all__ = ["LAYER_PLACES", "Layer"]
+
+# What recompute = "cheap" keeps: the outputs of matmuls and attention (_COSTLY in model/gpt2.py)
+COSTLY = frozenset(
+    f"{name} output"
+    for name in ("c_attn", "attention", "attention c_proj", "c_fc", "gate", "mlp c_proj")
+) | {"attention scores", "log-sum-exp"}
+
+
+class Layer:
+    """Collects the tensors of one layer."""
+
+    def __init__(self, sizes: Sizes):
+        work = sizes.work
+        self.sizes = sizes
+        self.work = work
+        self.compiled = work.compiled
+        self.recompute = work.recompute
+        # with the costly outputs at hand, a compiled backward pass recomputes each of the others when it is needed
+        self.lazy = work.compiled and work.recompute == "cheap"
+        # compiled, the next layer's input is kept in place of the last matmul's output
+        self.kept = COSTLY - {"mlp c_proj output"} if self.compiled else COSTLY
+        self.tensors: list[Tensor] = []
+
+    def makes(
+        self,
+        name: str,
+        size: int,
+        made: str,
+        used: str,
+        saved: str | None = None,
+        eager: bool = False,
+    ) -> None:
+        """Made by an operation, used until another, read by the backward pass of `saved`; `eager`: fused if compiled."""
+        if not size or (eager and self.compiled):
+            return
+        born, last = FORWARD[made], FORWARD[used]
+        if self.recompute == "none":
+            self._lives(name, size, born, BACKWARD[saved] if saved else last)
+            return
+        last_again = AGAIN[used] if not self.lazy else BACKWARD["norm_1"]
+        dies = BACKWARD[saved] if saved else last_again
+        if self.recompute == "cheap" and name in self.kept:
+            self._lives(name, size, born, dies)
+            return
+        self._lives(name, size, born, last)
+        if not self.lazy:
+            self._lives(name, size, AGAIN[made], dies)
+        elif saved:
+            self._lives(name, size, dies, dies)
+
+    def back(self, name: str, size: int, made: str, used: str) -> None:
+        """Made by the backward pass of an operation, used until that of another."""
+        if size:
+            self._lives(name, size, BACKWARD[made], BACKWARD[used])
+
+    def keeps_input(self, for_backward: bool) -> None:
+        """The layer's input: the output of the layer below, which is not counted as its own."""
+        dies = BACKWARD["norm_1"] if for_backward else FORWARD["add_2"]
+        self._lives("layer input", self.sizes.residual, FORWARD["norm_1"], dies)
+
+    def matrix(self, name: str, inputs: int, outputs: int, matmul: str) -> None:
+        """A weight matrix, of which a step makes a half-precision copy, a gradient like that, and one to keep."""
+        sizes = self.sizes
+        at = BACKWARD[matmul]
+        if sizes.mixed:
+            half = sizes.matmul * inputs * outputs
+            cast = f"{matmul}_cast"
+            born = FORWARD[cast] if self.recompute == "none" else at if self.lazy else AGAIN[cast]
+            self._lives(f"{name} cast", half, born, at, "cast_weights")
+            self._lives(f"{name} gradient in half precision", half, at, BACKWARD[cast], "gradients")
+            at = BACKWARD[cast]
+        whole = sizes.weight * (inputs + self.work.bias) * outputs
+        # a compiled graph hands all its gradients over at its end; eager, they are added to what is there, if any
+        stays = self.compiled or self.work.accumulation <= 1
+        self._lives(f"{name} gradient", whole, at, END if stays else at, "gradients")
+
+    def _lives(self, name: str, size: int, born: int, dies: int, part: str = "activations") -> None:
+        self.tensors.append(Tensor(name, part, size, born, dies))

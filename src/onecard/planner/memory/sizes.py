@@ -1,0 +1,92 @@
+"""The sizes that tensors are declared with: bytes of a number, tokens of a micro-batch, parameters.
+
+>>> Sizes(Workload(12, 12, 768, 50304, 1024, batch_size=8, accumulation=4)).parameters
+124373760
+"""
+
+from functools import cached_property
+
+from onecard.config.model_rules import TAPS
+from onecard.planner.workload import Workload
+
+HALF, FULL = 2, 4
+
+
+class Sizes:
+    """Bytes of the tensors that several declarations share; activations are those of a whole micro-batch."""
+
+    def __init__(self, work: Workload):
+        self.work = work
+        self.tokens = tokens = work.tokens
+        # bytes of a number in matmuls (8-bit ones still give 16-bit results), in weights, in the residual stream
+        self.matmul = FULL if work.dtype in ("float32", "tf32") else HALF
+        self.weight = self.matmul if work.pure else FULL
+        self.stream = self.matmul if work.half_stream else self.weight
+        self.mixed = self.matmul != self.weight
+        self.residual = self.stream * work.n_embd * tokens
+        self.activation = self.matmul * work.n_embd * tokens  # of a matmul, as wide as the stream
+        self.qkv = self.matmul * (work.n_embd + 2 * work.kv_width) * tokens
+        self.up = self.matmul * work.ff_width * tokens
+        # 8-bit matmuls keep their inputs in a byte
+        kept = 2 if work.kept_half_bytes else 1
+        self.normed, self.activated = self.activation // kept, self.up // kept
+        self.scores = work.n_head * work.block_size * tokens  # numbers, not bytes
+        self.logits = work.vocab_size * tokens  # numbers
+        self.table = work.vocab_size * work.n_embd  # numbers of the head, and of the embedding
+        self.positions = 0 if work.modern else work.block_size * work.n_embd  # numbers
+        # LayerNorm keeps mean and inverse deviation of each token, RMSNorm only the latter
+        self.norm_statistics = (4 if work.modern or work.compiled else 8) * tokens
+        # a mask over documents becomes a table of numbers to add to the scores
+        self.mask_numbers = self.matmul * work.block_size * tokens
+
+    @cached_property
+    def layer_matrices(self) -> int:
+        return self.work.layer_params
+
+    @cached_property
+    def layer_parameters(self) -> int:
+        work = self.work
+        biases = sum(outputs for _, outputs in work.layer_matrices) if work.bias else 0
+        norms = 2 * TAPS * work.n_embd if work.modern else 2 * work.n_embd * (1 + work.bias)
+        return self.layer_matrices + biases + norms
+
+    @cached_property
+    def value_tables(self) -> int:
+        return self.work.value_tables * self.work.vocab_size * self.work.kv_width
+
+    @cached_property
+    def table_values(self) -> int:
+        """A layer's share of the values that more embeddings were added to, and their gates (nanochat, traced)."""
+        work = self.work
+        each = self.matmul * (work.kv_width + (work.n_kv_head or work.n_head)) * self.tokens
+        return each * work.value_tables // work.n_layer
+
+    @cached_property
+    def parameters(self) -> int:
+        work = self.work
+        norm = 0 if work.modern else work.n_embd * (1 + work.bias)
+        tables = self.table * (1 if work.tied else 2) + self.positions + self.value_tables
+        return work.n_layer * self.layer_parameters + tables + norm
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """All weights; embeddings that nothing is multiplied with are as exact as the residual stream."""
+        lookups = self.value_tables + (0 if self.work.tied else self.table)
+        return self.weight * self.parameters - (self.weight - self.stream) * lookups
+
+    @cached_property
+    def flash_work(self) -> int:
+        """FlashAttention-2's backward pass adds up the queries' gradient in fp32, and has a number a row."""
+        work = self.work
+        rows = work.batch_size * work.n_head * (-(-work.block_size // 128) * 128)
+        return 4 * rows * (-(-work.head_width // 32) * 32) + 4 * rows
+
+    @cached_property
+    def foreign_bytes(self) -> int:
+        """Other people's modules, eager: GELU and LayerNorm written out in small steps, each keeping its input.
+
+        transformers' gelu_new in fp32 pieces: 34 bytes a channel, by tracing GPT2LMHeadModel; "LLMs from scratch"
+        with its own LayerNorm and GELU: 16 numbers a channel, from their definitions.
+        """
+        each = {"own": 0, "transformers": 34, "scratch": 16 * self.matmul}[self.work.modules]
+        return each * self.work.n_embd * self.tokens

@@ -1,0 +1,118 @@
+"""The tensors of a whole step: weights, gradients, the optimizer's, the embedding's; head.py has the head's and the loss's.
+
+>>> step = simulate(Workload(12, 12, 768, 50304, 1024, batch_size=8, accumulation=4))
+>>> peak = step.peak()
+>>> round(peak.bytes / 2**30, 2), peak.place
+(6.96, 'loss_back')
+"""
+
+from onecard.planner.memory.block import block_tensors
+from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
+from onecard.planner.memory.sizes import Sizes
+from onecard.planner.memory.timeline import Rest, Step, sweep
+from onecard.planner.workload import Workload
+
+# Moments like the weights that other people's optimizers keep; Adafactor's rows and columns are nothing beside them
+MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adafactor": 0}
+
+
+def simulate(work: Workload) -> Step:
+    sizes, rest = Sizes(work), Rest()
+    weights_and_gradients(sizes, rest)
+    optimizer(sizes, rest)
+    embedding(sizes, rest)
+    if work.chunked_loss:
+        chunked_loss(sizes, rest)
+    else:
+        (compiled_head if work.compiled else eager_head)(sizes, rest)
+    return sweep(block_tensors(sizes), rest.tensors, work.n_layer)
+
+
+def weights_and_gradients(sizes: Sizes, rest: Rest) -> None:
+    """With one micro-batch a step, the gradients are those that its backward pass leaves; else they are added up."""
+    work = sizes.work
+    weights = sizes.weight_bytes // (work.gpus if work.sharded else 1)
+    rest.lives("weights", "weights", weights, "embedding", "optimizer")
+    born = "embedding" if work.accumulation > 1 else "optimizer"
+    rest.lives("gradients", "gradients", weights, born, "optimizer")
+    buckets = weights if work.buckets else 0
+    rest.lives("DistributedDataParallel buckets", "gradients", buckets, "embedding", "optimizer")
+
+
+def optimizer(sizes: Sizes, rest: Rest) -> None:
+    """What the optimizer keeps between steps, and what it needs for its own arithmetic."""
+    work = sizes.work
+    cards = work.gpus if work.split_optimizer or work.sharded else 1
+    rest.lives(
+        "optimizer state", "optimizer", optimizer_state(sizes) // cards, "embedding", "optimizer"
+    )
+    share = work.gpus if work.split_optimizer and not work.sharded else 1
+    if work.optimizer == "muon":
+        # train/optim/muon.py: the momentum ahead, the updates of c_attn and both c_proj, then the largest group (the
+        # MLP's) stacked, orthogonal in half precision beside its Gram matrices, and back in full
+        square = work.n_layer * work.n_embd * work.n_embd
+        ahead = sizes.weight * work.n_layer * sizes.layer_matrices
+        rest.lives("Muon momentum ahead", "optimizer", ahead // share, "optimizer", "optimizer")
+        rest.lives("Muon updates", "optimizer", 16 * square // share, "optimizer", "optimizer")
+        stacked = (32 + 16 + 4 + 32) * square
+        rest.lives(
+            "Muon orthogonal matrices", "optimizer", stacked // share, "optimizer", "optimizer"
+        )
+    elif not work.fused_optimizer:  # torch's foreach loops
+        roots = sizes.weight_bytes // (work.gpus if work.sharded else share)
+        rest.lives("root of the second moment", "optimizer", roots, "optimizer", "optimizer")
+
+
+def optimizer_state(sizes: Sizes) -> int:
+    """AdamW: two moments like the weights. In 8 bits: a byte each, and a scale for every 256 of them in fp32.
+    Muon: one momentum for the layers' matrices, AdamW for the rest. Others: as many moments as they keep."""
+    work = sizes.work
+    matrices = work.n_layer * sizes.layer_matrices
+    state = 2 * sizes.weight_bytes
+    if work.optimizer == "adamw8bit":
+        matrices += sizes.table * (1 if work.tied else 2) + sizes.positions
+        state += 2 * (1 - sizes.weight) * matrices + 2 * 4 * matrices // 256
+    elif work.optimizer == "muon":
+        state -= sizes.weight * matrices
+    elif work.optimizer in MOMENTS:
+        state = MOMENTS[work.optimizer] * sizes.weight_bytes
+    return state
+
+
+def embedding(sizes: Sizes, rest: Rest) -> None:
+    work = sizes.work
+    part, first, last = "activations", "embedding", "embedding_back"
+    step_tokens = int(8 * sizes.tokens * max(1, work.accumulation))
+    rest.lives("tokens of the step", part, step_tokens, first, "optimizer")
+    rest.lives("inputs and targets", part, 16 * sizes.tokens, first, last)
+    mask = work.n_embd * sizes.tokens if work.dropout else 0
+    rest.lives("embedding dropout mask", part, mask, first, last)
+    if work.mask_documents:
+        document_mask(sizes, rest)
+    if work.modern and not work.compiled and (work.recompute == "none" or work.dropout):
+        rest.lives("embedding normed", part, sizes.residual, first, last)
+    if sizes.mixed and work.recompute != "none" and not work.compiled:
+        casts = sizes.matmul * work.n_layer * sizes.layer_matrices
+        rest.lives("autocast copies of the layers", "cast_weights", casts, "layers", "loss")
+    rest.lives("gradient of the stream", part, sizes.residual, "norm_back", last)
+    # eager, a gradient that is added to another is gone at once
+    dies = "graph_end" if work.compiled or work.accumulation <= 1 else last
+    rest.lives("wte gradient", "gradients", sizes.stream * sizes.table, last, dies)
+    rest.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
+    values = sizes.stream * sizes.value_tables if work.compiled else 0
+    rest.lives("value embeddings gradient", "gradients", values, last, dies)
+
+
+def document_mask(sizes: Sizes, rest: Rest) -> None:
+    """Who sees whom, a byte each; compiled and fused, the numbers to add to the scores, made once for all layers."""
+    work = sizes.work
+    part, first = "activations", "embedding"
+    rest.lives("document numbers", part, 8 * sizes.tokens, first, "embedding_back")
+    table = work.block_size * sizes.tokens
+    if work.compiled and work.flash:
+        numbers = sizes.mask_numbers if work.recompute != "cheap" else 0
+        rest.lives("document mask", part, numbers, first, "embedding_back")
+    elif work.recompute != "none":
+        rest.lives("documents seen", part, table, first, "embedding_back")
+    elif not work.compiled:
+        rest.lives("documents seen", part, table, first, "norm")

@@ -1,0 +1,189 @@
+"""`onecard eval` against transformers: the same bits per byte, the same answers on real items, whatever the packing."""
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from onecard.cli import main
+from onecard.data import gpt2
+from onecard.evals.results import Result, keep, kept
+from onecard.evals.scoring import Question, score_all
+from onecard.evals.tasks import TASKS, interval
+from onecard.model.machine import Precision
+from onecard.model.opening import open_model
+
+FP32 = Precision("float32", False, "")
+HELLASWAG = [
+    {
+        "activity_label": "Roof shingle removal",
+        "ctx_a": "A man is sitting on a roof.",
+        "ctx_b": "he",
+        "endings": [
+            "is using wrap to wrap a pair of skis.",
+            "is ripping level tiles off.",
+            "is holding a rubik's cube.",
+            "starts pulling up roofing on a roof.",
+        ],
+        "label": 3,
+    },
+    {
+        "activity_label": "Health",
+        "ctx_a": "[header] How to rest [title] Lie down. [step] Find a place.",
+        "ctx_b": "",
+        "endings": ["Sleep [substeps] well.", "Run.", "Eat a very large meal first.", "Stand."],
+        "label": "0",
+    },
+]
+LAMBADA = [
+    {"text": "In my palm is a clear stone, and inside it is a small ivory statuette"},
+    {"context": "She opened the door and saw her old", "continuation": "friend"},
+]
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A GPT-2 of random weights, as transformers saves it."""
+    torch.manual_seed(0)
+    shape = GPT2Config(n_layer=2, n_head=2, n_embd=32, n_positions=64, vocab_size=50257)
+    model = GPT2LMHeadModel(shape).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # far enough from uniform that answers differ
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    folder = tmp_path_factory.mktemp("gpt2")
+    model.save_pretrained(folder)
+    return folder, model
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("items")
+    for name, rows in (("hellaswag", HELLASWAG), ("lambada", LAMBADA)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return folder
+
+
+def direct(model, context, ending):
+    """The log-probability of an ending by one plain pass of transformers."""
+    ids = torch.tensor([[*context, *ending][:-1]])
+    with torch.no_grad():
+        chances = model(ids).logits[0].log_softmax(-1)
+    places = range(len(context) - 1, ids.shape[1])
+    return sum(chances[place, token].item() for place, token in zip(places, ending, strict=True))
+
+
+def test_shared_contexts_score_as_single_rows(released):
+    folder, theirs = released
+    ours = open_model(str(folder), "cpu").model
+    encode = gpt2().encode
+    task = TASKS["hellaswag"]
+    questions = [task.question(task.parse(row), encode, 50256) for row in HELLASWAG]
+    questions.append(Question([50256], [[262], [11, 257, 31]]))
+    for budget in (1, 64, 8192):  # one row a batch, some, all
+        for question, scores in zip(
+            questions, score_all(ours, questions, FP32, row_tokens=budget), strict=True
+        ):
+            for ending, score in zip(question.endings, scores, strict=True):
+                expected = direct(theirs, question.context, ending)
+                assert score.log_probability == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_long_context_is_cut_on_the_left(released):
+    folder, theirs = released
+    ours = open_model(str(folder), "cpu").model
+    context, endings = list(range(100, 180)), [[5, 6], [7, 8, 9]]
+    (scores,) = score_all(ours, [Question(context, endings)], FP32)
+    for ending, score in zip(endings, scores, strict=True):
+        expected = direct(theirs, context[-(65 - len(ending)) :], ending)
+        assert score.log_probability == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_requests_are_the_harness_own():
+    encode = gpt2().encode
+    item = TASKS["hellaswag"].parse(HELLASWAG[1])
+    assert item.context == "Health:  How to rest.  Lie down.  Find a place.".replace("  ", " ")
+    assert item.endings[0] == " Sleep well."
+    assert item.right == 0
+    question = TASKS["lambada"].question(TASKS["lambada"].parse(LAMBADA[0]), encode, 50256)
+    assert gpt2().decode(question.endings[0]) == " statuette"
+    assert gpt2().decode([*question.context, *question.endings[0]]) == LAMBADA[0]["text"]
+
+
+def test_bits_per_byte_of_every_byte_once(released, tmp_path, capsys):
+    folder, theirs = released
+    text = "The cat sat on the mat. नमस्ते! " * 12
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    command = ["eval", str(folder), "--text", str(tmp_path / "text.txt"), "--json", "--device=cpu"]
+    assert main([*command, "--stride", "16"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    found = {figure["name"]: figure["value"] for figure in answer["figures"]}
+    ids = [50256, *gpt2().encode(text)]
+    assert answer["items"] == len(ids) - 1
+    nats, scored = 0.0, 1
+    while scored < len(ids):
+        end = min(65 if scored == 1 else scored + 16, len(ids))
+        start = max(end - 65, 0)
+        nats -= direct(theirs, ids[start:scored], ids[scored:end])
+        scored = end
+    assert found["bits_per_byte"] == pytest.approx(
+        nats / math.log(2) / len(text.encode()), rel=1e-4
+    )
+    assert found["loss"] == pytest.approx(nats / (len(ids) - 1), rel=1e-4)
+
+
+def test_tasks_from_the_command_line(released, items, capsys):
+    folder, theirs = released
+    words = [
+        "--hellaswag",
+        str(items / "hellaswag.jsonl"),
+        "--lambada",
+        str(items / "lambada.jsonl"),
+    ]
+    assert main(["eval", str(folder), *words, "--json", "--device=cpu"]) == 0
+    hellaswag, lambada = json.loads(capsys.readouterr().out)
+    task, encode = TASKS["hellaswag"], gpt2().encode
+    right = 0
+    for row in HELLASWAG:
+        question = task.question(task.parse(row), encode, 50256)
+        chances = [direct(theirs, question.context, ending) for ending in question.endings]
+        right += chances.index(max(chances)) == int(row["label"])
+    assert hellaswag["figures"][0]["value"] == right / 2
+    assert hellaswag["figures"][0]["low"] == pytest.approx(interval(right, 2)[0])
+    assert {figure["name"] for figure in lambada["figures"]} == {"acc", "perplexity"}
+    assert main(["eval", str(folder), *words, "--limit", "1", "--device=cpu"]) == 0
+    assert "95 %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "nothing to evaluate on"),
+        (["--hellaswag", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--lambada", "HELLASWAG"], "line 1: not an item of lambada"),
+        (["--text", "EMPTY"], "the text is empty"),
+        (["--text", "EMPTY", "--limit", "0"], "--limit cannot be 0"),
+    ],
+)
+def test_mistakes(released, items, tmp_path, capsys, words, sentence):
+    (tmp_path / "empty.txt").write_text("")
+    places = {"HELLASWAG": str(items / "hellaswag.jsonl"), "EMPTY": str(tmp_path / "empty.txt")}
+    command = ["eval", str(released[0]), *(places.get(word, word) for word in words)]
+    assert main([*command, "--device=cpu"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there(capsys, tmp_path):
+    assert main(["eval", str(tmp_path / "no"), "--text", "x.txt"]) == 2
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert main(["eval", str(tmp_path), "--text", "x.txt"]) == 2
+    assert "model of type 'llama'" in capsys.readouterr().err
+
+
+def test_results_are_kept_and_damage_is_passed_over(tmp_path):
+    task = TASKS["lambada"]
+    result = Result("m", 5, "lambada", task.protocol, 2, 0, (), 1.0)
+    keep(result, tmp_path)
+    (tmp_path / "evals" / "x.json").write_text('{"schema": "onecard.eval/1", "figures": [3]}')
+    assert kept(tmp_path) == [result]
