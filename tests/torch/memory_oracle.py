@@ -12,6 +12,7 @@ buffer is made and last read. Nothing is compiled to machine code.
 """
 
 import contextlib
+import random
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -401,3 +402,41 @@ def _hidden_in_node(node: Any) -> int:
     batch, heads, length, width = (int(size) for size in q)
     rows = batch * heads * (-(-length // 128) * 128)
     return rows * 4 * (-(-width // 32) * 32) + rows * 4
+
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+def setting(dice: random.Random, compile: bool) -> tuple[RunConfig, str]:
+    """A run someone could want, at sizes where a layer is not noise."""
+    heads = dice.choice([2, 3, 4, 6, 8, 12])
+    attention = dice.choice(["flash", "flash", "math"])
+    config = RunConfig(
+        n_layer=dice.choice([2, 3] if compile else [1, 2, 3, 5, 8]),
+        n_head=heads,
+        n_embd=heads * dice.choice([32, 64, 64, 128]),
+        block_size=dice.choice([256, 512, 1024, 2048]),
+        batch_size=dice.choice([4, 6, 8, 16]),
+        vocab_size=dice.choice([65, 256, 1000, 8192, 32768, 50304, 50304]),
+        compile=compile,
+        attention=attention,
+        mask_documents=attention == "flash" and dice.random() < 0.15,
+        chunked_loss=dice.random() < 0.3,
+        recompute=dice.choice(["none", "none", "cheap", "block"]),
+        tied=dice.random() < 0.7,
+        bias=dice.random() < 0.4,
+        dropout=dice.choice([0.0, 0.0, 0.1]),
+        gradient_accumulation_steps=dice.choice([1, 2, 2]),
+    )
+    return config, dice.choice(DTYPES)
+
+
+def seeded(seed: int, compile: bool) -> tuple[RunConfig, str]:
+    """The setting of a seed; every other one may be of the modern recipe or trained with Muon."""
+    config, dtype = setting(random.Random(seed + (1000 if compile else 0)), compile)
+    dice = random.Random(7000 + seed)
+    if seed % 2 and dice.random() < 0.4:
+        config = config.replace(recipe="modern", bias=False)
+    if seed % 2 and dice.random() < 0.3:
+        config = config.replace(optimizer="muon")
+    return config, dtype

@@ -111,7 +111,7 @@ def _tensors(explained: MemoryExplained) -> Table:
     if rest:
         others = Quantity(sum(tensor.bytes for tensor in rest), "bytes")
         rows.append((T("{count:int} smaller ones", count=len(rest)), "", others, "", ""))
-    return Table(columns, tuple(rows), bar=2)
+    return Table(columns, tuple(rows))
 
 
 def _taken_by(tensor: AliveTensor) -> str:

@@ -3,8 +3,9 @@
 >>> from onecard.planner.workload import Workload
 >>> sizes, rest = Sizes(Workload(1, 1, 64, 50304, 1024, batch_size=16, accumulation=1, compiled=False)), Rest()
 >>> eager_head(sizes, rest)
->>> sum(t.bytes for t in rest.tensors if t.part == "logits_and_loss" and t.alive("loss_back")) // sizes.logits
-12
+>>> tables = [tensor for tensor in rest.tensors if tensor.part == LOSS and tensor.alive("loss_back")]
+>>> [(tensor.name, tensor.bytes // sizes.logits) for tensor in tables]
+[('log-probabilities', 4), ('gradient of log-probabilities', 4), ('gradient of logits in fp32', 4)]
 """
 
 from onecard.config.model_rules import slice_rows
@@ -110,23 +111,14 @@ def head_matrix(sizes: Sizes, rest: Rest) -> None:
     fused_cast = (
         work.compiled and work.tied and sizes.mixed
     )  # the sum with the embedding's casts it
-    rest.lives(
-        "lm_head gradient in half precision",
-        "gradients",
-        half,
-        "head_back",
-        "graph_end" if fused_cast else "head_cast_back",
-    )
-    stays = work.tied or work.compiled or work.accumulation <= 1
+    end = "graph_end" if fused_cast else "head_cast_back"
+    rest.lives("lm_head gradient in half precision", "gradients", half, "head_back", end)
     whole = 0 if fused_cast else sizes.weight * sizes.table
     born = "head_cast_back" if sizes.mixed else "head_back"
-    rest.lives(
-        "lm_head gradient",
-        "gradients",
-        whole,
-        "graph_end" if summed_at_the_end(sizes) else born,
-        "graph_end" if stays else "head_cast_back",
-    )
+    born = "graph_end" if summed_at_the_end(sizes) else born
+    stays = work.tied or work.compiled or work.accumulation <= 1
+    end = "graph_end" if stays else "head_cast_back"
+    rest.lives("lm_head gradient", "gradients", whole, born, end)
     rest.lives(
         "gradient of the head's input", "activations", sizes.activation, "head_back", "norm_back"
     )
