@@ -8,7 +8,7 @@
 
 import math
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from onecard.errors import UserError
 
@@ -70,7 +70,7 @@ def parse_count(text: str) -> int:
     """
     # "10BT" is how FineWeb's samples are named: ten billion tokens
     value = _scaled(
-        re.sub(r"\s*(tokens|token|tok|params|parameters)$", "", text.strip().lower()),
+        re.sub(r"(?<!\s)\s*(tokens|token|tok|params|parameters)$", "", text.strip().lower()),
         _COUNT_SUFFIX,
         "a count",
         "3.7B, 350M or 20000",
@@ -91,7 +91,7 @@ def parse_bytes(text: str) -> int:
 def parse_duration(text: str) -> float:
     """Seconds from "3h12m", "90s", "1y", "20 h"; a bare number is refused, for nobody knows its unit."""
     cleaned = text.strip().lower().replace(" ", "")
-    pieces = re.findall(_NUMBER + r"([a-z]+)", cleaned)
+    pieces = re.findall(r"(?<![\d_,.])" + _NUMBER + r"([a-z]+)", cleaned)
     if not pieces or "".join(number + unit for number, unit in pieces) != cleaned:
         raise UserError(f"{text!r} is not a duration", hint="write it like 20h, 3h12m, 10d or 1y")
     total = 0.0
@@ -120,6 +120,14 @@ def show_bytes(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / limit:.2f} {name}" if limit >= GIB else f"{value / limit:.0f} {name}"
     return f"{value:.0f} B"
+
+
+def local_now() -> datetime:
+    """Now, in the local time zone; in UTC where TZ names an offset that no clock has."""
+    try:
+        return datetime.now().astimezone()
+    except (ValueError, OverflowError, OSError):
+        return datetime.now(UTC)
 
 
 def show_duration(seconds: float) -> str:

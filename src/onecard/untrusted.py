@@ -32,6 +32,20 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(c if _harmless(c) or c in keep else _escaped(c) for c in text)
 
 
+def json_text(value: Any) -> str:
+    """JSON for people and programs: other alphabets as they are, what could hide or reorder text as escapes.
+
+    >>> print(json_text({"name": "कार्ड \u202e"}))
+    {
+     "name": "कार्ड \\u202e"
+    }
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False)
+    if text.isascii():
+        return text  # JSON escapes the control characters of ASCII itself
+    return "".join(c if c == "\n" or _harmless(c) else json.dumps(c)[1:-1] for c in text)
+
+
 def read_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """A JSON file of bounded size and depth; ValueError where it is none, OSError where it cannot be read."""
     with open(path, "rb") as file:

@@ -124,12 +124,29 @@ def test_presets_are_listed(capsys):
     assert "gpt2-xl" in json.loads(capsys.readouterr().out)
 
 
-def test_a_fault_of_our_own_is_a_sentence_too(monkeypatch, capsys):
+def test_an_internal_error_is_a_sentence_and_a_file_with_the_traceback(
+    monkeypatch, capsys, tmp_path
+):
+    import tempfile
+
     import onecard.cli.gpus as verb
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(verb, "run", lambda args: 1 / 0)
     assert main(["gpus"]) == 70
-    assert "ONECARD_DEBUG" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    (written,) = tmp_path.iterdir()
+    assert shown.startswith("onecard: internal error: ZeroDivisionError: division by zero\n")
+    assert "report it" in shown
+    assert str(written) in shown
+    assert "Traceback" not in shown
+    text = written.read_text()
+    assert text.startswith("onecard ")
+    assert "ZeroDivisionError" in text
+    assert written.stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("ONECARD_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["gpus"])
 
 
 def test_parsers_take_no_abbreviations():

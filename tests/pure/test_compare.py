@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from run_logs import nanogpt_log, small_run, wide_run
@@ -11,8 +12,9 @@ from onecard.cli import main
 from onecard.errors import UserError
 from onecard.facts import find_gpu
 from onecard.runs.compare import compare
+from onecard.runs.explain import explained
 from onecard.runs.figures import figures
-from onecard.runs.foreign.text import read_text
+from onecard.runs.foreign.text_log import read_text
 
 CARD = find_gpu("RTX 4070")
 
@@ -28,7 +30,9 @@ def rules(found):
 
 @pytest.fixture(scope="module")
 def worked():
-    return compare([of(small_run(jitter=0.0), "small"), of(wide_run(jitter=0.0), "wide")])
+    return explained(
+        compare([of(small_run(jitter=0.0), "small"), of(wide_run(jitter=0.0), "wide")])
+    )
 
 
 def test_the_worked_example_gives_the_right_figures(worked):
@@ -198,9 +202,9 @@ def test_different_tokenizers_do_not_compare():
     )
     c = compare([of(small_run(), "gpt2"), of(chars, "chars")])
     assert c.comparable.code == "tokenizers-differ"
-    assert c.at_equal == {"steps": [], "tokens": [], "hours": [], "flops": []}
+    assert c.at_equal == {"steps": (), "tokens": (), "hours": (), "flops": ()}
     assert c.winners["loss"] is None
-    assert "tokenizers-differ" in rules(c.findings)
+    assert "tokenizers-differ" in rules(explained(c).findings)
     assert c.winners["tokens_per_second"] is None  # 3.9 s both
 
 
@@ -208,13 +212,18 @@ def test_different_tokenizers_compare_in_bits_per_byte_where_both_have_them():
     runs = []
     for name, vocab, bits in (("one", 65, 1.5), ("two", 50304, 1.2)):
         f = of(small_run(evals=0), name)
-        f.run.evals = [
+        evals = tuple(
             type(e)(e.step, bits_per_byte=bits + 100 / (e.step + 100))
             for e in of(small_run()).run.evals
-        ]
-        f.final_bits_per_byte = f.run.evals[-1].bits_per_byte
-        f.config = f.config.replace(vocab_size=vocab)
-        runs.append(f)
+        )
+        runs.append(
+            replace(
+                f,
+                run=replace(f.run, evals=evals),
+                final_bits_per_byte=evals[-1].bits_per_byte,
+                config=f.config.replace(vocab_size=vocab),
+            )
+        )
     c = compare(runs)
     assert c.comparable.code == "tokenizers-differ-bytes"
     assert c.at_equal["steps"][-1].kind == "bits_per_byte"
@@ -224,7 +233,7 @@ def test_different_tokenizers_compare_in_bits_per_byte_where_both_have_them():
 def test_different_data_sets_are_said_and_nobody_wins():
     other = wide_run().replace("dataset = 'fineweb'", "dataset = 'openwebtext'")
     c = compare([of(small_run(), "a"), of(other, "b")])
-    assert "datasets-differ" in rules(c.findings)
+    assert "datasets-differ" in rules(explained(c).findings)
     assert c.winners["loss"] is None
     assert c.at_equal["steps"][0].losses[0].value == 5.5328  # still shown
 
@@ -292,3 +301,20 @@ def test_no_card_is_an_honest_gap():
     assert f.tflops == pytest.approx(40.3, abs=0.1)
     with pytest.raises(UserError):
         compare([f])
+
+
+def test_rules_that_blame_the_model_are_silent_where_it_is_the_same():
+    """Another learning rate or micro-batch alone is no change of the model."""
+    one = of(small_run(), "one")
+    same = of(small_run().replace("learning_rate = 0.001", "learning_rate = 0.0005"), "two")
+    assert one.config.learning_rate != same.config.learning_rate
+    assert "learning-rate-and-width" not in rules(explained(compare([one, same])).findings)
+    assert "learning-rate-and-width" in rules(explained(compare([one, of(wide_run())])).findings)
+    batch = replace(
+        one,
+        config=one.config.replace(batch_size=8, gradient_accumulation_steps=64),
+        mfu_card=one.mfu_card * 1.2,
+    )
+    assert "micro-batch-and-mfu" not in rules(explained(compare([one, batch])).findings)
+    wider = replace(batch, config=batch.config.replace(n_embd=768))
+    assert "micro-batch-and-mfu" in rules(explained(compare([one, wider])).findings)

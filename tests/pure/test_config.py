@@ -355,3 +355,32 @@ def test_the_keys_can_be_listed(capsys):
     shown = capsys.readouterr().out
     assert [line.split()[0] for line in shown.splitlines()] == list(KEYS)
     assert "size of a micro-batch, in sequences" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("n_layer = ", "is not TOML"),
+        ("[a]\nb = 1", "'a' is a table or a list"),
+        ("x = " + "9" * 5000, "a value in it is too long or too deep"),
+    ],
+)
+def test_each_kind_of_bad_toml_has_its_own_sentence(tmp_path, text, part):
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=part):
+        load(path)
+    assert ("too long" in part) == ("9999" in text)
+
+
+def test_a_word_that_is_no_override_names_what_it_could_be():
+    from onecard.config import parse_overrides
+
+    for word, hint in (
+        ("--n_layer", "--n_layer=value"),
+        ("--n_layr", "did you mean n_layer"),
+        ("words", "write overrides as --key=value"),
+    ):
+        with pytest.raises(UserError) as caught:
+            parse_overrides([word])
+        assert hint in caught.value.hint

@@ -6,16 +6,17 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from run_logs import nanogpt_log, small_run, wide_run
 
 from onecard.cli import main
 from onecard.facts import find_gpu
-from onecard.runs.curve import StepTimes
 from onecard.runs.explain import explain
 from onecard.runs.figures import figures
-from onecard.runs.foreign.text import read_text
+from onecard.runs.foreign.text_log import read_text
+from onecard.runs.step_times import StepTimesBuilder
 
 CARD = find_gpu("RTX 4070")
 CURVE = {0: 10.9, 100: 6.5, 500: 5.0, 2000: 4.2}
@@ -209,7 +210,7 @@ def test_learning_rates_far_from_the_usual():
 
 def test_repeated_data_and_overfitting():
     f = of(small_run())
-    f.run.dataset_tokens = 10_000_000
+    f = replace(f, run=replace(f.run, dataset_tokens=10_000_000))
     assert found(f)["data-repeats"].evidence["epochs"] == pytest.approx(52.4, abs=0.1)
     lines = [
         f"step {i * 100}: train loss {3 - i / 10:.4f}, val loss {3 + (i - 3) ** 2 / 50:.4f}"
@@ -250,14 +251,15 @@ def test_gaps_are_named():
 
 
 def test_the_step_times_that_count():
-    times = StepTimes()
+    builder = StepTimesBuilder()
     source = random.Random(0)
     for step in range(1000):
         time = (
             40.0 if step == 0 else 4.0 + source.uniform(-0.1, 0.1) + (20 if step % 100 == 0 else 0)
         )
-        times.add(time, after_eval=step % 100 == 0)
-    assert times.median() == pytest.approx(4.0, abs=0.02)
+        builder.add(time, after_eval=step % 100 == 0)
+    times = builder.done()
+    assert times.median == pytest.approx(4.0, abs=0.02)
     assert (times.first, times.leaks, times.stalls) == (40.0, 9, 0)
     assert times.leaked_seconds == pytest.approx(180, abs=2)
 
@@ -281,3 +283,50 @@ def test_a_log_from_a_pipe():
     said = json.loads(done.stdout)
     assert said["run"]["name"] == "stdin"
     assert round(said["run"]["tflops"], 1) == 40.3
+
+
+def with_times(**times):
+    f = of(small_run())
+    return replace(f, run=replace(f.run, times=replace(f.run.times, **times)))
+
+
+def test_rules_on_times_speak_at_their_bound_and_not_below():
+    usual = of(small_run()).step_seconds
+    compiled = found(with_times(first=3 * usual))["compile-in-first-step"]
+    assert compiled.note.values["extra"] == pytest.approx(2 * usual)  # what is not the usual step
+    for speaks, silent, rule in (
+        ({"first": 2.001 * usual}, {"first": 1.999 * usual}, "compile-in-first-step"),
+        ({"drift": 1.051}, {"drift": 1.049}, "slows-down"),
+        ({"spread": 0.051}, {"spread": 0.049}, "uneven-steps"),
+        ({"count": 5}, {"count": 6}, "few-iterations"),
+        ({"leaks": 1, "leaked_seconds": 20.0}, {"leaks": 0}, "evaluation-in-steps"),
+    ):
+        assert rule in found(with_times(**speaks)), rule
+        assert rule not in found(with_times(**silent)), rule
+
+
+def test_rules_on_the_log_speak_at_their_bound_and_not_below():
+    f = of(small_run())
+    for speaks, silent, rule in (
+        ({"data_wait": 0.051}, {"data_wait": 0.05}, "data-wait"),
+        ({"clock_jumps": 1}, {"clock_jumps": 0}, "clock-back"),
+        ({"superseded": 1}, {"superseded": 0}, "resumed"),
+        ({"not_finite": (7,)}, {"not_finite": ()}, "not-finite"),
+        ({"dataset_tokens": 131_000_000}, {"dataset_tokens": 132_000_000}, "data-repeats"),
+    ):
+        assert rule in found(replace(f, run=replace(f.run, **speaks))), rule
+        assert rule not in found(replace(f, run=replace(f.run, **silent))), rule
+
+
+def test_rules_on_the_learning_rate_speak_beyond_a_factor_of_three():
+    f = of(small_run())
+    usual = found(of(nanogpt_log(384, 1e-5, 3.9, 16, 32, CURVE, 1000)))["learning-rate-low"]
+    usual = usual.evidence["usual"]
+    for factor, rule in ((3.01, "learning-rate-high-calm"), (1 / 3.01, "learning-rate-low")):
+        rate = f.config.replace(learning_rate=usual * factor, min_lr=1e-6)
+        assert rule in found(replace(f, config=rate))
+    for factor in (2.99, 1 / 2.99):
+        rate = f.config.replace(learning_rate=usual * factor, min_lr=1e-6)
+        assert not {"learning-rate-high-calm", "learning-rate-low"} & set(
+            found(replace(f, config=rate))
+        )

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 def test_every_rule_is_in_the_table():
     sources = [
         *(ROOT / "src/onecard/runs/explain").glob("*.py"),
-        ROOT / "src/onecard/runs/figures.py",
+        ROOT / "src/onecard/runs/resolve.py",
         ROOT / "src/onecard/runs/compare.py",
     ]
     found = set()

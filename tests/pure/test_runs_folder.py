@@ -116,9 +116,9 @@ def test_a_damaged_log_or_config_is_counted(tmp_path):
     with record.log_path.open("ab") as file:
         file.write(b'{"kind": "step", "step": "many"}\n{"kind": "?"}\n{"kind": "step", "st')
     run = read_folder(record.path)
-    assert run.unreadable == 2
+    assert run.unreadable == 3
     (record.path / "config.toml").write_text("n_embd = [[[")
-    assert read_folder(record.path).unreadable == 3
+    assert read_folder(record.path).unreadable == 4
 
 
 def test_a_nan_is_kept(tmp_path):
@@ -128,7 +128,7 @@ def test_a_nan_is_kept(tmp_path):
     log.close()
     record.end("stopped")
     f = figures(read_folder(record.path))
-    assert f.run.not_finite == [1010]
+    assert f.run.not_finite == (1010,)
     assert "not-finite" in [finding.note.code for finding in explain(f)]
     json.dumps(f.to_json(), allow_nan=False)
 

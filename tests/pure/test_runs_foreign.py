@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from run_logs import nanogpt_log, small_run
 from onecard.errors import UserError
 from onecard.facts import find_gpu
 from onecard.runs.figures import figures
-from onecard.runs.foreign.text import read_text
+from onecard.runs.foreign.text_log import read_text
 from onecard.runs.read import read_runs
 
 
@@ -38,7 +39,7 @@ def test_nanogpt_with_everything_around_it():
         "dataset": "fineweb",
         "wandb_log": True,
     }
-    assert run.times.median() == pytest.approx(3.9, rel=0.002)
+    assert run.times.median == pytest.approx(3.9, rel=0.002)
     assert run.times.first == pytest.approx(43.9, rel=0.01)
     assert run.times.leaks == 2
     assert run.times.leaked_seconds == pytest.approx(50, rel=0.01)
@@ -63,7 +64,7 @@ def test_nanogpt_with_everything_around_it():
 def test_nanogpt_however_it_reached_the_file(change):
     plain, run = only(small_run()), only(change(small_run()))
     assert run.curve.losses == plain.curve.losses
-    assert run.times.median() == plain.times.median()
+    assert run.times.median == plain.times.median
     assert run.unreadable == 0
 
 
@@ -103,7 +104,7 @@ def test_a_resume_in_the_same_file_is_one_run():
     run = only("\n".join([*lines[: cut + 1], "Resuming training from out-fineweb", *lines[back:]]))
     assert run.last_step == 1000
     assert run.superseded == 30
-    assert run.curve.steps == sorted(set(run.curve.steps))
+    assert run.curve.steps == tuple(sorted(set(run.curve.steps)))
 
 
 @pytest.mark.parametrize("damaged", ["iter 7", "iter 99990", "iter 0"])
@@ -119,7 +120,7 @@ def test_minus_one_hundred_per_cent_is_no_mfu():
         "iter 0: loss 10.9000, time 40000.00ms, mfu -100.00%\niter 10: loss 9.0000, time 3900.00ms, mfu -100.00%\n"
     )
     assert run.mfu_printed is None
-    assert run.times.median() == 3.9
+    assert run.times.median == 3.9
 
 
 def test_nan_is_seen():
@@ -135,7 +136,7 @@ def test_nan_is_seen():
         else f"iter {i}: loss nan, time 10.00ms, mfu 1.00%\n"
         for i in range(10)
     )
-    assert only(text).not_finite == [6, 7, 8, 9]
+    assert only(text).not_finite == (6, 7, 8, 9)
 
 
 LLMC = """\
@@ -161,8 +162,8 @@ def test_llmc_on_the_terminal_and_its_main_log():
         "bfloat16",
         124475904,
     )
-    assert run.curve.losses == [11.010252, 10.954213, 10.854213]
-    assert run.times.median() == pytest.approx(4.340455)
+    assert run.curve.losses == (11.010252, 10.954213, 10.854213)
+    assert run.times.median == pytest.approx(4.340455)
     assert run.evals[0].val_loss == 10.265413
     assert run.unreadable == 1
     main = only(
@@ -172,7 +173,7 @@ def test_llmc_on_the_terminal_and_its_main_log():
     )
     assert main.curve.losses[0] == 10.9
     assert [e.val_loss for e in main.evals] == [11.0, 10.2]
-    assert main.times.median() is None
+    assert main.times.median is None
 
 
 NANOCHAT = """\
@@ -220,7 +221,7 @@ def test_modded_nanogpt_counts_training_time_only():
         125,
         1480,
     )
-    assert run.times.median() == pytest.approx(0.25)
+    assert run.times.median == pytest.approx(0.25)
     assert run.clock_jumps == 1  # its own reset after ten steps
     assert run.evals[-1].val_loss == 4.5123
 
@@ -233,7 +234,7 @@ def test_litgpt_counts_optimizer_steps():
     ]
     run = only("\n".join([*lines, "iter 44: val loss 7.1234, val time: 12345.67 ms"]))
     assert (run.format, run.last_step) == ("litgpt", 11)
-    assert run.times.median() == pytest.approx(3.9)
+    assert run.times.median == pytest.approx(3.9)
     assert run.evals[0].step == 11
 
 
@@ -244,7 +245,7 @@ def test_wandb_csv_of_one_run_and_of_a_chart(tmp_path):
     rows += ["50,1700001950.0,500,8.5,8.51,0.0006,12.93", "51,oops,510,8.4,,,", '52,"']
     history.write_text("\n".join(rows))
     (run,) = read_runs(str(history))
-    assert run.times.median() == pytest.approx(3.9)
+    assert run.times.median == pytest.approx(3.9)
     assert run.mfu_printed == pytest.approx(0.1293)
     assert run.evals[0].val_loss == 8.51
     assert run.unreadable == 2
@@ -329,8 +330,8 @@ def test_the_missing_piece_is_inferred_and_marked(tmp_path):
     assert f.mfu_card == pytest.approx(0.69, abs=0.01)
     path.write_text("tokens per iteration will be: 524,288\n" + small_run(header=False))
     run = read_runs(str(path))[0]
-    run.signs.remove("header")  # tokens known, model not: the FLOPs per token follow from the MFU
-    f = figures(run)
+    # tokens known, model not: the FLOPs per token follow from the MFU
+    f = figures(replace(run, signs=run.signs - {"header"}))
     assert f.flops_per_token == pytest.approx(299_983_104, rel=0.01)
     assert "flops_per_token" in f.inferred
 

@@ -1,4 +1,4 @@
-"""Ten thousand damaged logs: never a traceback, and no figure that is wrong without a word."""
+"""Thousands of damaged logs: never a traceback, and no figure that is wrong without a word."""
 
 import io
 import json
@@ -11,11 +11,11 @@ from test_runs_foreign import LLMC, NANOCHAT
 
 from onecard.facts import find_gpu
 from onecard.runs.compare import compare
-from onecard.runs.explain import explain, reading
+from onecard.runs.explain import explain, log_findings
 from onecard.runs.figures import figures
-from onecard.runs.foreign.table import read_csv
-from onecard.runs.foreign.text import read_text, text_lines
-from onecard.runs.foreign.trainer import read_trainer
+from onecard.runs.foreign.csv_history import read_csv
+from onecard.runs.foreign.text_log import read_text, text_lines
+from onecard.runs.foreign.trainer_state import read_trainer
 
 CARD = find_gpu("RTX 4070")
 LOG = nanogpt_log(384, 1e-3, 3.9, 16, 32, {0: 10.9, 100: 6.5, 300: 5.0}, 300, evals=100, noise=0.02)
@@ -103,7 +103,7 @@ def mutated(text: bytes, source: random.Random) -> bytes:
 
 
 def flagged(f) -> set[str]:
-    return {finding.note.code for rule in reading.RULES for finding in rule(f)}
+    return {finding.note.code for rule in log_findings.RULES for finding in rule(f)}
 
 
 def wrong_in_silence(f, truth) -> str | None:
@@ -151,8 +151,8 @@ def run_fuzz(count: int, seed: int) -> None:
             )
 
 
-def test_ten_thousand_damaged_nanogpt_logs():
-    run_fuzz(10_000, seed=1)
+def test_damaged_nanogpt_logs():
+    run_fuzz(1_500, seed=1)
 
 
 @pytest.mark.long
@@ -165,7 +165,7 @@ def test_a_hundred_thousand(seed):
 @pytest.mark.parametrize("form", [*OTHERS, "csv", "json"])
 def test_other_formats_survive_damage(form):
     source = random.Random(3)
-    for _ in range(1000):
+    for _ in range(300):
         if form == "csv":
             data = mutated(CSV.encode(), source)
             runs = read_csv(text_lines(io.BytesIO(data)), "a")

@@ -77,7 +77,7 @@ SIDE_SHOWS = ("view.step", "view.eval", "loggers", "memory reading", "prune", "s
 SHRINKS = ("forward", "backward")  # a smaller micro-batch, and the same step again
 
 PRODUCT = list(itertools.product(CALLS, ERRORS))
-SAMPLED = [pair for i, pair in enumerate(PRODUCT) if i % 7 in (0, 3)]
+SAMPLED = [(call, list(ERRORS)[5 * i % 6]) for i, call in enumerate(CALLS)]  # each call, each error
 
 
 @pytest.fixture(scope="module")

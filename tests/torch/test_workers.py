@@ -114,7 +114,14 @@ def test_a_users_mistake_is_said_once(config, tmp_path):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("fault", ["error@5:0", "error@5:1", "error@5"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "error@5:1",
+        pytest.param("error@5:0", marks=pytest.mark.long),
+        pytest.param("error@5", marks=pytest.mark.long),
+    ],
+)
 def test_an_error_in_a_process_ends_the_run_saved(config, tmp_path, monkeypatch, fault):
     """The one that fails first says why; the first of those that are left holds the last finished step and saves it."""
     monkeypatch.setenv("ONECARD_FAULT", fault)

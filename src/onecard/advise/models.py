@@ -49,7 +49,7 @@ def named_model(text: str, overrides: Iterable[str] = ()) -> NamedModel:
         ):
             return _sized(model.params, model.name, overrides, model)
     if re.fullmatch(
-        r"[\d.,_]+(e\d+)?\s*[kmbgt]?(illion|n)?\s*(params|parameters)?", text.strip().lower()
+        r"[\d.,_]+(e\d+)?\s*+[kmbgt]?(illion|n)?\s*(params|parameters)?", text.strip().lower()
     ):
         return _sized(parse_count(text), text, overrides)
     names = [*PRESETS, *(model.name for model in known_models())]

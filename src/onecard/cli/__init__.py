@@ -5,6 +5,7 @@ imported only when it is typed, so that `onecard plan` never pays for torch.
 """
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
@@ -15,6 +16,8 @@ from typing import NoReturn
 from onecard.errors import OnecardError, UserError, nearest
 from onecard.streams import silence, to_stream
 from onecard.untrusted import printable
+
+EXIT_INTERNAL = 70  # EX_SOFTWARE: a bug of onecard's, nothing the user did
 
 VERBS: dict[str, str] = {
     "plan": "what will this run need? tokens, hours, memory, money, loss",
@@ -28,6 +31,7 @@ VERBS: dict[str, str] = {
     "runs": "the runs below this folder: state, loss, hours, cost",
     "compare": "which run is faster, better, cheaper, and why",
     "explain": "why a run is as fast and as good as it is, and what to try next",
+    "doctor": "does this machine work? every path tried, fall-backs chosen",
     "probe": "measure this machine, so that the next plan is sharper",
     "verify-resume": "proof, on this machine, that a stop loses nothing",
     "gpus": "the cards that are known, and a search in them",
@@ -66,52 +70,91 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk can still be answered
         return code
     except OnecardError as error:
-        # messages quote names from strangers' files
-        to_stream(sys.stderr, "onecard: " + printable(error.message, keep="\n"))
-        if error.hint:
-            to_stream(sys.stderr, "  hint: " + printable(error.hint, keep="\n"))
-        return error.exit_code
+        return _say(error.message, error.hint, error.exit_code)
     except KeyboardInterrupt:
-        to_stream(sys.stderr, "onecard: stopped")
-        return 130
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _TRAINING:
-            return _internal_error(error)
-        to_stream(sys.stderr, f"onecard: this command needs {error.name}, which is not installed")
-        to_stream(
-            sys.stderr,
-            "  hint: pip install 'onecard[train]' (on Windows, torch by pytorch.org's instructions first)",
-        )
-        return 2
+        return _say("stopped", code=130)
     except MemoryError:
-        to_stream(sys.stderr, "onecard: out of memory")
-        return 1
-    except BrokenPipeError:  # the reader went away, as `head` does
-        silence(sys.stdout)
-        return 0
+        return _say("out of memory", code=1)
+    except ModuleNotFoundError as error:
+        return _missing_module(error)
     except OSError as error:
-        if sys.platform == "win32" and error.errno == errno.EINVAL:  # its word for a closed pipe
-            silence(sys.stdout)
-            return 0
-        if error.errno != errno.ENOSPC:
-            return _internal_error(error)
-        to_stream(
-            sys.stderr,
-            f"onecard: {error.strerror}: {error.filename or 'where the answer was to be written'}",
-        )
-        to_stream(sys.stderr, "  hint: free some of the disk, then run it again")
-        silence(sys.stdout)
-        return 1
+        return _system_error(error)
     except Exception as error:
         return _internal_error(error)
 
 
+def _say(message: str, hint: str | None = None, code: int = 2) -> int:
+    """One sentence on standard error, whatever characters a name in it holds; returns the exit code."""
+    if to_stream(sys.stderr, "onecard: " + printable(message, keep="\n")) and hint:
+        to_stream(sys.stderr, "  hint: " + printable(hint, keep="\n"))
+    return code
+
+
+def _missing_module(error: ModuleNotFoundError) -> int:
+    if error.name is None or error.name.partition(".")[0] not in _TRAINING:
+        return _internal_error(error)
+    return _say(
+        f"this command needs {error.name}, which is not installed",
+        'pip install "onecard[train]" (on Windows, torch by pytorch.org\'s instructions first)',
+    )
+
+
+def _system_error(error: OSError) -> int:
+    """A reader that went away, a full disk; anything else is ours."""
+    # Windows reports a closed pipe as EINVAL, without the name of a file.
+    gone = error.errno == errno.EPIPE or (
+        sys.platform == "win32" and error.errno == errno.EINVAL and error.filename is None
+    )
+    if not gone and error.errno != errno.ENOSPC:
+        return _internal_error(error)
+    silence(sys.stdout)  # what is still in the buffer has nowhere to go
+    if gone:
+        return 0
+    return _say(
+        f"{error.strerror}: {error.filename or 'where the output was to be written'}",
+        "free some disk space, then run it again",
+        code=1,
+    )
+
+
 def _internal_error(error: Exception) -> int:
+    """A bug of onecard's: the traceback goes to a file, the reader gets a sentence."""
     if os.environ.get("ONECARD_DEBUG"):
         raise error
-    to_stream(sys.stderr, f"onecard: internal error: {type(error).__name__}: {error}")
-    to_stream(sys.stderr, "  hint: please report it with what ONECARD_DEBUG=1 shows")
-    return 70  # EX_SOFTWARE
+    first = str(error).partition("\n")[0][:300]
+    where = _write_traceback(error)
+    hint = f"please report it at {_issue_tracker()}" + (f" with {where}" if where else "")
+    return _say(f"internal error: {type(error).__name__}: {first}", hint, EXIT_INTERNAL)
+
+
+def _issue_tracker() -> str:
+    """The address that the installed package states."""
+    from importlib import metadata
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for url in metadata.metadata("onecard").get_all("Project-URL") or []:
+            label, _, address = url.partition(", ")
+            if label.lower() in ("issues", "bug tracker", "tracker"):
+                return str(address)
+    return "the project's issue tracker"
+
+
+def _write_traceback(error: Exception) -> str | None:
+    import platform
+    import tempfile
+    import traceback
+
+    from onecard.version import __version__
+
+    about = f"onecard {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+    text = about + "".join(traceback.format_exception(error))
+    try:
+        handle, path = tempfile.mkstemp(prefix="onecard-error-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return path
 
 
 def _dispatch(words: list[str]) -> int:
@@ -131,11 +174,30 @@ def _dispatch(words: list[str]) -> int:
         )
     parser = parser_of(verb)
     args, rest = parser.parse_known_args(words[1:])
+    for word in rest:
+        _refuse_misspelt(parser, word)
     if hasattr(args, "overrides"):  # nanoGPT's own spelling: --n_layer=6
         args.overrides = [*args.overrides, *rest]
     elif rest:
         parser.error(f"{rest[0]!r} is not an option of `onecard {verb}`")
     return int(importlib.import_module(f"onecard.cli.{verb.replace('-', '_')}").run(args) or 0)
+
+
+def _refuse_misspelt(parser: argparse.ArgumentParser, word: str) -> None:
+    """`--md` is nearer to an option of the command than to any config key."""
+    if not word.startswith("--") or "=" in word:
+        return
+    options = [name for action in parser._actions for name in action.option_strings]
+    near = [name for name in options if name.startswith("--") and is_short_for(word[2:], name[2:])]
+    hint = f"did you mean {near[0]}?" if near else nearest(word, options)
+    if hint:
+        raise UserError(f"{word!r} is not an option of `{parser.prog}`", hint=hint)
+
+
+def is_short_for(word: str, name: str) -> bool:
+    """Whether the letters of `word` are letters of `name` in that order, the first the same: md for markdown."""
+    letters = iter(name)
+    return bool(word) and name.startswith(word[0]) and all(letter in letters for letter in word)
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:

@@ -1,6 +1,10 @@
 """`onecard compare`: which run is faster, better, cheaper, and why?"""
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onecard.runs.figures import RunFigures
 
 HELP = "Which run is faster, better, cheaper, and why? Reads onecard's run folders and the logs of other trainers."
 EXAMPLE = 'onecard compare small.log wide.log --gpu "RTX 4070"'
@@ -18,11 +22,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.options import show_report
     from onecard.cli.run_sources import read_sources
-    from onecard.runs.compare import compare
 
-    result = compare(read_sources(args, args.runs))
+    return show_comparison(args, read_sources(args, args.runs))
+
+
+def show_comparison(args: argparse.Namespace, runs: "list[RunFigures]") -> int:
+    """Compare the runs, explain what the comparison shows, and print it."""
+    from onecard.cli.options import show_report
+    from onecard.runs.compare import compare
+    from onecard.runs.explain import explained
+
+    result = explained(compare(runs))
 
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.compare_view import compare_document

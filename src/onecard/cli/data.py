@@ -175,7 +175,7 @@ def _need_libraries() -> None:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"preparing data needs {error.name}", hint="pip install 'onecard[train]'"
+            f"preparing data needs {error.name}", hint='pip install "onecard[train]"'
         ) from None
 
 

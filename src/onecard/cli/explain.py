@@ -20,17 +20,9 @@ def run(args: argparse.Namespace) -> int:
 
     found = read_sources(args, args.runs)
     if len(found) > 1:
-        from onecard.runs.compare import compare
+        from onecard.cli.compare import show_comparison
 
-        result = compare(found)
-
-        def pair():  # type: ignore[no-untyped-def]
-            from onecard.report.compare_view import compare_document
-
-            return compare_document(result, explain=args.explain)
-
-        show_report(args, result.to_json, pair)
-        return 0
+        return show_comparison(args, found)
     from onecard.runs.explain import explain
 
     findings = explain(found[0])

@@ -1,7 +1,6 @@
 """Options that several commands share, and the one way a report leaves a command."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -76,12 +75,19 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    from onecard.untrusted import json_text
+
+    write_utf8(json_text(value) + "\n")
+
+
 def show_report(
     args: argparse.Namespace, as_json: Callable[[], Any], document: Callable[[], Any]
 ) -> None:
     """Print the answer in the format asked for."""
     if args.json:
-        write_utf8(json.dumps(as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        print_json(as_json())
         return
     from onecard.report import shortened, show
 
@@ -101,5 +107,5 @@ def write_utf8(text: str) -> None:
         sys.stdout.write(text)
         return
     sys.stdout.flush()
-    stream.write(text.encode("utf-8"))
+    stream.write(text.encode("utf-8", errors="replace"))
     stream.flush()

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onecard.untrusted import printable
+
 if TYPE_CHECKING:
     from onecard.runs.figures import RunFigures
     from onecard.runs.read import Progress
@@ -24,8 +26,8 @@ def add_sources(parser: argparse.ArgumentParser, name: str, count: str, words: s
         "--config",
         action="append",
         default=[],
-        metavar="FILE",
-        help="the config of a foreign log; once for all runs, or once a run in their order",
+        metavar="CONFIG",
+        help="the config of a foreign log, a preset or a file; once for all runs, or once a run in their order",
     )
     parser.add_argument(
         "--set",
@@ -62,12 +64,13 @@ def read_sources(args: argparse.Namespace, sources: list[str]) -> "list[RunFigur
     price = parse_price(args.price) if args.price else None
     found: list[Run] = []
     for i, source in enumerate(sources):
-        config = Path(args.config[min(i, len(args.config) - 1)]) if args.config else None
+        config = args.config[min(i, len(args.config) - 1)] if args.config else None
         with _bar(source) as progress:
             runs = read_runs(source, config, flags, progress)
         if len(runs) > 1 and len(sources) > 1:
+            name = printable(source)
             print(
-                f"onecard: {source} holds {len(runs)} runs; the last is taken ({source}#1 is the first)",
+                f"onecard: {name} holds {len(runs)} runs; the last is taken ({name}#1 is the first)",
                 file=sys.stderr,
             )
             runs = runs[-1:]
@@ -80,8 +83,11 @@ class _bar:
 
     def __init__(self, source: str):
         path = Path(source)
-        self.size = path.stat().st_size if path.is_file() else 0
-        self.name = path.name
+        try:
+            self.size = path.stat().st_size if path.is_file() else 0
+        except OSError:  # a name that is too long, say; the reader reports it
+            self.size = 0
+        self.name = printable(path.name)
         self._progress: Any = None
 
     def __enter__(self) -> "Progress | None":
@@ -100,7 +106,7 @@ class _bar:
         )
 
         bar = Progress(
-            TextColumn(f"reading {self.name}"),
+            TextColumn(f"reading {self.name}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TimeRemainingColumn(),

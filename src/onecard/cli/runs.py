@@ -20,22 +20,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import json
-
+    from onecard.cli.options import print_json
     from onecard.facts.prices import parse_price
-    from onecard.runs.list import list_runs
+    from onecard.runs.folder_list import list_runs
 
     rows = list_runs(args.folders, parse_price(args.price) if args.price else None)
     if args.json:
-        print(json.dumps(rows, ensure_ascii=False, indent=1, allow_nan=False))
+        print_json(rows)
         return 0
     if not rows:
         print("no runs here; `onecard train CONFIG` makes one")
         return 0
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from onecard.cli.terminal import console
+    from onecard.untrusted import printable
 
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("run", "state", "step", "loss", "hours", "cost"):
@@ -43,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
             head, justify="left" if head in ("run", "state") else "right", overflow="fold"
         )
     for row in rows:
-        table.add_row(*_cells(row))
+        # Text: a folder's name is no markup, and nothing in it reaches the terminal as a command
+        table.add_row(*(Text(printable(cell)) for cell in _cells(row)))
     console().print(table)
     return 0
 

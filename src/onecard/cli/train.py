@@ -16,7 +16,7 @@ HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
 )
 EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      # no download
-  onecard train train_shakespeare_char --dataset=stdlib-bytes --out_dir=out-stdlib --max_iters=200 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
+  onecard train train_shakespeare_char --dataset=stdlib-bytes --vocab_size=257 --out_dir=out-stdlib --max_iters=200 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +77,7 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
 
+    config = _as_this_device_can(config, speaks and not args.json)
     rank = int(os.environ.get("RANK", 0))
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), rank)
     resume = args.resume or args.extend
@@ -95,6 +96,40 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     return _ended(outcome, args)
 
 
+def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
+    """The fall-backs that `onecard doctor` chose for the card; on one it has not seen, its quick form first. A failing
+    check never ends a run that could go on slower."""
+    from onecard.model.machine import choose_device
+
+    device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
+    if device.type == "cpu":  # nothing there that the run does not try by itself
+        return config
+    from onecard.train.doctor.answers import ask
+    from onecard.train.doctor.diagnose import diagnose
+    from onecard.train.doctor.kept import kept_for, with_fallbacks
+
+    try:
+        found = ask(device)
+        if kept_for(found) is None and int(os.environ.get("WORLD_SIZE", 1)) == 1:
+            if speaks:
+                print(
+                    f"a new device, {found.name}: a short check first (`onecard doctor` is the long one)"
+                )
+            for row in diagnose(device, quick=True, answers=found):
+                if speaks and row.status != "ok":
+                    print(f"{row.check}: {row.detail}")
+        kept = kept_for(found)
+    except Exception as error:
+        print(f"the check of the device failed ({error}); the run goes on", file=sys.stderr)
+        return config
+    if kept is None:
+        return config
+    config, lines = with_fallbacks(config, kept)
+    if speaks:
+        print("".join(f"{line}\n" for line in lines), end="")
+    return config
+
+
 def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:
     import json
 
@@ -108,7 +143,7 @@ def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:
 
 def _refine(folder: Path) -> None:
     """A finished run sharpens what a probe measured; that it cannot is no reason to end in anything but success."""
-    from onecard.runs.refine import refine_from_run
+    from onecard.runs.refine_calibration import refine_from_run
 
     try:
         refine_from_run(folder)

@@ -7,6 +7,7 @@
 import ast
 import math
 import operator
+import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -41,7 +42,7 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
     A name outside `keys` that a later line uses is the author's own helper, and is left out.
     """
     try:
-        tree = ast.parse(source)
+        tree: ast.Module = _parse(source, "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", None) or "too deep"
         why = "a number that is too long" if "digits" in why else why
@@ -73,9 +74,17 @@ def read_python(source: str, name: str, keys: Collection[str] = ()) -> dict[str,
 def evaluate(source: str) -> Any:
     """One literal or arithmetic expression; raises ValueError for anything else."""
     try:
-        return _value(ast.parse(source.strip(), mode="eval").body, {})
+        tree: ast.Expression = _parse(source.strip(), "eval")
+        return _value(tree.body, {})
     except (SyntaxError, ValueError, RecursionError, MemoryError, _NotLiteralError):
         raise ValueError(source) from None
+
+
+def _parse(source: str, mode: str) -> Any:
+    """ast.parse without its warnings: a path like "C:\\data" is a config's business, not the terminal's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source, "<config>", mode)
 
 
 def _take(statement: ast.stmt, names: dict[str, Any]) -> None:

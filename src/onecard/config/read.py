@@ -15,29 +15,29 @@ from onecard.config.recipes import RECIPE_KEYS, recipe_values
 from onecard.config.run import KEYS, RunConfig
 from onecard.errors import UserError, nearest
 
-_LARGEST_FILE = 1_000_000  # bytes; a config is a page of text
+_LARGEST_FILE = 200_000  # bytes; a config is a page of text
 
 
 def load(source: str | Path | None, overrides: Iterable[str] = ()) -> RunConfig:
     """The config meant by a preset's name or a file, with `key=value` overrides on top. None: nanoGPT's defaults."""
-    values: dict[str, Any] = {}
-    where = ""
-    if source is not None:
-        if not str(source).strip():
-            raise UserError(
-                "the config's name is empty", hint="name a preset such as gpt2, or a file"
-            )
-        path = Path(source)
-        if str(source) in PRESETS and not path.is_file():
-            values = preset(str(source))
-        else:
-            values = read_file(path)
-            where = f" in {path.name}"
+    values = {} if source is None else read_values(source)
+    where = "" if source is None or _is_preset(source) else f" in {Path(source).name}"
     changes = parse_overrides(overrides)
     if changes.get("recipe", values.get("recipe", "gpt2")) != values.get("recipe", "gpt2"):
         # another recipe over a file made for the first: AdamW's 6e-4 is not a step size for Muon
         values = {key: value for key, value in values.items() if key not in RECIPE_KEYS}
     return RunConfig.from_values(_completed({**values, **changes}), where)
+
+
+def read_values(source: str | Path) -> dict[str, Any]:
+    """The keys that a preset or a file sets, unchecked against RunConfig; a file wins over a preset of its name."""
+    if not str(source).strip():
+        raise UserError("the config's name is empty", hint="name a preset such as gpt2, or a file")
+    return preset(str(source)) if _is_preset(source) else read_file(Path(source))
+
+
+def _is_preset(source: str | Path) -> bool:
+    return str(source) in PRESETS and not Path(source).is_file()
 
 
 def _completed(values: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,8 @@ def _text(path: Path) -> str:
                 f"{path.name} is too large for a config",
                 hint="a config is a page of key = value lines",
             )
-        content = path.read_bytes()
+        with path.open("rb") as file:  # no more than that, though it may grow meanwhile
+            content = file.read(_LARGEST_FILE)
     except FileNotFoundError:
         hint = (
             nearest(path.name.lower(), PRESETS)
@@ -142,8 +143,17 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
                 f"unknown config key {key!r}",
                 hint=nearest(key, KEYS) or "docs/cli.md lists the keys",
             )
+        if not _is_text(text):
+            raise UserError(
+                f"{key} = {text!r} is not UTF-8", hint="name it in the terminal's own encoding"
+            )
         values[key] = _literal(text)
     return values
+
+
+def _is_text(word: str) -> bool:
+    """Whether an argument was valid text; Python hands other bytes on as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)
 
 
 def _literal(text: str) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onecard.errors import UserError
 from onecard.facts.table import table
-from onecard.facts.user_cards import read_user_cards, user_cards_file
+from onecard.facts.user_cards import own_cards, read_user_cards, user_cards_file
 from onecard.units import GIB
 
 # Emulated bf16 runs at 0.45 of fp32 on Pascal (P40: 5.26 of 11.8) and at half or less on Turing and Volta
@@ -92,7 +92,7 @@ class Device:
 def all_gpus() -> tuple[Device, ...]:
     """Every card known: the shipped table, then the user's own file, whose names win."""
     shipped = [_from_row(row) for row in table("gpus")]
-    own = [card(entry, user_cards_file()) for entry in read_user_cards(user_cards_file())]
+    own = [card(entry, user_cards_file()) for entry in own_cards()]
     taken = {_key(device.name) for device in own}
     return (*own, *(device for device in shipped if _key(device.name) not in taken))
 

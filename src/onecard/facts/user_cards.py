@@ -30,19 +30,45 @@ _KEYS = (
 )
 
 
-def config_folder() -> Path:
-    """Where a user's own facts and calibrations live; ONECARD_HOME overrides the system's convention."""
+_MOST_BYTES = 200_000  # a card is ten lines
+
+
+def find_config_folder() -> Path | None:
+    """Where a user's own cards and calibrations are; None for an account without a home folder (containers, jobs)."""
     if home := os.environ.get("ONECARD_HOME"):
         return Path(home)
+    base = os.environ.get({"win32": "APPDATA", "darwin": ""}.get(sys.platform, "XDG_CONFIG_HOME"))
+    if base:
+        return Path(base) / "onecard"
+    try:
+        home_folder = Path.home()
+    except RuntimeError:
+        return None
     if sys.platform == "win32":
-        return Path(os.environ.get("APPDATA", Path.home() / "AppData" / "Roaming")) / "onecard"
+        return home_folder / "AppData" / "Roaming" / "onecard"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "onecard"
-    return Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config")) / "onecard"
+        return home_folder / "Library" / "Application Support" / "onecard"
+    return home_folder / ".config" / "onecard"
+
+
+def config_folder() -> Path:
+    """The folder to write to; ONECARD_HOME overrides the system's convention."""
+    folder = find_config_folder()
+    if folder is None:
+        raise UserError(
+            "this account has no home folder to keep settings in",
+            hint="set ONECARD_HOME to a folder",
+        )
+    return folder
 
 
 def user_cards_file() -> Path:
     return config_folder() / "gpus.toml"
+
+
+def own_cards() -> list[dict[str, object]]:
+    """The cards of the user's own file; none where there is no such file or no home folder."""
+    return read_user_cards(user_cards_file()) if find_config_folder() is not None else []
 
 
 def read_user_cards(path: Path, must_exist: bool = False) -> list[dict[str, object]]:
@@ -52,7 +78,11 @@ def read_user_cards(path: Path, must_exist: bool = False) -> list[dict[str, obje
             raise UserError(
                 f"{path} is not a file", hint="`onecard gpus --help` shows what it holds"
             )
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
+        content = tomllib.loads(text.decode("utf-8-sig"))
     except FileNotFoundError:
         if must_exist:
             raise UserError(

@@ -40,6 +40,7 @@ from onecard.planner.result import (
 from onecard.planner.speed import StepTime, step_time
 from onecard.planner.warnings import warnings
 from onecard.planner.whatif import whatif
+from onecard.units import local_now
 from onecard.version import __version__
 
 A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
@@ -76,7 +77,7 @@ def plan(
     flops = flops_of(config.shape, tokens.total)
     ignored: list[Note] = []
     step = step_time(config, device, dtype, gpus, load_calibration(device, ignored))
-    time = _time(config, step, now or datetime.now().astimezone())
+    time = _time(config, step, now or local_now())
     # the law is of runs from scratch; a released model fine-tuned starts far along the curve
     scratch = config.init_from in ("scratch", "resume")
     loss = (

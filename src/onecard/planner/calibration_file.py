@@ -3,7 +3,6 @@
 `load_calibration(device)` is what a plan asks; it reads a few small files and nothing else. docs/formats.md has the format.
 """
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, fields
@@ -13,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
-from onecard.facts.user_cards import config_folder
+from onecard.facts.user_cards import config_folder, find_config_folder
 from onecard.messages import Note
 from onecard.planner.calibration import (
     MODES,
@@ -27,8 +26,10 @@ from onecard.planner.calibration import (
 from onecard.planner.speed import DTYPE_BYTES
 from onecard.planner.workload import Workload
 from onecard.units import show_bytes
+from onecard.untrusted import read_json
 
 SCHEMA = "onecard.calibration/1"
+_FOLDER = "calibrations"
 _MOST_BYTES = 1_000_000  # ours are a few kilobytes
 _SAME_MEMORY = 0.02  # a kernel's own share moves with its version
 # What a file from anywhere may hold: wide enough for any machine, and narrow enough that all arithmetic stays finite.
@@ -38,7 +39,7 @@ _MOST_SIZE = 1e9  # layers, width, vocabulary, ...
 
 
 def calibrations_folder() -> Path:
-    return config_folder() / "calibrations"
+    return config_folder() / _FOLDER
 
 
 def torch_version() -> str | None:
@@ -89,8 +90,11 @@ def disturbance(calibration: Calibration) -> Note | None:
 
 def read_calibrations(notes: list[Note] | None = None) -> list[tuple[Path, Calibration]]:
     """Every calibration in the folder; a file that is none gets a sentence in `notes`."""
-    found = []
-    for path in sorted(calibrations_folder().glob("*.json")):
+    folder = find_config_folder()
+    found: list[tuple[Path, Calibration]] = []
+    if folder is None:
+        return found
+    for path in sorted((folder / _FOLDER).glob("*.json")):
         try:
             found.append((path, read_calibration(path)))
         except (OSError, ValueError, RecursionError) as error:
@@ -112,12 +116,10 @@ def read_calibration(path: Path) -> Calibration:
     """A file's Calibration; ValueError says in a few words why it is none."""
     if not path.is_file():
         raise ValueError("not a file")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError("too large")
     try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
+        content = read_json(path, _MOST_BYTES)
     except ValueError:
-        raise ValueError("not JSON") from None
+        raise ValueError("not JSON, or too large") from None
     return from_json(content)
 
 

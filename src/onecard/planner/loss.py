@@ -185,7 +185,9 @@ def bare_name(name: str) -> str:
     """A data set's name without its owner, its amount and its punctuation: "Skylion007/openwebtext (9B)" is "openwebtext"."""
     last = name.lower().rstrip("/\\ ").replace("\\", "/").rsplit("/", 1)[-1]
     return re.sub(
-        r"[^a-z0-9]", "", re.sub(r"\d[\d.,]*[-_ ]?[kmbt]t?(illion)?\b(\s*tokens)?", "", last)
+        r"[^a-z0-9]",
+        "",
+        re.sub(r"(?<!\d)(?<!\d[.,])\d[\d.,]*+[-_ ]?[kmbt]t?(illion)?\b(\s*tokens)?", "", last),
     )
 
 

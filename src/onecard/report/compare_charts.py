@@ -1,5 +1,7 @@
 """The curves of runs: loss against tokens, hours and FLOPs, and one run against what its plan expects."""
 
+from collections.abc import Sequence
+
 from onecard.messages import T
 from onecard.report.document import Block, LineChart, Series
 from onecard.runs.compare import amount_of
@@ -37,7 +39,7 @@ def own_chart(f: RunFigures) -> list[Block]:
     return [LineChart(T("Loss against tokens"), tuple(series), T("tokens"), T("loss"))]
 
 
-def charts(runs: list[RunFigures]) -> list[Block]:
+def charts(runs: Sequence[RunFigures]) -> list[Block]:
     blocks: list[Block] = []
     for axis, title in (
         ("tokens", T("Loss against tokens")),
@@ -61,8 +63,8 @@ def charts(runs: list[RunFigures]) -> list[Block]:
 
 def _curve(f: RunFigures, axis: str) -> tuple[tuple[float, float], ...]:
     """A run's training losses against an amount, thinned to what a plot shows; its evaluations where there are none."""
-    steps: list[float] = f.run.curve.steps
-    losses: list[float] = f.run.curve.losses
+    steps: Sequence[float] = f.run.curve.steps
+    losses: Sequence[float] = f.run.curve.losses
     if len(steps) < 2:
         known = [(float(e.step), e.val_loss) for e in f.run.evals if e.val_loss is not None]
         steps, losses = [step for step, _ in known], [loss for _, loss in known]

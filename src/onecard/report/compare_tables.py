@@ -1,5 +1,7 @@
 """The tables of a comparison: the runs side by side, what changed, who wins, the losses at equal amounts."""
 
+from collections.abc import Sequence
+
 from onecard.messages import T
 from onecard.report.compare_charts import AXIS, charts, expected_loss
 from onecard.report.document import (
@@ -32,21 +34,21 @@ WON: dict[str, T] = {
 Row = tuple[Value, ...]
 
 
-def side_by_side(runs: list[RunFigures]) -> Table:
+def side_by_side(runs: Sequence[RunFigures]) -> Table:
     return _table(runs, [*_setup(runs), *_speed(runs), *_progress(runs), *_cost(runs)])
 
 
-def short_side_by_side(runs: list[RunFigures]) -> Table:
+def short_side_by_side(runs: Sequence[RunFigures]) -> Table:
     """The rows that most questions are about."""
     return _table(runs, [*_setup(runs)[:2], *_speed(runs)[:3], *_progress(runs)[2:6]])
 
 
-def _table(runs: list[RunFigures], rows: list[Row]) -> Table:
+def _table(runs: Sequence[RunFigures], rows: list[Row]) -> Table:
     known = tuple(row for row in rows if any(value != NONE for value in row[1:]))
     return Table((Column(""), *(Column(f.name, "right") for f in runs)), known)
 
 
-def _setup(runs: list[RunFigures]) -> list[Row]:
+def _setup(runs: Sequence[RunFigures]) -> list[Row]:
     return [
         (T("card"), *(f.device.name if f.device else f.run.gpu or NONE for f in runs)),
         _row_of(runs, T("parameters, as nanoGPT counts"), "params_nanogpt", "count"),
@@ -56,7 +58,7 @@ def _setup(runs: list[RunFigures]) -> list[Row]:
     ]
 
 
-def _speed(runs: list[RunFigures]) -> list[Row]:
+def _speed(runs: Sequence[RunFigures]) -> list[Row]:
     tflops = (_figure(f, "tflops", ",.1f" if (f.tflops or 1) >= 1 else ".2g") for f in runs)
     return [
         _row_of(runs, T("one step"), "step_seconds", "duration"),
@@ -71,7 +73,7 @@ def _speed(runs: list[RunFigures]) -> list[Row]:
     ]
 
 
-def _progress(runs: list[RunFigures]) -> list[Row]:
+def _progress(runs: Sequence[RunFigures]) -> list[Row]:
     return [
         (T("steps done"), *(_quantity(f.run.last_step, "int") for f in runs)),
         _row_of(runs, T("tokens seen"), "tokens_seen", "count"),
@@ -87,7 +89,7 @@ def _progress(runs: list[RunFigures]) -> list[Row]:
     ]
 
 
-def _cost(runs: list[RunFigures]) -> list[Row]:
+def _cost(runs: Sequence[RunFigures]) -> list[Row]:
     kwh = (_figure(f, "kwh", ",.2f" if (f.kwh or 1) >= 0.1 else ".2g") for f in runs)
     cost = (Quantity((f.cost, f.currency), "money") if f.cost is not None else NONE for f in runs)
     return [
@@ -97,7 +99,7 @@ def _cost(runs: list[RunFigures]) -> list[Row]:
     ]
 
 
-def _row_of(runs: list[RunFigures], label: Text, name: str, spec: str) -> Row:
+def _row_of(runs: Sequence[RunFigures], label: Text, name: str, spec: str) -> Row:
     return (label, *(_figure(f, name, spec) for f in runs))
 
 

@@ -3,6 +3,8 @@
 show(compare_document(compare([figures(a, card), figures(b, card)])), "terminal", lang="es")
 """
 
+from collections.abc import Sequence
+
 from onecard.messages import Formula, T
 from onecard.planner.formulas import FORMULAS
 from onecard.report.compare_charts import expected_loss, own_chart
@@ -65,7 +67,7 @@ def compare_document(c: Comparison, explain: bool = False) -> Document:
     )
 
 
-def explain_document(f: RunFigures, findings: list[Finding], explain: bool = False) -> Document:
+def explain_document(f: RunFigures, findings: Sequence[Finding], explain: bool = False) -> Document:
     shown = _findings(findings)
     sections = [
         Section(T("What it shows"), shown, short=shown),
@@ -130,7 +132,7 @@ def _faster(c: Comparison) -> T | None:
     )
 
 
-def _explained(f: RunFigures, findings: list[Finding]) -> Text | None:
+def _explained(f: RunFigures, findings: Sequence[Finding]) -> Text | None:
     """How fast, how good, and what would help most."""
     clauses: list[T] = []
     if f.tokens_per_second and f.mfu_card:
@@ -174,7 +176,7 @@ def _formulas(wanted: bool) -> Section:
     return Section(T("Compute"), (Notes(named),) if wanted else ())
 
 
-def _findings(findings: list[Finding]) -> tuple[Block, ...]:
+def _findings(findings: Sequence[Finding]) -> tuple[Block, ...]:
     """What was found; then what to try, the largest gain first."""
     gains = sorted(
         (f for f in findings if f.gain is not None and f.gain > 0), key=lambda f: -(f.gain or 0.0)

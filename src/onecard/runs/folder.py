@@ -10,18 +10,23 @@ from typing import Any
 
 from onecard.config import KEYS, RunConfig
 from onecard.errors import UserError
+from onecard.runs.builder import RunBuilder
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
-from onecard.runs.run import Run, RunBuilder
+from onecard.runs.run import ConfigChange, Run
 
 _MOST = 4096
+_SHOWN = 120  # characters of a text that a log may hold in full
+_OTHER_KINDS = ("event", "checkpoint", "sample", "end")
+# Events of our own log, by the names that the rules of `explain` know.
+_SIGNS = {"oom": "out-of-memory"}
+_EAGER = "compile: off"  # how the preflight's event begins where torch.compile failed
 
 
 def read_folder(path: Path) -> Run | None:
     """The run of a folder; None while it has logged nothing."""
     record = RunRecord.open(path)
     builder = RunBuilder(path.name or str(path), "onecard", str(path))
-    run = builder.run
     try:
         _config(builder, record.config())
     except UserError:
@@ -29,15 +34,19 @@ def read_folder(path: Path) -> Run | None:
     gathered: dict[str, list[float]] = {"memory_bytes": [], "data_wait": [], "watts": []}
     if record.log_path.is_file():
         lines = read_log(record.log_path)
-        for line in lines:
-            _line(builder, line, gathered)
-        run.superseded += lines.superseded
-        run.unreadable += lines.unreadable
-    run.memory_bytes = max(gathered["memory_bytes"], default=None)
-    run.data_wait = statistics.median(gathered["data_wait"]) if gathered["data_wait"] else None
-    run.watts = statistics.median(gathered["watts"]) if gathered["watts"] else None
-    run.plan = record.plan()
-    run.state = record.state
+        try:
+            for line in lines:
+                _line(builder, line, gathered)
+        except OSError:
+            builder.unreadable("log.jsonl")
+        builder.left_out(unreadable=lines.unreadable, superseded=lines.superseded)
+    builder.set(
+        memory_bytes=max(gathered["memory_bytes"], default=None),
+        data_wait=statistics.median(gathered["data_wait"]) if gathered["data_wait"] else None,
+        watts=statistics.median(gathered["watts"]) if gathered["watts"] else None,
+        plan=record.plan(),
+        state=record.state,
+    )
     return builder.done()
 
 
@@ -45,15 +54,14 @@ def _config(builder: RunBuilder, config: RunConfig) -> None:
     for key in KEYS:
         builder.know(key, getattr(config, key), "config")
     builder.tokens_per_step(config.tokens_per_step, "config")
-    builder.run.max_steps = config.max_iters
-    builder.run.vocab_size = config.shape.vocab_size
+    builder.set(max_steps=config.max_iters, vocab_size=config.shape.vocab_size)
 
 
 def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[float]]) -> None:
-    run, kind, step = builder.run, line.get("kind"), line.get("step")
+    kind, step = line.get("kind"), _count(line, "step")
     if kind == "start":
         _start(builder, line)
-    elif kind == "step" and isinstance(step, int):
+    elif kind == "step" and step is not None:
         builder.step(
             step,
             loss=_loss(line, "loss"),
@@ -64,27 +72,41 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
             value = _number(line, key)
             if value is not None and len(values) < _MOST:
                 values.append(value)
-        run.kwh = _number(line, "kwh") or run.kwh
-        run.wall_seconds = _number(line, "seconds") or run.wall_seconds
-    elif kind == "eval" and isinstance(step, int):
+        builder.set(kwh=_number(line, "kwh") or None, wall_seconds=_number(line, "seconds") or None)
+    elif kind == "eval" and step is not None:
         figures = {key: _loss(line, key) for key in ("val_loss", "train_loss", "bits_per_byte")}
         builder.eval(step, **figures)
     elif kind == "event" and isinstance(line.get("event"), str):
-        builder.sign(line["event"])
-    elif kind not in ("step", "eval", "event", "checkpoint", "sample", "end"):
-        builder.unreadable(str(line))
+        _event(builder, line, step or 0)
+    elif kind in ("step", "eval") or kind not in _OTHER_KINDS:
+        builder.unreadable(str(line)[:_SHOWN])
+
+
+def _event(builder: RunBuilder, line: dict[str, Any], step: int) -> None:
+    event = line["event"]
+    if event == "config_changed" and isinstance(line.get("key"), str):
+        before, after = _scalar(line.get("before")), _scalar(line.get("after"))
+        builder.changed(ConfigChange(step, line["key"][:_SHOWN], before, after))
+    if event == "preflight" and str(line.get("text")).startswith(_EAGER):
+        builder.sign("compile-fallback")
+    if event in _SIGNS:
+        builder.sign(_SIGNS[event])
 
 
 def _start(builder: RunBuilder, line: dict[str, Any]) -> None:
-    run = builder.run
     where = line.get("environment")
-    named = where.get("gpu") if isinstance(where, dict) else None
-    run.gpu = named if isinstance(named, str) else run.gpu or _text(line, "device")
-    run.dtype = _text(line, "dtype") or run.dtype
-    run.dataset_tokens = _whole(line, "dataset_tokens") or run.dataset_tokens
-    run.params_total = _whole(line, "parameters") or run.params_total
-    run.gpus = _whole(line, "processes") or run.gpus
-    run.peak_flops = run.printed_peak_flops = _number(line, "peak_flops") or run.peak_flops
+    named = _text(where, "gpu") if isinstance(where, dict) else None
+    peak = _number(line, "peak_flops")
+    peak = peak if peak is not None and 0 < peak < 1e21 else None
+    builder.set(
+        gpu=named or builder.get("gpu") or _text(line, "device"),
+        dtype=_text(line, "dtype"),
+        dataset_tokens=_count(line, "dataset_tokens") or None,
+        params_total=_count(line, "parameters") or None,
+        gpus=_count(line, "processes", most=100_000) or None,
+        peak_flops=peak,
+        printed_peak_flops=peak,
+    )
 
 
 def _loss(line: dict[str, Any], key: str) -> float | None:
@@ -102,15 +124,21 @@ def _number(line: dict[str, Any], key: str) -> float | None:
     )
 
 
-def _whole(line: dict[str, Any], key: str) -> int | None:
+def _count(line: dict[str, Any], key: str, most: int = 10**18) -> int | None:
     value = line.get(key)
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**18
-        else None
-    )
+    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
+    return value if good else None
 
 
 def _text(line: dict[str, Any], key: str) -> str | None:
     value = line.get(key)
-    return value if isinstance(value, str) else None
+    return value[:_SHOWN] if isinstance(value, str) else None
+
+
+def _scalar(value: Any) -> Any:
+    """A config value as a log may hold it; anything else as text."""
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 1e18):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return str(value)[:_SHOWN]

@@ -7,17 +7,19 @@ read_runs("-")                         what is piped in
 """
 
 import re
+import stat
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from onecard.config import read_file
+from onecard.config.read import read_values
 from onecard.errors import UserError
 from onecard.runs.folder import read_folder
-from onecard.runs.foreign.table import read_csv
-from onecard.runs.foreign.text import read_text, text_lines
-from onecard.runs.foreign.trainer import read_trainer
+from onecard.runs.foreign.csv_history import read_csv
+from onecard.runs.foreign.text_log import read_text, text_lines
+from onecard.runs.foreign.trainer_state import read_trainer
 from onecard.runs.record import is_run_folder
 from onecard.runs.run import Known, Run
 
@@ -28,13 +30,23 @@ _KNOWN = "nanoGPT, llm.c, nanochat, modded-nanogpt and litgpt logs, CSV historie
 
 def read_runs(
     source: str,
-    config: Path | None = None,
+    config: str | Path | None = None,
     flags: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[Run]:
-    """The runs of a source, with what a config file beside it and the flags say of them."""
-    path, number = _split(source)
-    runs = _read(path, progress)
+    """The runs of a source, with what a config (a preset or a file; else one beside the log) and the flags say of them."""
+    try:
+        path, number = _split(source)
+        runs = _read(path, progress)
+    except FileNotFoundError:
+        raise UserError(
+            f"no run at {source!r}", hint="name a run folder or a log; `onecard runs` lists folders"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {source}: {getattr(error, 'strerror', None) or error}",
+            hint="check the path and its permissions",
+        ) from None
     if number is not None:
         if not 1 <= number <= len(runs):
             raise UserError(
@@ -42,12 +54,10 @@ def read_runs(
             )
         runs = [runs[number - 1]]
     beside = config or _beside(Path(path))
-    values = read_file(beside) if beside is not None else {}
-    for run in runs:
-        for how, given in (("config", values), ("flag", flags or {})):
-            for key, value in given.items():
-                run.config[key] = Known(value, "flag" if how == "flag" else "config")
-    return runs
+    values = read_values(beside) if beside is not None else {}
+    given = {key: Known(value, "config") for key, value in values.items()}
+    given |= {key: Known(value, "flag") for key, value in (flags or {}).items()}
+    return [replace(run, config={**run.config, **given}) for run in runs]
 
 
 def _split(source: str) -> tuple[str, int | None]:
@@ -64,18 +74,11 @@ def _read(source: str, progress: Progress | None) -> list[Run]:
     path = Path(source)
     if path.is_dir():
         return _folder(path, progress)
-    try:
-        with path.open("rb") as file:
-            return _whole(_file(file, path, progress), source)
-    except FileNotFoundError:
-        raise UserError(
-            f"no run at {source!r}", hint="name a run folder or a log; `onecard runs` lists folders"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read {source}: {getattr(error, 'strerror', None) or error}",
-            hint="check the path and its rights",
-        ) from None
+    mode = path.stat().st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # /dev/zero never ends
+        raise UserError(f"{source} is a device", hint="name a log, or - for what is piped in")
+    with path.open("rb") as file:
+        return _whole(_file(file, path, progress), source)
 
 
 def _folder(path: Path, progress: Progress | None) -> list[Run]:
@@ -91,9 +94,7 @@ def _folder(path: Path, progress: Progress | None) -> list[Run]:
     ):  # others' usual names
         if (path / name).is_file():
             runs = _read(str(path / name), progress)
-            for run in runs:
-                run.name = run.name.replace(name, path.name)
-            return runs
+            return [replace(run, name=run.name.replace(name, path.name)) for run in runs]
     raise UserError(
         f"{path} is not a run folder",
         hint="name the log file inside it, or a folder that onecard train made",
@@ -116,9 +117,7 @@ def _file(file: BinaryIO, path: Path, progress: Progress | None) -> list[Run]:
 def _whole(runs: list[Run], source: str) -> list[Run]:
     if not runs:
         raise UserError(f"no step of any training run in {source}", hint=f"it reads {_KNOWN}")
-    for run in runs:
-        run.source = source
-    return runs
+    return [replace(run, source=source) for run in runs]
 
 
 def _beside(path: Path) -> Path | None:

@@ -90,7 +90,7 @@ def look_up(
 def fetch(repo: str, commit: str, file: HubFile, marks: Path | None = None) -> Path:
     """The file in the hub's cache, downloaded if need be, and checked against the listing.
 
-    A file whose sha256 was right leaves a mark in `marks`, so that going on does not read it all again.
+    A file whose sha256 was right leaves a mark in `marks`, so that a restart does not read it all again.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]

@@ -114,7 +114,7 @@ def _engine(spec: str) -> _Engine:
             return kind(spec)
         except ImportError:
             continue
-    raise UserError("no tokeniser library is installed", hint="pip install 'onecard[train]'")
+    raise UserError("no tokeniser library is installed", hint='pip install "onecard[train]"')
 
 
 def byte_characters() -> dict[int, str]:

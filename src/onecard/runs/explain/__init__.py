@@ -1,33 +1,47 @@
 """Why a run is as it is: rules over its figures, each a small function that gives findings or nothing.
 
-    explain(figures(run, card))        one run
-    explain_pair(compare([a, b]))      what a comparison shows, with what each run shows alone
+    explain(figures(run, card))                one run
+    explained(compare([a, b])).findings        what a comparison shows, then what each run shows alone
 
-A group of rules is a file: reading (what the log itself tells and hides), speed, loss, misreadings. A rule states when
-it does not apply. Where the figures do not decide, the finding says so and names what would.
+A group of rules is a file: log_findings (what the log itself shows and hides), misreadings, plan_findings,
+speed_findings, loss_findings, recipe_findings, pair_findings (two runs side by side). A rule states when it does not
+apply. Where the figures do not decide, the finding says so and names what would.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from onecard.runs.explain import loss, misreadings, reading, speed
-from onecard.runs.explain.finding import Finding
+from onecard.runs.compare import Comparison
+from onecard.runs.explain import (
+    log_findings,
+    loss_findings,
+    misreadings,
+    pair_findings,
+    plan_findings,
+    recipe_findings,
+    speed_findings,
+)
 from onecard.runs.figures import RunFigures
+from onecard.runs.finding import Finding
 
-if TYPE_CHECKING:
-    from onecard.runs.compare import Comparison
+__all__ = ["Finding", "explain", "explained"]
 
-__all__ = ["Finding", "explain", "explain_pair"]
+_RULES = (
+    *log_findings.RULES,
+    *misreadings.RULES,
+    *plan_findings.RULES,
+    *speed_findings.RULES,
+    *loss_findings.RULES,
+    *recipe_findings.RULES,
+)
 
 
-def explain(f: RunFigures) -> list[Finding]:
+def explain(f: RunFigures) -> tuple[Finding, ...]:
     """What one run shows, what matters most first."""
-    rules = (*reading.RULES, *misreadings.RULES, *speed.RULES, *loss.RULES)
-    return [finding for rule in rules for finding in rule(f)]
+    return tuple(finding for rule in _RULES for finding in rule(f))
 
 
-def explain_pair(c: "Comparison") -> list[Finding]:
-    """What the runs show side by side, then each alone."""
-    together = [
-        finding for rule in (*reading.PAIR_RULES, *misreadings.PAIR_RULES) for finding in rule(c)
-    ]
-    return together + [finding for f in c.runs for finding in explain(f)]
+def explained(comparison: Comparison) -> Comparison:
+    """The comparison with its findings: what the runs show side by side, then each alone."""
+    together = [finding for rule in pair_findings.PAIR_RULES for finding in rule(comparison)]
+    alone = [finding for f in comparison.runs for finding in explain(f)]
+    return replace(comparison, findings=(*together, *alone))

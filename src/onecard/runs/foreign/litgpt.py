@@ -8,14 +8,15 @@ Its own throughput figures are left alone: they divide by a time stamp.
 
 import re
 
-from onecard.runs.run import Run, RunBuilder
+from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign.numbers import NUMBER, whole
+from onecard.runs.run import Run
 
-_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
 _STEP = re.compile(
-    rf"Epoch (\d+) \| iter (\d+) step (\d+) \| loss train: ({_NUMBER}), val: ({_NUMBER}|n/a) \| iter time: ({_NUMBER}) ms.*",
+    rf"Epoch (\d+) \| iter (\d+) step (\d+) \| loss train: ({NUMBER}), val: ({NUMBER}|n/a) \| iter time: ({NUMBER}) ms.*",
     re.I,
 )
-_VAL = re.compile(rf"iter (\d+): val loss ({_NUMBER}), val time: {_NUMBER} ms", re.I)
+_VAL = re.compile(rf"iter (\d+): val loss ({NUMBER}), val time: {NUMBER} ms", re.I)
 _BEGINS = re.compile(r"Epoch \d+ \| iter \d")
 _PARAMS = re.compile(r"Total parameters: ([\d,]+)")
 
@@ -29,7 +30,7 @@ class LitGptReader:
     def line(self, text: str) -> bool:
         builder = self._builder
         if found := _STEP.fullmatch(text):
-            iteration, step = int(found[2][:12]), int(found[3][:12])
+            iteration, step = whole(found[2]), whole(found[3])
             if step > 0:
                 self._per_step = iteration / step
                 per_step = max(1, round(self._per_step))
@@ -38,10 +39,10 @@ class LitGptReader:
                 self._last = step
             return True
         if (found := _VAL.fullmatch(text)) and self._per_step:
-            builder.eval(round(int(found[1][:12]) / self._per_step), val_loss=float(found[2]))
+            builder.eval(round(whole(found[1]) / self._per_step), val_loss=float(found[2]))
             return True
         if found := _PARAMS.match(text):
-            builder.run.params_total = int(found[1].replace(",", "")[:13] or 0) or None
+            builder.set(params_total=whole(found[1]) or None)
         elif _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
         return False

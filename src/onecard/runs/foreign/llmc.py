@@ -8,19 +8,20 @@ val loss 6.432100
 
 import re
 
-from onecard.runs.run import Run, RunBuilder
+from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign.numbers import NUMBER, whole
+from onecard.runs.run import Run
 
-_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
-_TRAIN = re.compile(rf"s:(\d+) trl:({_NUMBER})(?: lr:({_NUMBER}))?(?: norm:({_NUMBER}))?", re.I)
-_VAL = re.compile(rf"s:(\d+) tel:({_NUMBER})", re.I)
-_HELLASWAG = re.compile(rf"s:(\d+) eval: ?({_NUMBER})", re.I)
+_TRAIN = re.compile(rf"s:(\d+) trl:({NUMBER})(?: lr:({NUMBER}))?(?: norm:({NUMBER}))?", re.I)
+_VAL = re.compile(rf"s:(\d+) tel:({NUMBER})", re.I)
+_HELLASWAG = re.compile(rf"s:(\d+) eval: ?({NUMBER})", re.I)
 _STEP = re.compile(
-    rf"step\s+(\d+)/(\d+) \| (?:train )?loss ({_NUMBER}).*?\| ({_NUMBER}) ms \|(?: ({_NUMBER})% (?:bf16|fp16|fp32)? ?MFU \|)?"
-    rf" {_NUMBER} tok/s",
+    rf"step\s+(\d+)/(\d+) \| (?:train )?loss ({NUMBER}).*?\| ({NUMBER}) ms \|(?: ({NUMBER})% (?:bf16|fp16|fp32)? ?MFU \|)?"
+    rf" {NUMBER} tok/s",
     re.I,
 )
-_VAL_PRINTED = re.compile(rf"val loss ({_NUMBER})", re.I)
-_ROW = re.compile(r"\|\s*([\w ]+?)\s*\|\s*(.+?)\s*\|")
+_VAL_PRINTED = re.compile(rf"val loss ({NUMBER})", re.I)
+_ROW = re.compile(r"\|([\w ]+)\|(.+)\|")
 _COMMAND = re.compile(r"\s-d (\d+)")
 _BEGINS = re.compile(r"s:\d+ t|step\s+\d+/\d+ \| ")
 
@@ -36,6 +37,7 @@ _KEYS = {
     "warmup iterations": "warmup_iters",
     "weight decay": "weight_decay",
 }
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 class LlmcReader:
@@ -47,26 +49,26 @@ class LlmcReader:
         builder = self._builder
         if text.startswith("s:"):
             if found := _TRAIN.fullmatch(text):
-                builder.step(int(found[1][:12]), loss=float(found[2]))
+                builder.step(whole(found[1]), loss=float(found[2]))
                 return True
             if found := _VAL.fullmatch(text):
-                builder.eval(int(found[1][:12]), val_loss=float(found[2]))
+                builder.eval(whole(found[1]), val_loss=float(found[2]))
                 return True
             if _HELLASWAG.fullmatch(text):
                 return False
         elif found := _STEP.match(text):
-            self._last = int(found[1][:12])
+            self._last = whole(found[1])
             mfu = float(found[5]) / 100 if found[5] else None
             builder.step(self._last, loss=float(found[3]), seconds=float(found[4]) / 1000, mfu=mfu)
-            builder.run.max_steps = int(found[2][:12])
+            builder.set(max_steps=whole(found[2]))
             return True
         elif (found := _VAL_PRINTED.fullmatch(text)) and not builder.empty:
             builder.eval(self._last, val_loss=float(found[1]))
             return True
         elif found := _ROW.fullmatch(text):
-            self._row(found[1], found[2])
+            self._row(found[1].strip(), found[2].strip())
         elif "train_gpt2" in text and (found := _COMMAND.search(text)):
-            builder.tokens_per_step(int(found[1][:13]))
+            builder.tokens_per_step(whole(found[1]))
         if _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
         return False
@@ -84,12 +86,10 @@ class LlmcReader:
                 return
             builder.know(_KEYS[label], int(number) if number.is_integer() else number)
         elif label == "num_parameters" and re.fullmatch(r"\d{1,12}", value):
-            builder.run.params_total = int(value)
+            builder.set(params_total=int(value))
         elif label == "total batch size" and re.fullmatch(r"\d{1,12}", value):
             builder.tokens_per_step(int(value))
         elif label == "device":
-            builder.run.gpu = value
-        elif label == "precision" and value.lower() in ("bf16", "fp16", "fp32"):
-            builder.run.dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[
-                value.lower()
-            ]
+            builder.set(gpu=value)
+        elif label == "precision" and value.lower() in _DTYPES:
+            builder.set(dtype=_DTYPES[value.lower()])

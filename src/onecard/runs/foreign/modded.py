@@ -9,11 +9,12 @@ A record also holds its own source code and nvidia-smi's table; the card's name 
 
 import re
 
-from onecard.runs.run import Run, RunBuilder
+from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign.numbers import NUMBER, whole
+from onecard.runs.run import Run
 
-_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
 _LINE = re.compile(
-    rf"step:(\d+)/(\d+) (?:(val|train)_loss:({_NUMBER}) )?train_time:({_NUMBER})(ms|s) step_avg:({_NUMBER})ms",
+    rf"step:(\d+)/(\d+) (?:(val|train)_loss:({NUMBER}) )?train_time:({NUMBER})(ms|s) step_avg:({NUMBER})ms",
     re.I,
 )
 _GPU = re.compile(r"\|\s+\d+\s+(NVIDIA [\w -]+?)\s{2,}")
@@ -28,9 +29,9 @@ class ModdedReader:
     def line(self, text: str) -> bool:
         builder = self._builder
         if found := _LINE.match(text):
-            step, kind, loss = int(found[1][:12]), found[3], found[4]
+            step, kind, loss = whole(found[1]), found[3], found[4]
             elapsed = float(found[5]) / (1000 if found[6] == "ms" else 1)
-            builder.run.max_steps = int(found[2][:12])
+            builder.set(max_steps=whole(found[2]))
             if kind == "val":
                 builder.eval(step, val_loss=float(loss))
             else:
@@ -39,9 +40,8 @@ class ModdedReader:
         if _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
         elif builder.empty and (found := _GPU.match(text)):
-            builder.run.gpu = found[1].removeprefix("NVIDIA ")
             self._cards += 1
-            builder.run.gpus = self._cards
+            builder.set(gpu=found[1].removeprefix("NVIDIA "), gpus=self._cards)
         return False
 
     def done(self) -> list[Run]:

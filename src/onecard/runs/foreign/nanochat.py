@@ -7,15 +7,16 @@ Step 00250 | Validation bpb: 1.205793
 
 import re
 
-from onecard.runs.run import Run, RunBuilder
+from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign.numbers import NUMBER, positive, whole
+from onecard.runs.run import Run
 
-_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
 _STEP = re.compile(
-    rf"step (\d+)(?:/(\d+))? \({_NUMBER}%\) \| loss: ({_NUMBER}) \|.*?\bdt: ({_NUMBER})ms \| tok/sec: ([\d,]+)"
-    rf"(?: \| (?:bf16_)?mfu: ({_NUMBER})%?)?(?: \|.*)?",
+    rf"step (\d+)(?:/(\d+))? \({NUMBER}%\) \| loss: ({NUMBER}) \|.*?\bdt: ({NUMBER})ms \| tok/sec: ([\d,]+)"
+    rf"(?: \| (?:bf16_)?mfu: ({NUMBER})%?)?(?: \|.*)?",
     re.I,
 )
-_BPB = re.compile(rf"step (\d+) \| Validation bpb: ({_NUMBER})", re.I)
+_BPB = re.compile(rf"step (\d+) \| Validation bpb: ({NUMBER})", re.I)
 _BEGINS = re.compile(r"step \d+(?:/\d+)? \(")
 _BATCH = re.compile(r"Total batch size ([\d,]+) => gradient accumulation steps: (\d+)")
 _MICRO = re.compile(r"Tokens / micro-batch / rank: (\d+) x (\d+) = ")
@@ -23,7 +24,7 @@ _SHAPE = re.compile(
     r'"?(n_layer|n_head|n_embd|vocab_size|num_layers|model_dim|num_heads)"?: ([\d,]+?),?'
 )
 _TOTAL = re.compile(r"(?:total\s+|Number of parameters): ([\d,]+)")
-_FLOPS = re.compile(rf"Estimated FLOPs per token: ({_NUMBER})")
+_FLOPS = re.compile(rf"Estimated FLOPs per token: ({NUMBER})")
 _GPU = re.compile(r"GPU: (.+?) \| Peak FLOPS \(BF16\): ([\d.e+]+)")
 _NAMES = {"num_layers": "n_layer", "model_dim": "n_embd", "num_heads": "n_head"}
 
@@ -35,21 +36,17 @@ class NanochatReader:
     def line(self, text: str) -> bool:
         builder = self._builder
         if found := _STEP.fullmatch(text):
-            step, dt, rate = (
-                int(found[1][:12]),
-                float(found[4]) / 1000,
-                int(found[5].replace(",", "") or 0),
-            )
-            if dt > 0 and rate > 0 and builder.run.tokens_per_step is None:
+            step, rate, dt = whole(found[1]), whole(found[5]), float(found[4]) / 1000
+            if 0 < dt < 1e7 and rate > 0 and builder.get("tokens_per_step") is None:
                 # Its printed tok/sec is the batch over dt, cut to a whole number: the batch to one part in 10,000.
                 builder.tokens_per_step(_whole_batch(rate * dt), "inferred")
             mfu = float(found[6]) / 100 if found[6] else None
             builder.step(step, loss=float(found[3]), seconds=dt, mfu=mfu or None)
             if found[2]:
-                builder.run.max_steps = int(found[2][:12])
+                builder.set(max_steps=whole(found[2]))
             return True
         if found := _BPB.fullmatch(text):
-            builder.eval(int(found[1][:12]), bits_per_byte=float(found[2]))
+            builder.eval(whole(found[1]), bits_per_byte=float(found[2]))
             return True
         if _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
@@ -64,22 +61,19 @@ class NanochatReader:
     def _heading(self, text: str) -> None:
         builder = self._builder
         if found := _BATCH.match(text):
-            builder.tokens_per_step(int(found[1].replace(",", "") or 0))
-            builder.know("gradient_accumulation_steps", int(found[2][:9]))
+            builder.tokens_per_step(whole(found[1]))
+            builder.know("gradient_accumulation_steps", whole(found[2]))
         elif found := _MICRO.match(text):
-            builder.know("batch_size", int(found[1][:9]))
-            builder.know("block_size", int(found[2][:9]))
+            builder.know("batch_size", whole(found[1]))
+            builder.know("block_size", whole(found[2]))
         elif found := _SHAPE.fullmatch(text.strip()):
-            builder.know(_NAMES.get(found[1], found[1]), int(found[2].replace(",", "") or 0))
+            builder.know(_NAMES.get(found[1], found[1]), whole(found[2]))
         elif found := _TOTAL.match(text):
-            builder.run.params_total = int(found[1].replace(",", "")[:13] or 0) or None
+            builder.set(params_total=whole(found[1]) or None)
         elif found := _FLOPS.match(text):
-            builder.run.flops_per_token = float(found[1])
+            builder.set(flops_per_token=positive(found[1]))
         elif found := _GPU.match(text):
-            builder.run.gpu = found[1]
-            builder.run.printed_peak_flops = (
-                float(found[2]) if re.fullmatch(_NUMBER, found[2]) else None
-            )
+            builder.set(gpu=found[1], printed_peak_flops=positive(found[2]))
 
 
 def _whole_batch(tokens: float) -> int:

@@ -11,26 +11,30 @@ A line that begins like a measurement and does not end like one was torn, and is
 """
 
 import re
+from dataclasses import replace
 
 from onecard.config import KEYS
 from onecard.config.literal import evaluate
-from onecard.runs.run import Run, RunBuilder
+from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign.numbers import NUMBER, whole
+from onecard.runs.run import Run, check_count
 
+_MOST_HELD = 1000
 A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
-_NUMBER = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
 # Forks print grad_norm or lr between loss and time, and tokens per second after mfu.
+_LABEL = r"[A-Za-z_]\w*(?: [A-Za-z_]\w*)*"
 _ITER = re.compile(
-    rf"iter (\d+): loss ({_NUMBER})(?:, (?!time|mfu)[\w ]+[ :=]+{_NUMBER})*(?:, time ({_NUMBER})ms)?"
-    rf"(?:, mfu ({_NUMBER})%)?(?:, (?!time|mfu)(?:(?!iter \d)[^,])*\d(?:(?!iter \d)[^,])*)*",
+    rf"iter (\d+): loss ({NUMBER})(?:, (?!time|mfu){_LABEL}[ :=]{{1,3}}{NUMBER})*(?:, time ({NUMBER})ms)?"
+    rf"(?:, mfu ({NUMBER})%)?(?:, (?!time|mfu)(?=[^,]*\d)(?:(?!iter \d)[^,])*+)*+",
     re.I,
 )
-_BARE = re.compile(rf"iter \d+: loss (?:\d+\.\d{{4}}|{_NUMBER}, .*|nan|inf)", re.I)
+_BARE = re.compile(rf"iter \d+: loss (?:\d+\.\d{{4}}|{NUMBER}, .*|nan|inf)", re.I)
 _STEP = re.compile(
-    rf"(?:step|iter) (\d+): train loss ({_NUMBER}), val loss (\d+\.\d{{4}}|nan|inf)(?:[, (].*)?",
+    rf"(?:step|iter) (\d+): train loss ({NUMBER}), val loss (\d+\.\d{{4}}|nan|inf)(?:[, (].*)?",
     re.I,
 )
 _BEGINS = re.compile(r"iter \d|step \d+:|iter \d*$|step \d*$", re.I)
-_OVERRIDE = re.compile(r"(?:Overriding: )?(\w+) ?= ?([^#]+?)\s*(?:#.*)?")
+_OVERRIDE = re.compile(r"(?:Overriding: )?(\w+) ?= ?([^#]+)(?:#.*)?")
 _TOKENS = re.compile(
     r"(?:tokens per iteration will be|total number of tokens per iteration): ([\d,]+)"
 )
@@ -38,7 +42,8 @@ _PARAMS = re.compile(r"number of parameters: (\d+\.\d\d)M")
 _DECAYED = re.compile(r"num (non-)?decayed parameter tensors: \d+, with ([\d,]+) parameters")
 _VOCAB = re.compile(r"found vocab_size = (\d+) ")
 _GPU = re.compile(
-    r"(?:GPU|device name|Using device)[: ]+(NVIDIA [\w -]+|[\w ]*(?:RTX|GTX|Tesla|A100|H100)[\w ]*)",
+    r"(?:GPU|device name|Using device)[: ]{1,4}"
+    r"(NVIDIA [\w -]{1,60}|[\w ]{0,60}?(?:RTX|GTX|Tesla|A100|H100)[\w ]{0,30})",
     re.I,
 )
 
@@ -68,9 +73,8 @@ class NanoGptReader:
         self._decayed: dict[bool, int] = {}
         self._header = False  # lines of a header since the last measurement
         self._resuming = False
-        self._held: list[
-            str
-        ] = []  # measurements back at step 0 without a header: a new run, or a damaged number
+        # measurements back at step 0 without a header: a new run, or a damaged number
+        self._held: list[str] = []
 
     def line(self, text: str) -> bool:
         # A shell prompt, a timestamp or a rank may stand before it.
@@ -97,7 +101,7 @@ class NanoGptReader:
             if _BEGINS.match(text) and not self._builder.empty:
                 self._builder.unreadable(text)
             return False
-        step = int(found[1][:12])
+        step = whole(found[1])
         if self._is_held(step, text):
             return True
         if iteration:
@@ -113,7 +117,8 @@ class NanoGptReader:
         last = self._builder.last
         if step == 0 and last is not None and last > 0 and not self._resuming:
             if not self._header:
-                self._held.append(text)
+                if len(self._held) < _MOST_HELD:
+                    self._held.append(text)
                 return True
             self._close()
         elif self._held and step > 0:
@@ -148,31 +153,34 @@ class NanoGptReader:
                 self._close()
                 builder = self._builder
             self._header = True
-            builder.tokens_per_step(int(found[1].replace(",", "") or 0))
+            builder.tokens_per_step(whole(found[1]))
             builder.sign("header")  # what it does not name has nanoGPT's default
         elif found := _PARAMS.match(text):
-            builder.run.params_printed, builder.run.params_error = float(found[1]) * 1e6, 0.005e6
+            builder.set(params_printed=float(found[1]) * 1e6, params_error=0.005e6)
         elif found := _DECAYED.match(text):
-            self._decayed[bool(found[1])] = int(found[2].replace(",", "") or 0)
+            self._decayed[bool(found[1])] = whole(found[2])
         elif found := _VOCAB.match(text):
-            builder.run.vocab_size = int(found[1][:9])
+            builder.set(vocab_size=whole(found[1]) or None)
         elif text.startswith("Resuming training from"):
             self._resuming = True
             builder.sign("resumed")
         elif found := _GPU.search(text):
-            builder.run.gpu = builder.run.gpu or found[1].strip()
+            builder.set(gpu=builder.get("gpu") or found[1].strip())
         else:
             for words, sign in _SIGNS:
                 if words in text:
                     builder.sign(sign)
 
     def _close(self) -> None:
-        self._builder.run.printed_peak_flops = A100_FLOPS
+        self._builder.set(printed_peak_flops=A100_FLOPS)
+        if len(self._decayed) == 2:
+            self._builder.set(params_total=sum(self._decayed.values()))
         run = self._builder.done()
         if run is not None:
-            if len(self._decayed) == 2:
-                run.params_total = sum(self._decayed.values())
-            self._runs.append(run)
-            run.name = self._name if len(self._runs) == 1 else f"{self._name}#{len(self._runs)}"
+            number = len(self._runs) + 1
+            check_count(number)
+            self._runs.append(
+                replace(run, name=self._name if number == 1 else f"{self._name}#{number}")
+            )
         self._decayed = {}
         self._builder = RunBuilder(self._name, "nanogpt")

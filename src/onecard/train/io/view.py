@@ -326,7 +326,10 @@ def _eval_line(fields: Mapping[str, Any]) -> str:
         parts.append(f"train loss {_number(fields['train_loss'])}")
     parts.append(f"val loss {_number(fields.get('val_loss'))}")
     if fields.get("perplexity") is not None:
-        parts.append(f"perplexity {fields['perplexity']:.2f}")
+        perplexity = fields["perplexity"]  # of a diverged run it has hundreds of digits
+        parts.append(
+            f"perplexity {perplexity:.2f}" if perplexity < 1e6 else f"perplexity {perplexity:.1e}"
+        )
     if fields.get("bits_per_byte") is not None:
         parts.append(f"{fields['bits_per_byte']:.4f} bits per byte")
     return f"step {fields.get('step')}: {', '.join(parts)}"

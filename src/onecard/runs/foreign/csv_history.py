@@ -9,7 +9,8 @@ Columns are known by their usual names; a cell that is empty says nothing, one t
 import csv
 from collections.abc import Iterable, Iterator
 
-from onecard.runs.run import Run, RunBuilder
+from onecard.runs.builder import RunBuilder
+from onecard.runs.run import Run, check_count
 
 _STEP = (
     "iter",
@@ -40,6 +41,8 @@ _NAMES = {
     "lr": ("lr", "learning_rate", "train/learning_rate", "train/lr"),
     "tokens": ("tokens", "total_tokens", "train/tokens"),
 }
+_SHOWN_CELLS = 20
+_FIGURES = {name: figure for figure, names in _NAMES.items() for name in names}
 
 
 def read_csv(lines: Iterable[str], name: str) -> list[Run]:
@@ -53,25 +56,28 @@ def read_csv(lines: Iterable[str], name: str) -> list[Run]:
     step = next((lower.index(column) for column in _STEP if column in lower), None)
     if step is None:
         return []
-    charts = [
-        (i, run, figure)
-        for i, head in enumerate(heads)
-        for run, _, figure in [head.rpartition(" - ")]
-        if run and _figure(figure.lower())  # its __MIN and __MAX columns are no figures
-    ]
-    columns: dict[str, dict[str | None, int]]
-    if charts:
-        names = list(dict.fromkeys(run for _, run, _ in charts))
-        columns = {run: {_figure(f.lower()): i for i, r, f in charts if r == run} for run in names}
-    else:
-        columns = {name: {figure: i for i, head in enumerate(lower) if (figure := _figure(head))}}
+    columns = _charts(heads)
+    if not columns:
+        found = {figure: i for i, head in enumerate(lower) if (figure := _figure(head))}
+        columns = {name: found}
+    check_count(len(columns))
     if not any(set(found) & {"loss", "val_loss", "bits_per_byte"} for found in columns.values()):
         return []
     builders = {run: RunBuilder(run, "csv", name) for run in columns}
     for row in _rows(rows, builders):
-        for run, found in columns.items():
-            _take(builders[run], row, step, found)
+        for run, places in columns.items():
+            _take(builders[run], row, step, places)
     return [done for builder in builders.values() if (done := builder.done()) is not None]
+
+
+def _charts(heads: list[str]) -> dict[str, dict[str, int]]:
+    """The columns of each run where the header is a chart's: "wide - train/loss"."""
+    columns: dict[str, dict[str, int]] = {}
+    for i, head in enumerate(heads):
+        run, _, name = head.rpartition(" - ")
+        if run and (figure := _figure(name.lower())):  # its __MIN and __MAX columns are no figures
+            columns.setdefault(run, {})[figure] = i
+    return columns
 
 
 def _rows(rows: Iterator[list[str]], builders: dict[str, RunBuilder]) -> Iterator[list[str]]:
@@ -89,29 +95,26 @@ def _rows(rows: Iterator[list[str]], builders: dict[str, RunBuilder]) -> Iterato
 
 
 def _figure(head: str) -> str | None:
-    return next((figure for figure, names in _NAMES.items() if head in names), None)
+    return _FIGURES.get(head)
 
 
-def _take(
-    builder: RunBuilder, row: list[str], step_column: int, columns: dict[str | None, int]
-) -> None:
+def _take(builder: RunBuilder, row: list[str], step_column: int, columns: dict[str, int]) -> None:
     found: dict[str | None, float] = {}
-    cells = {None: step_column, **columns}
     if len(row) <= step_column:
-        builder.unreadable(",".join(row))
+        builder.unreadable(",".join(row[:_SHOWN_CELLS]))
         return
-    for figure, column in cells.items():
+    for figure, column in ((None, step_column), *columns.items()):
         cell = row[column].strip().lower() if column < len(row) else ""
         if cell in ("", "null", "none", "n/a"):
             continue
         try:
             found[figure] = float(cell)
         except ValueError:
-            builder.unreadable(",".join(row))
+            builder.unreadable(",".join(row[:_SHOWN_CELLS]))
             return
     if None not in found or not found[None] >= 0 or found[None] > 1e12:
         if len(found) > 0:
-            builder.unreadable(",".join(row))
+            builder.unreadable(",".join(row[:_SHOWN_CELLS]))
         return
     step = int(found[None])
     if "val_loss" in found or "bits_per_byte" in found:

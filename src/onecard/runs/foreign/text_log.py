@@ -17,8 +17,8 @@ from onecard.runs.foreign.nanochat import NanochatReader
 from onecard.runs.foreign.nanogpt import NanoGptReader
 from onecard.runs.run import Run
 
-_CHUNK = 1 << 20
-_LONGEST_LINE = 1 << 16  # characters; more is damage
+_CHUNK = 1 << 20  # bytes read at once; a line longer than that is cut
+_LONGEST_LINE = 4096  # characters; a longer one is no measurement
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -47,7 +47,7 @@ def _whole_lines(text: str) -> Generator[str, None, str]:
     for line in whole:
         if line:
             yield _COLOUR.sub("", line) if "\x1b" in line else line
-    return rest[: _LONGEST_LINE + 1]
+    return rest[:_CHUNK]
 
 
 def read_text(
@@ -55,8 +55,8 @@ def read_text(
 ) -> list[Run]:
     """The runs of a text log; empty when no known format is in it.
 
-    All formats listen until one of them finds a measurement; the others are then sent home, so that no stray line of
-    another format is mixed in.
+    All readers get every line until one of them finds a measurement; from then on only that one does, so that no stray
+    line of another format is mixed in.
     """
     readers: list[Reader] = [
         NanoGptReader(name),

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from onecard.runs.run import Run, RunBuilder
+from onecard.runs.builder import RunBuilder
+from onecard.runs.run import Run
 
 _CHUNK = 1 << 18
 _LONGEST_ENTRY = 1 << 20  # characters
@@ -30,7 +31,7 @@ def read_trainer(file: BinaryIO, name: str) -> list[Run]:
             builder.step(step, loss=loss)
         runtime = _number(entry.get("train_runtime"))
         if runtime is not None and runtime > 0:
-            builder.run.wall_seconds = runtime
+            builder.set(wall_seconds=runtime)
     run = builder.done()
     return [run] if run is not None else []
 

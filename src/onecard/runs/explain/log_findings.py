@@ -1,14 +1,10 @@
 """What the log itself tells and hides: unreadable parts, compile and evaluation time inside step times, clocks, gaps."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from onecard.messages import Note
-from onecard.runs.explain.finding import Finding
 from onecard.runs.figures import RunFigures
-
-if TYPE_CHECKING:
-    from onecard.runs.compare import Comparison
+from onecard.runs.finding import Finding
 
 
 def unreadable(f: RunFigures) -> Iterator[Finding]:
@@ -23,7 +19,7 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
                 n=run.unreadable,
                 line=repr(run.unreadable_lines[0]) if run.unreadable_lines else "?",
             ),
-            {"lines": run.unreadable, "examples": run.unreadable_lines},
+            {"lines": run.unreadable, "examples": list(run.unreadable_lines)},
             (f.name,),
         )
 
@@ -31,7 +27,8 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
 def disagreements(f: RunFigures) -> Iterator[Finding]:
     """Where two things that the log says cannot both be true. Does not apply where only one of them is said."""
     for problem in f.problems:
-        yield Finding(problem, dict(problem.values), (f.name,))
+        note = Note(problem.code, "{name}: {problem}", name=f.name, problem=problem)
+        yield Finding(note, dict(problem.values), (f.name,))
 
 
 def too_short(f: RunFigures) -> Iterator[Finding]:
@@ -141,6 +138,30 @@ def resumed(f: RunFigures) -> Iterator[Finding]:
         )
 
 
+def config_changes(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to a run that kept its config through every resume."""
+    for change in f.run.changes:
+        yield Finding(
+            Note(
+                "config-changed",
+                "{name}: a resume at step {step:int} changed {key} from {before} to {after}: the steps before and "
+                "after it are not of one recipe",
+                name=f.name,
+                step=change.step,
+                key=change.key,
+                before=repr(change.before),
+                after=repr(change.after),
+            ),
+            {
+                "step": change.step,
+                "key": change.key,
+                "before": change.before,
+                "after": change.after,
+            },
+            (f.name,),
+        )
+
+
 def gaps(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs whose lines come evenly."""
     if f.run.widest_gap is not None:
@@ -190,7 +211,9 @@ def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
 
 def missing(f: RunFigures) -> Iterator[Finding]:
     """What is not known and what would tell. Does not apply where everything is known."""
-    if f.device is None and f.run.peak_flops is None and f.step_seconds is not None:
+    known = {problem.code for problem in f.problems}
+    no_card = f.device is None and f.run.peak_flops is None and "card-impossible" not in known
+    if no_card and f.step_seconds is not None:
         yield Finding(
             Note(
                 "no-card",
@@ -221,12 +244,6 @@ def missing(f: RunFigures) -> Iterator[Finding]:
         )
 
 
-def comparable(c: "Comparison") -> Iterator[Finding]:
-    """Whether the losses compare at all. Does not apply where tokenizer and data are the same or unknown."""
-    if c.comparable is not None:
-        yield Finding(c.comparable, dict(c.comparable.values), tuple(f.name for f in c.runs))
-
-
 RULES = (
     unreadable,
     disagreements,
@@ -235,8 +252,8 @@ RULES = (
     evaluation_leak,
     clock,
     resumed,
+    config_changes,
     gaps,
     evaluation_apart,
     missing,
 )
-PAIR_RULES = (comparable,)

@@ -1,0 +1,129 @@
+"""How far a run is from what its plan expects of the card, and whether memory is the reason."""
+
+from collections.abc import Iterator
+
+from onecard.messages import Note
+from onecard.runs.explain.speed_findings import (
+    attention,
+    compile_off,
+    data_wait,
+    recompiles,
+    slows_down,
+    uneven,
+)
+from onecard.runs.figures import RunFigures
+from onecard.runs.finding import Finding
+
+
+def memory_spill(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where the plan says it fits, or the step is not far slower than planned."""
+    if f.plan is None or not f.step_seconds or f.plan.memory.fits == "yes":
+        return
+    if f.step_seconds > 1.5 * f.plan.time.step_seconds.high:
+        yield Finding(
+            Note(
+                "memory-spill",
+                "{name}: it needs about {need:bytes} where the {card} has {have:bytes}, and steps take "
+                "{times:.1f} times what they should: the driver is likely to spill into system memory. A smaller micro-batch "
+                "or a memory saver",
+                name=f.name,
+                need=f.plan.memory.process_bytes.mid,
+                card=f.plan.device.name,
+                have=f.plan.memory.card_bytes,
+                times=f.step_seconds / f.plan.time.step_seconds.mid,
+            ),
+            {
+                "process_bytes": f.plan.memory.process_bytes.mid,
+                "card_bytes": f.plan.memory.card_bytes,
+            },
+            (f.name,),
+        )
+
+
+def out_of_memory(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to logs that do not say so."""
+    if "out-of-memory" in f.run.signs:
+        yield Finding(
+            Note(
+                "out-of-memory",
+                "{name}: the log says that memory ran out; `onecard plan` says what fits",
+                name=f.name,
+            ),
+            {},
+            (f.name,),
+        )
+
+
+def against_the_plan(f: RunFigures) -> Iterator[Finding]:
+    """How far from what the card should do. Does not apply where there is no plan: card or config unknown."""
+    wanted = f.predicted.get("step_seconds")
+    low, high = f.predicted.get("step_seconds_low"), f.predicted.get("step_seconds_high")
+    if not f.step_seconds or not wanted or not low or not high or f.run.times.every_one_leaks:
+        return
+    evidence = {"step_seconds": f.step_seconds, "predicted": wanted, "low": low, "high": high}
+    if f.step_seconds > high:
+        known = [
+            *compile_off(f),
+            *attention(f),
+            *data_wait(f),
+            *slows_down(f),
+            *uneven(f),
+            *memory_spill(f),
+            *recompiles(f),
+        ]
+        note = (
+            Note(
+                "slower-than-planned",
+                "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+                "expected: {times:.1f} times slower than planned. What is named here explains it, at least in part",
+                name=f.name,
+                actual=f.step_seconds,
+                low=low,
+                high=high,
+                times=f.step_seconds / wanted,
+            )
+            if known
+            else Note(
+                "slower-unexplained",
+                "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+                "expected: {times:.1f} times slower than planned. I can't tell why from the log: look for another "
+                "program on the card, a power limit, or a laptop's card",
+                name=f.name,
+                actual=f.step_seconds,
+                low=low,
+                high=high,
+                times=f.step_seconds / wanted,
+            )
+        )
+        yield Finding(note, evidence, (f.name,), 1 - wanted / f.step_seconds)
+    elif f.step_seconds < low:
+        yield Finding(
+            Note(
+                "faster-than-planned",
+                "{name}: a step takes {actual:duration}, less than the {low:duration} to "
+                "{high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this card",
+                name=f.name,
+                actual=f.step_seconds,
+                low=low,
+                high=high,
+            ),
+            evidence,
+            (f.name,),
+        )
+    else:
+        yield Finding(
+            Note(
+                "as-planned",
+                "{name}: a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was "
+                "expected of this card",
+                name=f.name,
+                actual=f.step_seconds,
+                low=low,
+                high=high,
+            ),
+            evidence,
+            (f.name,),
+        )
+
+
+RULES = (against_the_plan, memory_spill, out_of_memory)

@@ -1,0 +1,118 @@
+"""Is the recipe right for the model: data seen again and again, learnt by heart, a learning rate far from the usual?"""
+
+from collections.abc import Iterator
+
+from onecard.messages import Note
+from onecard.planner.warnings import usual_learning_rate
+from onecard.runs.explain.loss_findings import diverging, spikes
+from onecard.runs.figures import RunFigures
+from onecard.runs.finding import Finding
+
+
+def repeating(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply where the data set's size is unknown and validation does not rise."""
+    unique = f.run.dataset_tokens or (f.plan.tokens.unique if f.plan is not None else None)
+    epochs = f.tokens_seen / unique if unique and f.tokens_seen else None
+    if epochs is not None and epochs > 4:
+        yield Finding(
+            Note(
+                "data-repeats",
+                "{name}: it has seen its {tokens:count} tokens {epochs:.1f} times; past about 4 times they "
+                "teach little more",
+                name=f.name,
+                tokens=unique,
+                epochs=epochs,
+            ),
+            {"epochs": epochs, "unique_tokens": unique},
+            (f.name,),
+        )
+    both = [
+        (e.train_loss, e.val_loss)
+        for e in f.run.evals
+        if e.train_loss is not None and e.val_loss is not None
+    ]
+    if len(both) >= 4:
+        lowest = min(range(len(both)), key=lambda i: both[i][1])
+        rise, fall = both[-1][1] - both[lowest][1], both[lowest][0] - both[-1][0]
+        if lowest <= len(both) - 3 and rise > 0.02 and fall > 0.02:
+            yield Finding(
+                Note(
+                    "overfitting",
+                    "{name}: since step {step:int} the training loss falls by {fall:.2f} while validation "
+                    "rises by {rise:.2f}: it learns its text by heart; stop there, take more data or dropout",
+                    name=f.name,
+                    step=f.run.evals[lowest].step,
+                    fall=fall,
+                    rise=rise,
+                ),
+                {"rise": rise, "fall": fall, "best_step": f.run.evals[lowest].step},
+                (f.name,),
+            )
+
+
+def learning_rate(f: RunFigures) -> Iterator[Finding]:
+    """Against GPT-2's recipe by size. Does not apply to other recipes and optimizers, nor within a factor of three."""
+    if (
+        f.config is None
+        or not f.params_nanogpt
+        or f.config.recipe != "gpt2"
+        or f.config.optimizer != "adamw"
+    ):
+        return
+    if f.config.init_from.startswith("gpt2"):
+        return  # fine-tuning wants a lower one
+    usual = usual_learning_rate(f.params_nanogpt)
+    ratio = f.config.learning_rate / usual
+    evidence = {"learning_rate": f.config.learning_rate, "usual": usual}
+    figures = {
+        "name": f.name,
+        "rate": f.config.learning_rate,
+        "usual": usual,
+        "size": f.params_nanogpt,
+    }
+    hurt = bool(f.run.not_finite) or any(True for _ in diverging(f)) or any(True for _ in spikes(f))
+    if ratio > 3:
+        yield Finding(
+            Note(
+                "learning-rate-high",
+                "{name}: a learning rate of {rate:g} is far above the {usual:.1e} that is usual for "
+                "{size:count} parameters, and the curve shows it",
+                **figures,
+            )
+            if hurt
+            else Note(
+                "learning-rate-high-calm",
+                "{name}: a learning rate of {rate:g} is far above the {usual:.1e} that is "
+                "usual for {size:count} parameters; the curve is calm, so it may be right for this recipe",
+                **figures,
+            ),
+            evidence,
+            (f.name,),
+        )
+    elif ratio < 1 / 3:
+        yield Finding(
+            Note(
+                "learning-rate-low",
+                "{name}: a learning rate of {rate:g} is far below the {usual:.1e} that is usual for "
+                "{size:count} parameters: it learns more slowly than it could",
+                **figures,
+            ),
+            evidence,
+            (f.name,),
+        )
+    if f.config.decay_lr and f.config.lr_decay_iters > 1.5 * f.config.max_iters:
+        yield Finding(
+            Note(
+                "never-decays",
+                "{name}: lr_decay_iters = {decay:int} lies beyond max_iters = {last:int}: the learning rate "
+                "never comes down, and the last fall of the loss is missed",
+                name=f.name,
+                decay=f.config.lr_decay_iters,
+                last=f.config.max_iters,
+            ),
+            {"lr_decay_iters": f.config.lr_decay_iters, "max_iters": f.config.max_iters},
+            (f.name,),
+        )
+
+
+RULES = (repeating, learning_rate)
