@@ -31,6 +31,7 @@ VERBS: dict[str, str] = {
     "runs": "the runs below this folder: state, loss, hours, cost",
     "compare": "which run is faster, better, cheaper, and why",
     "explain": "why a run is as fast and as good as it is, and what to try next",
+    "doctor": "does this machine work? every path tried, fall-backs chosen",
     "probe": "measure this machine, so that the next plan is sharper",
     "verify-resume": "proof, on this machine, that a stop loses nothing",
     "gpus": "the cards that are known, and a search in them",

@@ -72,6 +72,7 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
 
+    config = _as_this_device_can(config, speaks and not args.json)
     rank = int(os.environ.get("RANK", 0))
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), rank)
     resume = args.resume or args.extend
@@ -88,6 +89,40 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
     return _ended(outcome, args)
+
+
+def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
+    """The fall-backs that `onecard doctor` chose for the card; on one it has not seen, its quick form first. A failing
+    check never ends a run that could go on slower."""
+    from onecard.model.machine import choose_device
+
+    device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
+    if device.type == "cpu":  # nothing there that the run does not try by itself
+        return config
+    from onecard.train.doctor.answers import ask
+    from onecard.train.doctor.diagnose import diagnose
+    from onecard.train.doctor.kept import kept_for, with_fallbacks
+
+    try:
+        found = ask(device)
+        if kept_for(found) is None and int(os.environ.get("WORLD_SIZE", 1)) == 1:
+            if speaks:
+                print(
+                    f"a new device, {found.name}: a short check first (`onecard doctor` is the long one)"
+                )
+            for row in diagnose(device, quick=True, answers=found):
+                if speaks and row.status != "ok":
+                    print(f"{row.check}: {row.detail}")
+        kept = kept_for(found)
+    except Exception as error:
+        print(f"the check of the device failed ({error}); the run goes on", file=sys.stderr)
+        return config
+    if kept is None:
+        return config
+    config, lines = with_fallbacks(config, kept)
+    if speaks:
+        print("".join(f"{line}\n" for line in lines), end="")
+    return config
 
 
 def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:

@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
             f"{found.largest_weight_difference:.2g}"
         )
         print(
-            "  on a GPU the order of additions inside some kernels is free; compare with two whole runs"
+            "  torch has no deterministic form of one of this config's kernels; an ordinary resume has the same data and "
+            "state, and losses that agree to rounding"
         )
     return 0 if found.exact else 1

@@ -55,6 +55,16 @@ def choose_device(asked: str, local_rank: int = 0) -> torch.device:
     return _served(device)
 
 
+def unserved_device(asked: str) -> torch.device:
+    """As choose_device, also where this torch has no kernels for the card: for `onecard doctor`, which says so."""
+    try:
+        return choose_device(asked)
+    except UserError:
+        if asked not in ("auto", "cuda") or not torch.cuda.is_available():
+            raise
+        return torch.device("cuda", 0)
+
+
 def _served(device: torch.device) -> torch.device:
     """The device, if this build of torch has kernels for it; else the first of them would end in "no kernel image"."""
     if device.type != "cuda":

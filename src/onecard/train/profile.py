@@ -85,6 +85,7 @@ class StepProfile:
 
 def profile_run(config: RunConfig, steps: int = 5) -> StepProfile:
     """The first steps of a run, done aside: out_dir gains only the folder `profile`."""
+    torch.set_float32_matmul_precision("high")  # TF32, as the training loop does
     device = choose_device(config.device, Workers.local_rank())
     with (
         tempfile.TemporaryDirectory() as aside,

@@ -4,7 +4,11 @@
 True
 """
 
+import contextlib
+import os
 import tempfile
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +52,10 @@ def verify_resume(config: RunConfig, steps: int = 6, view: Viewer | None = None)
         trackio=False,
         init_from="scratch" if config.init_from == "resume" else config.init_from,
     )
-    with tempfile.TemporaryDirectory(prefix="onecard-verify-") as place:
+    with (
+        deterministic_algorithms(),
+        tempfile.TemporaryDirectory(prefix="onecard-verify-") as place,
+    ):
         whole, parts = (
             config.replace(out_dir=str(Path(place) / name)) for name in ("whole", "parts")
         )
@@ -58,6 +65,22 @@ def verify_resume(config: RunConfig, steps: int = 6, view: Viewer | None = None)
         train(parts, view=_StopAfter(view, half))
         train(parts, resume=True, view=_Messages(view))
         return _compared(Path(whole.out_dir), Path(parts.out_dir), steps, half)
+
+
+@contextlib.contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Kernels whose additions have one order, on a card too: without them two whole runs differ there in the last digits
+    (Flash's backward pass, the embedding's), stop or no stop. Where torch has no such kernel it takes the usual one."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*deterministic.*")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 class _Messages(Silent):

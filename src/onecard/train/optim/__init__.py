@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
-from onecard.train.optim.muon import make_muon, momentum_at
+from onecard.train.optim.muon import FUSED, is_matrix, make_muon, momentum_at
 
 
 def lr_at(config: RunConfig, position: float) -> float:
@@ -63,7 +63,7 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
     device = named[0][1].device.type
     if config.optimizer == "adamw8bit":
         return eight_bit(device)(groups, **settings)
-    return torch.optim.AdamW(groups, **settings, fused=device in ("cpu", "cuda", "mps"))
+    return torch.optim.AdamW(groups, **settings, fused=device in FUSED)
 
 
 def set_step_size(optimizer: torch.optim.Optimizer, lr: float, step: int) -> None:
@@ -101,6 +101,20 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
         for name, parameter in model.named_parameters()
         for key, value in sorted(optimizer.state.get(parameter, {}).items())
     }
+
+
+_SMALL_IN_FP32 = 4096  # bitsandbytes keeps the moments of smaller tensors in fp32
+
+
+def state_tensors(config: RunConfig, model: nn.Module) -> list[Tensor]:
+    """Tensors that take as much memory as the optimizer's state will, before there is one."""
+    found = []
+    for name, parameter in model.named_parameters():
+        bytes_each = config.optimizer == "adamw8bit" and parameter.numel() >= _SMALL_IN_FP32
+        dtype = torch.uint8 if bytes_each else torch.float32
+        moments = 1 if config.optimizer == "muon" and is_matrix(name, parameter) else 2
+        found += [torch.empty_like(parameter, dtype=dtype) for _ in range(moments)]
+    return found
 
 
 def restore_optimizer(

@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from onecard.config import RunConfig
+from onecard.model.machine import fast_low_dtype
+
+FUSED = ("cpu", "cuda", "mps")  # devices with a fused AdamW
 
 # a·X + b·X³ + c·X⁵ of each step, from Jordan's Muon: drives singular values into about [0.7, 1.2], fast rather than exact
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -42,18 +45,27 @@ def momentum_at(step: int) -> float:
     return MOMENTUM_FIRST + (MOMENTUM - MOMENTUM_FIRST) * min(step / MOMENTUM_STEPS, 1.0)
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearest (half-)orthogonal matrix of each in a batch, roughly. bf16 on CUDA; elsewhere it is slow or missing."""
-    x = matrices.to(torch.bfloat16 if matrices.device.type == "cuda" else torch.float32)
+def orthogonal(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The nearest (half-)orthogonal matrix of each in a batch, roughly; in the fastest dtype of the device that will do."""
+    if dtype is None:
+        dtype = fast_low_dtype(matrices.device)
+    # scaled before it is rounded: gradients of 1e-8 are nothing in fp16, and their direction is all that matters
+    x = matrices.float() if dtype == torch.float16 else matrices.to(dtype)
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
-    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
+    x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)).to(dtype)
     a, b, c = _QUINTIC
     for _ in range(_STEPS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype)
+
+
+def is_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether Muon moves it: the matrices inside the blocks, neither embeddings nor head."""
+    outside = name.endswith(("wte.weight", "wpe.weight")) or name.startswith("lm_head")
+    return parameter.dim() == 2 and name.endswith(".weight") and not outside
 
 
 def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
@@ -66,7 +78,7 @@ def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
             groups["embeddings"].append(parameter)
         elif name.startswith("lm_head"):
             groups["head"].append(parameter)
-        elif parameter.dim() == 2 and name.endswith(".weight"):
+        elif is_matrix(name, parameter):
             groups["matrices"].append(parameter)
         else:
             groups["vectors"].append(parameter)
@@ -144,10 +156,11 @@ class Muon(torch.optim.Optimizer):
                 self.state[p].update(
                     exp_avg=torch.zeros_like(p),
                     exp_avg_sq=torch.zeros_like(p),
+                    # as torch's own: fused kernels read it beside the parameter (Metal's too), others on the host
                     step=torch.zeros(
                         (),
                         dtype=torch.float32,
-                        device=p.device if p.device.type == "cuda" else "cpu",
+                        device=p.device if p.device.type in FUSED else "cpu",
                     ),
                 )
         states = [self.state[p] for p in parameters]
@@ -159,7 +172,7 @@ class Muon(torch.optim.Optimizer):
             [s["exp_avg_sq"] for s in states],
             [],
             [s["step"] for s in states],
-            fused=parameters[0].device.type in ("cpu", "cuda", "mps"),
+            fused=parameters[0].device.type in FUSED,
             amsgrad=False,
             beta1=beta1,
             beta2=beta2,

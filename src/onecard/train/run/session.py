@@ -227,8 +227,12 @@ def open_session(
     shape = params(config.shape)
     precision = machine.precision_of(config.dtype, device)
     flight.say(f"precision: {precision.why}")
-    if unseen := machine.unseen_card(device, config.device):
-        flight.say(unseen)
+    for sentence in (
+        machine.unseen_card(device, config.device),
+        machine.limit_paged_memory(device),
+    ):
+        if sentence:
+            flight.say(sentence)
     if workers.first and not config.eval_only:
         preflight.check_disk(config, shape.total, folder, flight)
     forward = trial.compiled_forward(model, config, device, precision, flight)

@@ -56,9 +56,7 @@ class Stepper:
                 [p.grad for p in self.model.parameters() if p.grad is not None],
                 self.config.grad_clip,
             )
-            loss_now, norm_now = torch.stack(
-                [loss, norm]
-            ).tolist()  # the one wait for the card in a step
+            loss_now, norm_now = self.workers.read(torch.stack([loss, norm]))  # the one wait
             if (
                 not self.scaler.is_enabled()
                 or math.isfinite(norm_now)

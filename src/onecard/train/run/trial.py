@@ -1,5 +1,6 @@
 """Before the run: does the model compile, and which micro-batch fits on the card. Each is tried, not guessed."""
 
+import importlib.util
 import shutil
 import warnings
 from typing import Any
@@ -10,8 +11,13 @@ from torch import nn
 from onecard.config import RunConfig
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import is_out_of_memory
+from onecard.train.optim import state_tensors
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.validation import documents
+
+# Every micro-batch that halving can lead to, with and without gradients, for each model of a process. Beyond torch's own
+# limit of 8 it would run the rest eager without a word.
+_SHAPES_COMPILED = 64
 
 
 def compiled_forward(
@@ -24,11 +30,10 @@ def compiled_forward(
     """The model compiled and tried on one micro-batch, or as it is with the reason why."""
     if not config.compile:
         return model
-    why = _cannot_compile(device)
+    why = cannot_compile(device)
     if why is None:
         try:
-            options = compile_options(config, precision)
-            compiled: nn.Module = torch.compile(model, options=options)  # type: ignore[assignment]
+            compiled = static_compile(model, compile_options(config, precision))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own insides
                 trial(compiled, model, config, device, precision, config.batch_size)
@@ -37,12 +42,25 @@ def compiled_forward(
             if is_out_of_memory(error):
                 return compiled  # the step itself finds the micro-batch that fits
             torch._dynamo.reset()
-            first = next(
-                (line for line in str(error).splitlines() if line.strip()), type(error).__name__
-            )
-            why = first.strip()[:160]
+            why = first_line(error)
+        finally:
+            model.zero_grad(set_to_none=True)
     flight.say(f"compile: off, the run is eager ({why})")
     return model
+
+
+def static_compile(model: nn.Module, options: dict[str, Any]) -> nn.Module:
+    """Compiled for the shapes it meets, each by itself. Left to choose, torch compiles the second shape it meets for any
+    shape, which is slower, and uses that from then on."""
+    torch._dynamo.config.recompile_limit = max(
+        torch._dynamo.config.recompile_limit, _SHAPES_COMPILED
+    )
+    return torch.compile(model, options=options, dynamic=False)  # type: ignore[return-value]
+
+
+def first_line(error: BaseException) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)[:160]
 
 
 def compile_options(config: RunConfig, precision: Precision) -> dict[str, Any]:
@@ -75,6 +93,7 @@ def fitting_micro_batch(
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
+        # outside the except clause, whose traceback would keep the failed trial's tensors alive
         model.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
         rows //= 2
@@ -86,15 +105,16 @@ def fitting_micro_batch(
     return rows
 
 
-def _cannot_compile(device: torch.device) -> str | None:
+def cannot_compile(device: torch.device) -> str | None:
+    """Why torch.compile is not even tried here; None where it is."""
+    if device.type == "mps":
+        return "torch's compiler for Apple's GPUs is a prototype"
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
         return "no C++ compiler was found"
     if device.type == "cuda":
-        try:
-            import triton  # type: ignore[import-not-found,import-untyped,unused-ignore] # noqa: F401
-        except ImportError:
+        if importlib.util.find_spec("triton") is None:
             return "triton is not installed"
-        if torch.cuda.get_device_capability(device) < (7, 0):
+        if not torch.version.hip and torch.cuda.get_device_capability(device) < (7, 0):
             return "triton needs compute capability 7.0 or newer"
     return None
 
@@ -107,11 +127,16 @@ def trial(
     precision: Precision,
     micro_batch: int,
 ) -> None:
-    """One micro-batch of zeros forward and backward; the gradients are thrown away."""
+    """Two micro-batches of zeros forward and backward, beside as much memory as the optimizer will hold: what a step of
+    the run needs at its most, in the strides and masks of its rows. The gradients are thrown away."""
+    held = state_tensors(config, model) if device.type == "cuda" else []
     rows = torch.zeros(micro_batch, config.block_size + 1, dtype=torch.long, device=device)
     inputs = rows[:, :-1]
-    mask = documents(inputs, 0 if config.mask_documents else None)  # the real one's strides
-    with autocast(device, precision):
-        _, loss = forward(inputs, rows[:, 1:], mask)
-    loss.backward()
+    for _ in range(2 if device.type == "cuda" else 1):
+        with autocast(device, precision):
+            loss = forward(
+                inputs, rows[:, 1:], documents(inputs, 0 if config.mask_documents else None)
+            )[1]
+        loss.backward()
     model.zero_grad(set_to_none=True)
+    del held

@@ -6,9 +6,11 @@ would leave the others waiting. Here each worker first says how its part went.)
 """
 
 import contextlib
+import ctypes
 import datetime
 import os
 import socket
+import sys
 import time
 
 import torch
@@ -19,6 +21,7 @@ from onecard.errors import UserError
 
 _BUFFER_ELEMENTS = 16 * 2**20  # 64 MiB of fp32 at a time
 _TIMEOUT = datetime.timedelta(minutes=10)
+_LOOK, _PATIENCE = 1e-4, 2.0  # seconds: how often the card is asked, and then the other processes
 
 
 class WorkerLostError(Exception):
@@ -33,16 +36,15 @@ class Workers:
         self.processes = int(os.environ.get("WORLD_SIZE", 1))
         self.device = device
         self._pids: list[tuple[str, int]] = []
+        self._on_card = False  # tensors of the card are exchanged there, by NCCL
+        if device.type == "cuda":
+            torch.cuda.set_device(
+                device
+            )  # or cuda:1 would leave a context and allocations on cuda:0
         if self.processes > 1:
-            if backend == "auto":
-                backend = "nccl" if device.type == "cuda" else "gloo"
-            if backend == "nccl" and device.type != "cuda":
-                raise UserError(
-                    "backend = 'nccl' needs CUDA cards", hint="backend = 'gloo' works on the CPU"
-                )
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
-            dist.init_process_group(backend, timeout=_TIMEOUT)
+            backends = exchange_backends(backend, device.type)
+            self._on_card = "nccl" in backends
+            dist.init_process_group(backends, timeout=_TIMEOUT)
             self._pids = [("", 0)] * self.processes
             dist.all_gather_object(self._pids, (socket.gethostname(), os.getpid()))
 
@@ -60,32 +62,62 @@ class Workers:
 
     def __exit__(self, kind, error, trace) -> None:
         if self.processes > 1 and dist.is_initialized():
-            with contextlib.suppress(RuntimeError):  # a peer that is gone cannot say good-bye
+            with contextlib.suppress(RuntimeError):  # a peer that is gone does not answer
                 dist.destroy_process_group()
 
     def add(self, tensor: Tensor) -> Tensor:
         """The sum over the processes, in place."""
         if self.processes > 1:
+            staged = (
+                tensor.device.type != "cpu" and not self._on_card
+            )  # gloo alone: through the host
+            there = tensor.cpu() if staged else tensor
             with _lost():
-                dist.all_reduce(tensor)
+                dist.all_reduce(there)
+            if staged:
+                tensor.copy_(there)
         return tensor
 
     def any(self, *flags: bool) -> list[bool]:
-        """Each flag, true if it is true in any process."""
+        """Each flag, true if it is true in any process. Between CPUs: the card is not waited for, and a process that is
+        gone is noticed here, before anything is enqueued on the card that would wait for it for ever."""
         if self.processes == 1:
             return list(flags)
-        return self.add(torch.tensor(flags, dtype=torch.int32, device=self.device)).bool().tolist()
+        return self.add(torch.tensor(flags, dtype=torch.int32)).bool().tolist()
 
     def from_first(self, value: float) -> float:
         """The first process's value, for decisions that hang on its clock."""
         if self.processes == 1:
             return value
-        tensor = torch.tensor(
-            [value], dtype=torch.float64, device=self.device if self.device.type != "mps" else "cpu"
-        )
+        tensor = torch.tensor([value], dtype=torch.float64)
         with _lost():
             dist.broadcast(tensor, 0)
         return tensor.item()
+
+    def read(self, tensor: Tensor) -> list[float]:
+        """The tensor's values: the one wait for the card in a step. A process that dies while the cards exchange would
+        leave this one in that wait, deaf to signals; so it is done in short looks, with a look at the others in between."""
+        if self._on_card:
+            done = torch.cuda.Event()
+            done.record()
+            look_at_others = time.monotonic() + _PATIENCE
+            while not done.query():
+                time.sleep(_LOOK)
+                if time.monotonic() > look_at_others:
+                    look_at_others = time.monotonic() + _PATIENCE
+                    self._check_others()
+        return tensor.tolist()
+
+    def _check_others(self) -> None:
+        here = socket.gethostname()
+        gone = [
+            rank for rank, (host, pid) in enumerate(self._pids) if host == here and not _runs(pid)
+        ]
+        if gone:
+            # ends the exchange that can never end, so that the weights can be copied from the card and saved
+            with contextlib.suppress(Exception):
+                dist.distributed_c10d._abort_process_group()
+            raise WorkerLostError(f"process {gone[0]} is gone")
 
     def add_gradients(self, model: nn.Module) -> None:
         if self.processes == 1:
@@ -120,13 +152,47 @@ class Workers:
 def _lost():
     try:
         yield
-    except RuntimeError as error:  # gloo and nccl both say that a connection broke this way
+    except RuntimeError as error:  # how gloo and NCCL report a broken connection
         raise WorkerLostError(str(error).splitlines()[0]) from None
 
 
+def exchange_backends(asked: str, device_type: str) -> str:
+    """What init_process_group gets: gloo between the CPUs always, NCCL between CUDA cards where this torch has it.
+
+    >>> exchange_backends("auto", "cpu"), exchange_backends("gloo", "cuda")
+    ('gloo', 'gloo')
+    """
+    if asked == "nccl" and device_type != "cuda":
+        raise UserError(
+            "backend = 'nccl' needs CUDA cards", hint="backend = 'gloo' works on the CPU"
+        )
+    if asked == "nccl" and not dist.is_nccl_available():
+        raise UserError(
+            "backend = 'nccl', but this torch has no NCCL (no build for Windows has)",
+            hint="backend = 'gloo' exchanges through the host's memory",
+        )
+    if asked in ("auto", "nccl") and device_type == "cuda" and dist.is_nccl_available():
+        return "cpu:gloo,cuda:nccl"
+    return "gloo" if asked in ("auto", "nccl") else asked
+
+
 def _runs(pid: int) -> bool:
+    if sys.platform == "win32":  # os.kill would end the process there, or send it a Ctrl-C
+        return _runs_on_windows(pid)
     try:
         os.kill(pid, 0)
     except OSError:
         return False
     return True
+
+
+def _runs_on_windows(pid: int) -> bool:
+    kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
+    synchronize, still_running = 0x100000, 0x102
+    handle = kernel.OpenProcess(synchronize, False, pid)
+    if not handle:
+        return False
+    try:
+        return bool(kernel.WaitForSingleObject(handle, 0) == still_running)
+    finally:
+        kernel.CloseHandle(handle)

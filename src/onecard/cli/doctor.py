@@ -1,0 +1,94 @@
+"""`onecard doctor`: does this machine work? Every path tried, fall-backs chosen and kept for `train`."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onecard.train.doctor.answers import Check
+
+HELP = "Try every path of a run on this machine's device; choose fall-backs, keep them for `train`, say what to do."
+EXAMPLE = "onecard doctor --quick"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds: no compilation, no proof of resume"
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="auto|cpu|cuda|cuda:1|mps",
+        help="what to check (default: the card)",
+    )
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="also write one JSON file to send with an issue: no names, paths or keys in it",
+    )
+    parser.add_argument("--json", action="store_true", help="the rows as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    from onecard.cli.terminal import console
+    from onecard.errors import UserError
+    from onecard.files import write_json
+    from onecard.model.machine import unserved_device
+    from onecard.train.doctor.answers import ask
+    from onecard.train.doctor.diagnose import diagnose, report
+
+    device = unserved_device(args.device)
+    found = ask(device)
+    out = console(stderr=True)
+    with out.status("") as status:
+
+        def tell(what: str) -> None:
+            if args.json:
+                return
+            if out.is_terminal:
+                status.update(what)
+            else:
+                out.print(f"checking: {what}")
+
+        rows = diagnose(device, args.quick, tell, found)
+    if args.report:
+        try:
+            write_json(Path(args.report), report(found, rows))
+        except OSError as error:
+            raise UserError(
+                f"{args.report} cannot be written: {error.strerror}", hint="name another file"
+            ) from None
+    if args.json:
+        print(
+            json.dumps({"device": found.name, "checks": [row.to_json() for row in rows]}, indent=1)
+        )
+    else:
+        _show(rows)
+        if args.report:
+            print(f"report: {args.report}")
+    return 1 if any(row.status == "action" for row in rows) else 0
+
+
+def _show(rows: "list[Check]") -> None:
+    from rich.table import Table
+
+    from onecard.cli.terminal import console
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("check", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("detail")
+    colours = {"ok": "green", "fall-back": "yellow", "action": "red"}
+    from rich.markup import escape
+
+    for row in rows:
+        table.add_row(row.check, f"[{colours[row.status]}]{row.status}[/]", escape(row.detail))
+    out = console()
+    out.print(table)
+    count = {status: sum(row.status == status for row in rows) for status in colours}
+    out.print(
+        f"{count['ok']} ok, {count['fall-back']} fall-backs (kept: `onecard train` takes them), "
+        f"{count['action']} to act on"
+    )

@@ -1,0 +1,5 @@
+"""`onecard doctor`: each path of a run tried on the real device, fall-backs chosen, and kept for the next `train`.
+
+answers.py is what the system, the driver and torch report (tests put others in its place); system.py and compute.py hold
+the checks, each a small function that returns a frozen Check; diagnose.py runs them; kept.py keeps the fall-backs.
+"""
