@@ -34,6 +34,8 @@ class Constants(ast.NodeVisitor):
                 return text.decode("latin-1")
             case ast.Call(func=ast.Attribute(value=ast.Constant(value="|"), attr="join")):
                 return "one|of|several"  # words and nothing else: linear whatever they are
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="escape")):
+                return "escaped"
             case ast.Name(id=name):
                 return self.values.get(name)
             case ast.JoinedStr(values=parts):
