@@ -11,6 +11,7 @@ from onecard.streams import to_stream
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
+    from onecard.planner import RunPlan
 
 HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
