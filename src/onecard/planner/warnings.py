@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab
+from onecard.facts.builds import DEFAULT_BUILD, support_of
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.params import params
@@ -20,6 +21,7 @@ def warnings(
     """Every warning that applies, in the order of what it costs."""
     return [
         *_work(config),
+        *(_build(device) if device else ()),
         *_precision(device, dtype),
         *_compiler(config, device),
         *_data(config, epochs),
@@ -41,6 +43,25 @@ def _work(config: RunConfig) -> Iterator[Note]:
         yield Note(
             "eval-only",
             "eval_only = True: `onecard train` would evaluate once and stop; these figures are for training it",
+        )
+
+
+def _build(device: Device) -> Iterator[Note]:
+    support = support_of(device)
+    if not support.trains:
+        yield Note(
+            "not-trainable",
+            "onecard cannot train on the {card}: it needs a card for CUDA, ROCm or Apple's MPS, or a CPU; "
+            "this plan is what such a card of the same figures would do",
+            card=device.name,
+        )
+    elif support.build is not None and support.build is not DEFAULT_BUILD:
+        yield Note(
+            "build-old",
+            "the {card} needs torch built for CUDA {cuda}: the build that pip installs (CUDA {usual}) has no kernels for it",
+            card=device.name,
+            cuda=support.build.cuda,
+            usual=DEFAULT_BUILD.cuda,
         )
 
 
