@@ -29,6 +29,7 @@ from fit.words import (
     word_in,
 )
 from onecard.errors import UserError
+from onecard.facts.builds import support_of
 from onecard.facts.gpus import Device, find_gpu
 from onecard.planner.workload import Workload
 
@@ -227,7 +228,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     if not compiled:
         assumed.append("compiled" if foreign or compiles(framework) else "not compiled")
     runs_compiled = foreign or (not said_no(compiled) if compiled else compiles(framework))
-    if runs_compiled and not device.can_compile:
+    if runs_compiled and not support_of(device).compiles:
         runs_compiled = False
         assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
     dropout = dropout_of(text)

@@ -16,6 +16,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from onecard.sentences import SENTENCES
 from onecard.units import (
     show_bytes,
     show_count,
@@ -101,10 +102,13 @@ class Plural(T):
 
 
 class Note(T):
-    """One sentence: a stable code for programs, an English template for catalogues, and its figures."""
+    """One sentence: a stable code for programs, an English template for catalogues, and its figures.
 
-    def __init__(self, code: str, text: str, **values: Any):
-        super().__init__(text, **values)
+    Without a template it is the one that onecard.sentences has for the code.
+    """
+
+    def __init__(self, code: str, text: str | None = None, /, **values: Any):
+        super().__init__(SENTENCES[code] if text is None else text, **values)
         self.code = code
 
     def __repr__(self) -> str:

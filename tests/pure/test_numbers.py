@@ -203,7 +203,7 @@ def test_the_plan_s_own_arithmetic():
     )
     assert p.energy.kwh.mid == pytest.approx(2 * card.watts * p.time.total_seconds.mid / 3.6e6)
     assert p.energy.cost.mid == pytest.approx(0.5 * p.energy.kwh.mid)
-    evaluations = (config.max_iters // config.eval_interval + 1) * config.eval_iters
+    evaluations = -(-config.max_iters // config.eval_interval) * config.eval_iters
     micro_step = p.time.step_seconds.mid / config.gradient_accumulation_steps
     steps = p.time.step_seconds.mid * config.max_iters
     assert p.time.total_seconds.mid == pytest.approx(

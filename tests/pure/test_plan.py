@@ -363,7 +363,9 @@ def test_every_size_is_held_against_its_gpt2():
         for data in ("fineweb-10B", "fineweb-edu-10B", "openwebtext"):
             said = plan(load(preset), "A100 80GB", data=data).loss.beats_gpt2
             assert said.code in ("beats-gpt2", "near-gpt2", "behind-gpt2")
-            assert ("reckoned" in str(said)) == (data == "fineweb-edu-10B" and preset != "gpt2")
+            assert ("estimated from" in str(said)) == (
+                data == "fineweb-edu-10B" and preset != "gpt2"
+            )
 
 
 def test_the_words_are_of_the_machine_planned_for():

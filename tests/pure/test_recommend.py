@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onecard.advise.budget import Budget
 from onecard.advise.fit import fit
 from onecard.advise.recommend import chosen_run, recommend
 from onecard.advise.review import review
 from onecard.advise.savers import with_memory
-from onecard.advise.search import Budget
 from onecard.advise.table import TYPICAL, memory_table
 from onecard.advise.write import config_text
 from onecard.cli import main

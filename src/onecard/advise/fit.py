@@ -25,7 +25,7 @@ from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
 from onecard.planner.memory import peak_memory
 from onecard.planner.result import Fits, as_plain
-from onecard.units import GIB
+from onecard.units import GIB, MIB
 
 SCHEMA = "onecard.fit/1"
 
@@ -132,70 +132,68 @@ def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> User
         recompute="block",
         optimizer="muon" if config.optimizer == "muon" else "adamw8bit",
     )
-    least = peak_memory(last, device, dtype, gpus, advice=False).process_bytes.mid
+    memory = peak_memory(last, device, dtype, gpus, advice=False)
+    kept = f", {memory.desktop_bytes / MIB:.0f} MiB of it kept for the desktop" * (
+        memory.desktop_bytes > 0
+    )
     return UserError(
-        f"this model does not fit on the {device.name} even with every memory saver: "
-        f"{least / GIB:.1f} GiB of {device.usable_bytes / GIB:.1f} GiB at micro-batch 1",
-        hint=f'`onecard can CONFIG --gpu "{device.name}"` says what would; `onecard recommend` finds a model that fits',
+        f"this model does not fit on the {device.name} even with every memory saver: about "
+        f"{memory.process_bytes.mid / GIB:.1f} of {device.usable_bytes / GIB:.1f} GiB at micro-batch 1{kept}",
+        hint=f'`onecard can CONFIG --gpu "{device.name}"` shows what would; `onecard recommend` finds a model that fits',
     )
 
 
 def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
     was, now = before.time.step_seconds.mid, after.time.step_seconds.mid
     same = all(getattr(before.config, key) == getattr(after.config, key) for key in CHOSEN)
-    said = []
+    notes = []
     if same:
-        said.append(Note("fit-same", "yours is already the fastest that fits"))
+        notes.append(Note("fit-same"))
     elif before.memory.fits == "no":
-        said.append(
+        notes.append(
             Note(
                 "fit-mended",
-                "as it was it does not fit ({bytes:bytes}); so it does, with {now:duration} a step",
                 bytes=before.memory.process_bytes.mid,
                 now=now,
             )
         )
     elif before.memory.fits == "tight":
-        said.append(
+        notes.append(
             Note(
                 "fit-loosened",
-                "as it was it may not fit ({bytes:bytes}); so it surely does, with {now:duration} a step",
                 bytes=before.memory.process_bytes.mid,
                 now=now,
             )
         )
     elif now < was * 0.995:
-        said.append(
+        notes.append(
             Note(
                 "fit-faster",
-                "a step takes {now:duration} instead of {was:duration}: {share:percent} less",
                 now=now,
                 was=was,
                 share=1 - now / was,
             )
         )
     else:
-        said.append(
+        notes.append(
             Note(
                 "fit-equal",
-                "no faster than it was to within {share:percent}",
                 share=abs(1 - now / was) + 0.001,
             )
         )
-    said.append(
+    notes.append(
         Note(
             "fit-total",
-            "the total batch stays {tokens:int} tokens, so nothing changes in what is learnt",
             tokens=after.tokens.per_step,
         )
     )
     if savers.adamw8bit and before.config.optimizer != "adamw8bit":
-        said.append(
+        notes.append(
             Note(
                 "fit-8bit",
-                "the optimizer's moments are kept in 8 bits: as good as 32 in all published tests, but rounded",
             )
         )
+        notes.append(Note("needs-eightbit"))
     if savers_of(before.config).names and not savers.names:
-        said.append(Note("fit-unneeded", "no memory saver is needed on this card"))
-    return said
+        notes.append(Note("fit-unneeded"))
+    return notes

@@ -9,13 +9,14 @@ RECOMMEND: dict[str, str] = {
     "config.max_iters": "(time − compiling − evaluations) ÷ (seconds a step × (1 + charges)); at most 4 epochs (Muennighoff et al. 2023) "
     "and the tokens per parameter of public runs",
     "savers": "taken when they bring more than 0.5 % (chunked loss), 1 % (recompute), 2 % (8-bit moments) of the step",
-    "limited_by": "memory: endless memory would bring 0.01 nats; data: the tokens ran out before the time; else compute",
+    "limited_by": "memory: four times of it would lower the loss by more than 0.01, and by half of what twice the time or endless "
+    "data would; data: it would lower the loss by more than twice the time; else compute",
     "sensitivity.flat_params": "the sizes whose best run in this budget is within 0.01 nats of the choice",
     "sensitivity.chinchilla": "the size whose tokens in this budget are nearest to compute-optimal (Besiroglu et al. 2024)",
 }
 CAN: dict[str, str] = {
     "compute.needed_flops": "6·N·D: N all parameters, D the tokens asked for, else compute-optimal (Besiroglu et al. 2024)",
-    "compute.delivered_flops": "peak × utilization × time × cards; without --utilization, 6·N × predicted tokens a second × time",
+    "compute.delivered_flops": "peak × utilization × time × cards; without utilization, 6·N × the tokens a second that `plan` predicts × time",
     "memory.plain_bytes": "allocated by torch at micro-batch 1, no saver",
     "memory.offload": "2·N bytes of weights, two layers' gradients and the activations on the card; 16·N in main memory; 4·N over "
     "PCIe at 12 GB/s and 28·N at 40 GB/s on the CPU each step (after ZeRO-Offload, Ren et al. 2021)",

@@ -11,7 +11,7 @@ from onecard.advise.models import RELEASED, NamedModel
 from onecard.advise.offload import Offload
 from onecard.advise.rent import rented
 from onecard.advise.savers import fastest, micro_batches, variant
-from onecard.advise.search import base_config
+from onecard.advise.schedule import base_config
 from onecard.advise.shapes import shapes, total_params, usual_batch
 from onecard.config import RunConfig, load
 from onecard.facts.gpus import Device
@@ -19,7 +19,7 @@ from onecard.messages import Note
 from onecard.planner.optimal import compute_optimal_tokens
 
 if TYPE_CHECKING:
-    from onecard.advise.can import Needed
+    from onecard.advise.delivered import Needed
 
 FINETUNE_TOKENS = 100e6  # a long fine-tune: a hundred million tokens of one's own text
 
@@ -70,8 +70,6 @@ def _smaller(device: Device, gpus: int, seconds: float, limit: int) -> Instead |
                 "smaller",
                 Note(
                     "instead-smaller",
-                    "the largest that does: {params:count} parameters ({layers} layers, {width} wide) on its "
-                    "{tokens:count} compute-optimal tokens, {time:duration}; `onecard recommend` finds the best for the time",
                     params=count,
                     layers=shape.n_layer,
                     width=shape.n_embd,
@@ -103,7 +101,6 @@ def _rent(config: RunConfig, first: "Needed", seconds: float) -> Instead | None:
         "rent",
         Note(
             "instead-rent",
-            "rent: {card}, {time:duration} and about {cost:money} at {price:money} an hour ({period:period})",
             card=best.gpu,
             time=best.seconds.mid,
             cost=(best.cost, best.currency),
@@ -127,7 +124,6 @@ def _cards(first: "Needed", gpus: int) -> Instead | None:
         "cards",
         Note(
             "instead-cards",
-            "{number} such cards side by side would do it in the time",
             number=number,
         ),
         {"gpus": number},
@@ -141,8 +137,6 @@ def _offload(host: Offload) -> Instead | None:
         "offload",
         Note(
             "instead-offload",
-            "keep the optimizer in the computer's memory (DeepSpeed's ZeRO-Offload; onecard does not): about "
-            "{card:bytes} on the card, {host:bytes} of main memory, {extra:duration} more a step: an estimate",
             card=host.process_bytes,
             host=host.host_bytes,
             extra=host.extra_step_seconds,
@@ -170,8 +164,6 @@ def _finetune(model: NamedModel, device: Device) -> Instead | None:
             "finetune",
             Note(
                 "instead-finetune",
-                "fine-tune the released weights: init_from = '{preset}' on {tokens:count} tokens of your own takes "
-                "{time:duration} here",
                 preset=preset,
                 tokens=FINETUNE_TOKENS,
                 time=time,

@@ -44,18 +44,20 @@ def named_model(text: str, overrides: Iterable[str] = ()) -> NamedModel:
             text, config, text if text in RELEASED else None, None, config.total_tokens
         )
     for model in known_models():
-        if _bare(text) == _bare(model.name) or (
-            len(_bare(text)) > 5 and _bare(model.name).startswith(_bare(text))
-        ):
+        names = [_bare(name) for name in (model.name, *model.aliases)]
+        if _bare(text) in names or (len(_bare(text)) > 5 and names[0].startswith(_bare(text))):
             return _sized(model.params, model.name, overrides, model)
     if re.fullmatch(
         r"[\d.,_]+(e\d+)?\s*+[kmbgt]?(illion|n)?\s*(params|parameters)?", text.strip().lower()
     ):
         return _sized(parse_count(text), text, overrides)
     names = [*PRESETS, *(model.name for model in known_models())]
+    size = re.search(r"(?<![\w.])\d+(\.\d+)?\s?[mb](?!\w)", re.sub(r"[-_/]", " ", text.lower()))
     raise UserError(
         f"no model, preset or config file named {text!r}",
-        hint=nearest(text, names) or "for example gpt2-xl, 350M, or a config file",
+        hint=f"give its size alone: {size[0].upper().replace(' ', '')}"
+        if size
+        else nearest(text, names) or "for example gpt2-xl, 350M, or a config file",
     )
 
 

@@ -9,7 +9,7 @@ True
 from dataclasses import dataclass
 
 from onecard.advise.savers import fastest, micro_batches
-from onecard.advise.search import run_seconds
+from onecard.advise.schedule import run_seconds
 from onecard.config import RunConfig
 from onecard.facts.gpus import find_gpu
 from onecard.facts.rentals import rentals

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onecard.advise.budget import Budget
 from onecard.advise.fit import Fitted, fit
 from onecard.advise.recommend import Recommendation, recommend
-from onecard.advise.search import Budget
 from onecard.config import load
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
@@ -148,11 +148,9 @@ def _better(
 
 def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
     c, p = as_is.config, as_is.params
-    said = [
+    notes = [
         Note(
             "review-is",
-            "it is a model of {params:count} parameters (nanoGPT prints {nanogpt:count}): {layers} layers, {heads} heads of "
-            "{head}, {width} wide",
             params=p.total,
             nanogpt=p.nanogpt,
             layers=c.n_layer,
@@ -162,30 +160,32 @@ def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
         ),
     ]
     for claim in claims:
-        said.append(
+        notes.append(
             Note(
                 "review-claim",
-                "its {where} says {said}, which it is not",
                 where=claim.where,
                 said=claim.said,
             )
         )
-    return said
+    return notes
 
 
 def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
     m = as_is.memory
-    figures = {"used": m.process_bytes.mid, "card": m.card_bytes, "name": as_is.device.name}
+    figures = {
+        "used": m.process_bytes.mid,
+        "card": m.card_bytes,
+        "name": as_is.device.name,
+        "desktop": m.desktop_bytes,
+    }
     verdict = {
-        "yes": Note("review-fits", "it fits: {used:bytes} of the {name}'s {card:bytes}", **figures),
+        "yes": Note("review-fits", **figures),
         "tight": Note(
             "review-tight",
-            "it is too tight to rely on: {used:bytes} of the {name}'s {card:bytes}",
             **figures,
         ),
         "no": Note(
             "review-no-fit",
-            "it does not fit: it wants {used:bytes} and the {name} has {card:bytes}",
             **figures,
         ),
     }[m.fits]
@@ -196,8 +196,6 @@ def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
         verdict,
         Note(
             "review-mend",
-            "batch_size = {batch}, gradient_accumulation_steps = {steps}{savers} makes it fit, the total batch "
-            "unchanged",
             batch=c.batch_size,
             steps=c.gradient_accumulation_steps,
             savers="".join(f", {name}" for name in fitted.savers),
@@ -207,10 +205,9 @@ def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
 
 def _hours(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
     t = as_is.time
-    said = [
+    notes = [
         Note(
             "review-time",
-            "{steps:int} steps of {step:duration} take about {total:duration} for {tokens:count} tokens",
             steps=as_is.config.max_iters,
             step=t.step_seconds.mid,
             total=t.total_seconds.mid,
@@ -223,18 +220,16 @@ def _hours(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
         and fitted.plan.time.step_seconds.mid < 0.98 * t.step_seconds.mid
     ):
         c = fitted.config
-        said.append(
+        notes.append(
             Note(
                 "review-faster",
-                "batch_size = {batch}, gradient_accumulation_steps = {steps}{savers} does the same run in "
-                "{total:duration}",
                 batch=c.batch_size,
                 steps=c.gradient_accumulation_steps,
                 savers="".join(f", {name}" for name in fitted.savers),
                 total=fitted.plan.time.total_seconds.mid,
             )
         )
-    return said
+    return notes
 
 
 def _gain(
@@ -244,12 +239,9 @@ def _gain(
         return [
             Note(
                 "review-no-loss",
-                "no public losses are on this data, so nothing is said of what would be better",
             )
         ]
-    said = [
-        Note("review-loss", "it should end at a loss of {loss:.2f}", loss=as_is.loss.expected.mid)
-    ]
+    notes = [Note("review-loss", loss=as_is.loss.expected.mid)]
     if better is not None:
         gain = as_is.loss.expected.mid - better.expected_loss.mid
         c = better.config
@@ -261,17 +253,14 @@ def _gain(
             "tokens": better.plan.tokens.total,
             "loss": better.expected_loss.mid,
         }
-        said.append(
+        notes.append(
             Note(
                 "review-better",
-                "better in the same hours: {params:count} parameters ({layers} layers, {width} wide) on {tokens:count} tokens, "
-                "expected {loss:.2f}, {gain:.2f} nats lower",
                 **figures,
             )
             if gain > 0.005
             else Note(
                 "review-good",
-                "nothing better is known for the same hours: it is within {gain:.3f} nats of the best",
                 **{**figures, "gain": max(gain, 0.001)},
             )
         )
@@ -279,13 +268,12 @@ def _gain(
         sooner is not None
         and sooner.plan.time.total_seconds.mid < 0.95 * as_is.time.total_seconds.mid
     ):
-        said.append(
+        notes.append(
             Note(
                 "review-sooner",
-                "the same loss in {total:duration}: {params:count} parameters on {tokens:count} tokens",
                 total=sooner.plan.time.total_seconds.mid,
                 params=sooner.plan.params.total,
                 tokens=sooner.plan.tokens.total,
             )
         )
-    return said
+    return notes

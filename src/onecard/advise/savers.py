@@ -149,6 +149,13 @@ def fastest(
     return best
 
 
+@dataclass(frozen=True)
+class WhatIfDevice(Device):
+    """A card as it is not sold; `real` is the one whose measurements hold for it."""
+
+    real: Device | None = None
+
+
 @cache
 def _calibration(device: Device) -> Calibration | None:
     return load_calibration(device)
@@ -156,7 +163,8 @@ def _calibration(device: Device) -> Calibration | None:
 
 def own_step_time(config: RunConfig, device: Device, dtype: str, gpus: int = 1) -> StepTime:
     """As plan() predicts it: by this machine's own probe where there is one. The file is read once in a search."""
-    return step_time(config, device, dtype, gpus, _calibration(device))
+    real = device.real if isinstance(device, WhatIfDevice) and device.real else device
+    return step_time(config, device, dtype, gpus, _calibration(real))
 
 
 def _per_token(
@@ -199,9 +207,9 @@ def _fitting(
     return low
 
 
-def with_memory(device: Device, gib: float) -> Device:
+def with_memory(device: Device, gib: float) -> WhatIfDevice:
     """The same card with other memory, as if it were sold so: for what-ifs."""
     share = device.usable_bytes / device.memory_bytes
-    return dataclasses.replace(
-        device, memory_bytes=round(gib * GIB), usable_bytes=round(gib * GIB * share)
-    )
+    values = {field.name: getattr(device, field.name) for field in dataclasses.fields(Device)}
+    values |= {"memory_bytes": round(gib * GIB), "usable_bytes": round(gib * GIB * share)}
+    return WhatIfDevice(**values, real=device)

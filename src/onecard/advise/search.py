@@ -12,52 +12,24 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from onecard.advise.budget import Budget
 from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, own_step_time, variant
+from onecard.advise.schedule import EVAL_TOKENS, EVALS, rounded_down, run_seconds, scheduled
 from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
-from onecard.config import GPT2_PADDED_VOCAB, RunConfig
-from onecard.config.model_rules import EVALUATION_SHARE, evaluation_steps
+from onecard.config import RunConfig
+from onecard.config.model_rules import EVALUATION_SHARE
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.planner.corpus import Corpus
 from onecard.planner.loss import LossEstimate, expected_loss, loss_fit
 from onecard.planner.optimal import compute_optimal_tokens
-from onecard.planner.speed import StepTime
-from onecard.planner.warnings import usual_learning_rate
-from onecard.units import HOUR, YEAR
+from onecard.units import HOUR
 
 MOST_EPOCHS = 4  # repetition costs next to nothing up to there (Muennighoff et al. 2023)
-EVAL_TOKENS = 2**20  # held-out tokens of one evaluation: the loss to about 0.003 nats
-EVALS = 20  # a run is evaluated so often, or once an hour if that is more
 FEWEST_STEPS = 100  # less is not a training run
 SCHEDULE_STEPS = 1000  # a shorter schedule gets a smaller batch instead
 SMALLEST_BATCH = 32 * 1024  # tokens
 TIME_SLACK = 0.95  # of the time with free memory: no saver or micro-batch is faster than that
-MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
-HIGHEST_RATE = (
-    3e-3  # below about 5M parameters the rule for the learning rate runs ahead of what is stable
-)
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What is given: exactly one of time, tokens, or the loss to reach."""
-
-    seconds: float | None = None
-    tokens: float | None = None
-    loss: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value, example in (
-            ("time", self.seconds, "--hours 20"),
-            ("tokens", self.tokens, "--tokens 10B"),
-            ("loss", self.loss, "--until-loss 3.2"),
-        ):
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise UserError(f"the {name} must be above zero", hint=f"for example {example}")
-        if self.seconds is not None and self.seconds > 100 * YEAR:
-            raise UserError(
-                "nobody trains for more than a hundred years", hint="for example --days 30"
-            )
 
 
 @dataclass(frozen=True)
@@ -91,13 +63,20 @@ class Search:
         if expected_loss(base, 1e9, self.family, None) is None:
             raise UserError(
                 f"no public losses say how models compare on {corpus.name or 'this data'}",
-                hint="advice needs GPT-2 tokens of FineWeb, FineWeb-Edu or OpenWebText: --data fineweb-edu; "
-                "--fit CONFIG keeps your model and needs no losses",
+                hint="advice needs GPT-2 tokens of FineWeb, FineWeb-Edu or OpenWebText, such as fineweb-edu; "
+                "fitting a model of your own to the card needs no losses",
             )
 
     def with_budget(self, budget: Budget) -> "Search":
         """The same card and data with another budget; what was tuned stays so."""
-        other = Search(self.device, self.base, self.corpus, budget)
+        return self._like(self.corpus, budget)
+
+    def with_corpus(self, corpus: Corpus) -> "Search":
+        """The same card and budget with other data; what was tuned stays so."""
+        return self._like(corpus, self.budget)
+
+    def _like(self, corpus: Corpus, budget: Budget) -> "Search":
+        other = Search(self.device, self.base, corpus, budget)
         other._tuned = self._tuned
         return other
 
@@ -197,16 +176,15 @@ class Search:
     # --- on the card as it is
 
     def run(self, shape: Shape) -> Candidate | None:
-        """The best run of one shape in the budget; None if it does not fit or has too little time."""
+        """The best run of one shape in the budget; None where it does not fit or public runs are longer."""
         if shape not in self._runs:
-            run = self.uncovered_run(shape)
+            run = self._run(shape)
             self._runs[shape] = (
                 run if run is not None and self._covered(shape, run.tokens) else None
             )
         return self._runs[shape]
 
-    def uncovered_run(self, shape: Shape) -> Candidate | None:
-        """The same, even where the run is shorter for its size than any public one: for comparison only."""
+    def _run(self, shape: Shape) -> Candidate | None:
         model = self._model(shape)
         sequences = self._wanted_sequences(model)
         while True:
@@ -259,7 +237,7 @@ class Search:
         evaluations = EVALS + self.budget.seconds / HOUR
         reserve = evaluations * 1.1 * EVAL_TOKENS * EVALUATION_SHARE * tuned.seconds_per_token
         free = self.budget.seconds - tuned.time.compile_seconds - reserve
-        return _rounded_down(min(most, int(max(0.0, free) / (tuned.seconds_per_token * per_step))))
+        return rounded_down(min(most, int(max(0.0, free) / (tuned.seconds_per_token * per_step))))
 
     def score(self, run: Candidate) -> float:
         """What is made as small as can be: the loss, or the time to reach one."""
@@ -284,7 +262,7 @@ class Search:
         if smallest is None:
             return UserError(
                 f"no model worth training fits in the {self.device.usable_bytes / 2**30:.1f} GiB of the {self.device.name}",
-                hint="even the smallest, with every memory saver, does not; try another --gpu",
+                hint="even the smallest, with every memory saver, does not; try another card",
             )
         if self.budget.loss is not None:
             reachable = [
@@ -292,12 +270,12 @@ class Search:
             ]
             return UserError(
                 f"no run on the {self.device.name} that public losses cover is expected to reach a loss of {self.budget.loss:g}",
-                hint=f"about {min(reachable):.2f} is the lowest for any size on this data; try a higher loss or more --data",
+                hint=f"about {min(reachable):.2f} is the lowest for any size on this data; try a higher loss or more data",
             )
         if self.budget.tokens is not None:
             return UserError(
                 f"{self.budget.tokens:,.0f} tokens are too few to train anything",
-                hint=f"even the smallest model wants {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example --tokens 1B",
+                hint=f"even the smallest model wants {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example 1B",
             )
         need = (
             FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token
@@ -305,51 +283,5 @@ class Search:
         )
         return UserError(
             f"that time is too little to train anything on the {self.device.name}",
-            hint=f"even the smallest model wants {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give more --hours",
+            hint=f"even the smallest model wants {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give it more time",
         )
-
-
-def base_config(device: Device, **changes: object) -> RunConfig:
-    """What every candidate on that card shares. The vocabulary is padded: 50257 rows are slow in the largest matmul."""
-    compiled = device.can_compile and device.kind != "cpu"  # a CPU also needs a C++ compiler
-    return RunConfig().replace(**{"vocab_size": GPT2_PADDED_VOCAB, "compile": compiled, **changes})
-
-
-def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
-    """The tuned config with its schedule: what a person gets, checked like any other."""
-    config = tuned.config
-    rate = (
-        MUON_RATE
-        if config.optimizer == "muon"
-        else min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape)))
-    )
-    interval = _ladder(min(steps / EVALS, HOUR / tuned.time.seconds.mid))
-    return variant(
-        config,
-        max_iters=steps,
-        lr_decay_iters=steps,
-        warmup_iters=max(1, round(0.03 * steps)) if steps < 60_000 else 2000,
-        learning_rate=float(f"{rate:.1e}"),
-        min_lr=float(f"{rate / 10:.1e}"),
-        eval_interval=interval,
-        eval_iters=max(1, -(-EVAL_TOKENS // config.tokens_per_micro_batch)),
-        log_interval=10,
-        dataset=corpus.name or "fineweb-edu",
-        out_dir=f"out-{total_params(config.shape) / 1e6:.0f}M",
-    )
-
-
-def run_seconds(config: RunConfig, time: StepTime) -> float:
-    """As the plan counts: steps, evaluations (a third of a step's work for each micro-batch), compilation."""
-    return time.compile_seconds + time.seconds.mid * (config.max_iters + evaluation_steps(config))
-
-
-def _rounded_down(steps: int) -> int:
-    """To a number that is read at a glance, at most 1 % less: 19,073 is 19,070."""
-    return steps if steps < 1000 else steps // 10 * 10
-
-
-def _ladder(least: float) -> int:
-    """The next of 1, 2, 5, 10, 20, 50, … from `least` up."""
-    size = 10 ** math.floor(math.log10(max(least, 1)))
-    return next(int(size * step) for step in (1, 2, 5, 10) if size * step >= least)

@@ -7,12 +7,12 @@ sensitivity(search, best, around).flat
 import math
 from dataclasses import dataclass
 
+from onecard.advise.limits import FLAT
 from onecard.advise.search import Candidate, Search
 from onecard.advise.shapes import PROPORTIONS, Shape
 from onecard.messages import Note
 from onecard.planner.optimal import compute_optimal_tokens
 
-FLAT = 0.01  # nats: less than runs of one recipe differ by; seven times the noise between seeds
 FLAT_TIME = 0.05  # where a loss is asked for: the time to reach it
 
 
@@ -73,7 +73,7 @@ def size_of(run: Candidate) -> Size:
 def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensitivity:
     error = (best.estimate.final.high - best.estimate.final.low) / 2
     half, double = (_nearest(search, best.params * factor) for factor in (0.5, 2.0))
-    everything = [*runs, best, *(run for run in (half, double) if run and run.estimate.in_support)]
+    everything = [*runs, best, *(run for run in (half, double) if run)]
     until = search.budget.loss is not None
     flat = _within(
         everything, search.score(best) * (1 + FLAT_TIME) if until else best.loss + FLAT, search
@@ -83,20 +83,17 @@ def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensi
         everything, key=lambda run: abs(math.log(run.tokens / compute_optimal_tokens(run.params)))
     )
     is_flat = flat[1] >= 1.5 * flat[0]
-    said = _time_notes(flat, error) if until else _loss_notes(flat, unsure, error, is_flat)
+    notes = _time_notes(flat, error) if until else _loss_notes(flat, unsure, error, is_flat)
     if double is None:
-        said.append(
+        notes.append(
             Note(
                 "no-double",
-                "a model of twice the size does not fit, or is larger than any of the public runs",
             )
         )
     if optimal.params != best.params and not until:
-        said.append(
+        notes.append(
             Note(
                 "chinchilla",
-                "Chinchilla's law would choose about {params:count} parameters and {tokens:count} tokens here: "
-                "{difference:.3f} nats more by our fit to public GPT-2 runs",
                 params=optimal.params,
                 tokens=optimal.tokens,
                 difference=optimal.loss - best.loss,
@@ -110,7 +107,7 @@ def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensi
         fit_error=error,
         unsure_params=unsure,
         chinchilla=size_of(optimal),
-        notes=said,
+        notes=notes,
     )
 
 
@@ -121,25 +118,20 @@ def _loss_notes(
     return [
         Note(
             "flat",
-            "the optimum is flat: from {low:count} to {high:count} parameters the expected loss is the same to {flat:g} nats",
             **figures,
         )
         if is_flat
         else Note(
             "sharp",
-            "the size matters: only {low:count} to {high:count} parameters come within {flat:g} nats of the best",
             **figures,
         )
         if flat[0] < flat[1]
         else Note(
             "sharpest",
-            "the size matters: no other comes within {flat:g} nats of the best",
             **figures,
         ),
         Note(
             "fit-error",
-            "the loss is known to ±{error:.2f} nats, which cannot tell sizes from {low:count} to {high:count} apart; the "
-            "error is mostly common to them all, so their order is surer than that",
             error=error,
             low=unsure[0],
             high=unsure[1],
@@ -151,25 +143,21 @@ def _time_notes(flat: tuple[int, int], error: float) -> list[Note]:
     return [
         Note(
             "flat-time",
-            "from {low:count} to {high:count} parameters it takes the same time to within {share:.0%}",
             low=flat[0],
             high=flat[1],
             share=FLAT_TIME,
         ),
         Note(
             "fit-error-time",
-            "the loss is known to ±{error:.2f} nats, so the time to reach it is a rough guess",
             error=error,
         ),
     ]
 
 
 def _nearest(search: Search, params: float) -> Candidate | None:
-    """The run of the shape nearest to a size, however short; None if no shape is near, or it does not fit."""
+    """The run of the shape nearest to a size; None if no shape is near, it does not fit, or no public run is so short."""
     shape = min(search.shapes, key=lambda s: abs(math.log(search.params(s) / params)))
-    return (
-        search.uncovered_run(shape) if abs(math.log(search.params(shape) / params)) < 0.2 else None
-    )
+    return search.run(shape) if abs(math.log(search.params(shape) / params)) < 0.2 else None
 
 
 def _within(runs: list[Candidate], most: float, search: Search) -> tuple[int, int]:

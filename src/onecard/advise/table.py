@@ -8,8 +8,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from onecard.advise.budget import Budget
 from onecard.advise.recommend import chosen_run
-from onecard.advise.search import Budget
 from onecard.facts.gpus import find_gpu
 from onecard.planner.result import as_plain
 from onecard.units import HOUR

@@ -59,6 +59,7 @@ def _comments(answer: Recommendation) -> dict[str, str]:
         "lr_decay_iters": "the schedule ends with the run",
         "eval_interval": f"every {show_duration(c.eval_interval * plan.time.step_seconds.mid)}, with a checkpoint",
         "eval_iters": f"{show_count(c.eval_iters * c.tokens_per_micro_batch)} held-out tokens",
+        "max_hours": "the time given: the run ends by then, with its decay fitted in",
         "vocab_size": "GPT-2's 50257 padded to a multiple of 64, for the tensor cores",
     }
     return {**comments, **_memory_comments(c, plan)}
@@ -66,7 +67,7 @@ def _comments(answer: Recommendation) -> dict[str, str]:
 
 _OPTIMIZERS = {
     "adamw": "full precision fits: no need for 8 bits",
-    "adamw8bit": "moments in 8 bits",
+    "adamw8bit": "moments in 8 bits; needs onecard[eightbit]",
     "muon": "for the matrices, AdamW for the rest",
 }
 

@@ -60,7 +60,9 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     formats.add_argument(
         "--json", action="store_true", help="machine-readable, base units (docs/formats.md)"
     )
-    formats.add_argument("--markdown", action="store_true", help="for a README, an issue or a wiki")
+    formats.add_argument(
+        "--markdown", "--md", action="store_true", help="for a README, an issue or a wiki"
+    )
     formats.add_argument("--html", action="store_true", help="one self-contained page")
     parser.add_argument(
         "--full",

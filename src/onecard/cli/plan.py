@@ -19,8 +19,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument(
         "--gpu",
+        action="append",
         metavar="NAME",
-        help='a card ("RTX 4070", 4090, a .toml file), cpu, or here: this machine (default)',
+        help='a card ("RTX 4070", 4090, a .toml file), cpu, or here: this machine (default); '
+        "several are shown side by side",
     )
     parser.add_argument(
         "--gpus", type=int, default=1, metavar="N", help="how many of them (default 1)"
@@ -32,6 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
+    )
+    parser.add_argument(
+        "--tokens", metavar="N", help="train on so many tokens, such as 3.7B: sets max_iters"
     )
     parser.add_argument(
         "--explain-memory",
@@ -46,16 +51,21 @@ def run(args: argparse.Namespace) -> int:
     if args.presets:
         return _presets(args.json)
     from onecard.cli.options import show_report
-    from onecard.config import load
     from onecard.planner import plan
 
-    result = plan(
-        load(args.config, args.overrides),
-        args.gpu,
-        gpus=args.gpus,
-        data=args.data,
-        price=args.price,
-    )
+    config = _config(args)
+    results = [
+        plan(config, card, gpus=args.gpus, data=args.data, price=args.price)
+        for card in args.gpu or [None]
+    ]
+    if len(results) > 1:
+        from onecard.report.cards_view import cards_document
+
+        show_report(
+            args, lambda: [each.to_json() for each in results], lambda: cards_document(results)
+        )
+        return 0
+    result = results[0]
 
     if args.explain_memory:
         return _explain_memory(args, result)
@@ -67,6 +77,28 @@ def run(args: argparse.Namespace) -> int:
 
     show_report(args, result.to_json, document)
     return 0
+
+
+def _config(args: argparse.Namespace):  # type: ignore[no-untyped-def]
+    """CONFIG with its changes; --tokens as so many whole steps, and a schedule that ends with them."""
+    from onecard.config import load, parse_overrides
+    from onecard.errors import UserError
+    from onecard.units import parse_count
+
+    if args.tokens is None:
+        return load(args.config, args.overrides)
+    if "max_iters" in parse_overrides(args.overrides):
+        raise UserError("--tokens and max_iters both set the length", hint="give one of them")
+    tokens, config = parse_count(args.tokens), load(args.config, args.overrides)
+    steps = -(-tokens // config.tokens_per_step)
+    if steps < 1:
+        raise UserError("the tokens must be above zero", hint="for example --tokens 3.7B")
+    given = {
+        key for key in ("lr_decay_iters", "warmup_iters") if key in parse_overrides(args.overrides)
+    }
+    changes = {"max_iters": steps, "lr_decay_iters": steps}
+    changes["warmup_iters"] = min(config.warmup_iters, steps // 10)
+    return config.replace(**{key: value for key, value in changes.items() if key not in given})
 
 
 def _explain_memory(args: argparse.Namespace, result: "RunPlan") -> int:

@@ -123,7 +123,7 @@ def _writable(name: str, force: bool) -> None:
 
 
 def _budget(args: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from onecard.advise.search import Budget
+    from onecard.advise.budget import Budget
     from onecard.units import DAY, HOUR, parse_count
 
     if args.tokens is not None:

@@ -33,11 +33,22 @@ def read_values(source: str | Path) -> dict[str, Any]:
     """The keys that a preset or a file sets, unchecked against RunConfig; a file wins over a preset of its name."""
     if not str(source).strip():
         raise UserError("the config's name is empty", hint="name a preset such as gpt2, or a file")
-    return preset(str(source)) if _is_preset(source) else read_file(Path(source))
+    return preset(str(source)) if _is_preset(source) else _values_of(Path(source))
 
 
 def _is_preset(source: str | Path) -> bool:
     return str(source) in PRESETS and not Path(source).is_file()
+
+
+def _values_of(path: Path) -> dict[str, Any]:
+    """A file's keys. One that computes them, as nanoGPT's finetune_shakespeare.py does, may ship as a preset."""
+    try:
+        return read_file(path)
+    except UserError as error:
+        if path.suffix == ".py" and path.stem in PRESETS and path.is_file():
+            hint = f"the preset {path.stem} has the same settings: give {path.stem} instead"
+            raise UserError(error.message, hint=hint) from None
+        raise
 
 
 def _completed(values: dict[str, Any]) -> dict[str, Any]:

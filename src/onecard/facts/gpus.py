@@ -62,12 +62,6 @@ class Device:
             return "float32"
         return "bfloat16" if self.bf16_native else "float16"
 
-    @property
-    def can_compile(self) -> bool:
-        """Whether torch.compile makes code for it: Triton "only supports devices of CUDA Capability >= 7.0", so neither
-        Maxwell nor Pascal; Inductor's Metal back end is a prototype; on a CPU it makes C++."""
-        return self.kind != "mps" and self.architecture not in ("Maxwell", "Pascal")
-
     def peak_flops(self, dtype: str) -> float:
         """Dense peak with fp32 accumulation: "bfloat16", "float16", "tf32" or "float32" (outside the tensor cores)."""
         if dtype == "float32":

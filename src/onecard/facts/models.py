@@ -18,6 +18,7 @@ class KnownModel:
     tokens_low: float
     tokens_high: float
     source: str
+    aliases: tuple[str, ...] = ()  # other names people give it
     preset: str | None = None  # the released model of this preset's shape
     losses: dict[str, float] = field(
         default_factory=dict
@@ -37,4 +38,7 @@ class KnownModel:
 @cache
 def known_models() -> tuple[KnownModel, ...]:
     content = tomllib.loads(fact_file("models.toml"))
-    return tuple(KnownModel(**entry) for entry in content["model"])
+    return tuple(
+        KnownModel(**{**entry, "aliases": tuple(entry.get("aliases", ()))})
+        for entry in content["model"]
+    )

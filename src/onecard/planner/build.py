@@ -7,8 +7,10 @@
 
 from datetime import datetime, timedelta
 from math import exp
+from pathlib import Path
 
 from onecard.config import RunConfig
+from onecard.config import load as load_config
 from onecard.config.model_rules import evaluation_steps
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
@@ -48,7 +50,7 @@ CURVE_POINTS = 40
 
 
 def plan(
-    config: RunConfig,
+    config: RunConfig | str | Path,
     gpu: Device | str | None = None,
     *,
     gpus: int = 1,
@@ -56,10 +58,16 @@ def plan(
     price: Price | str | None = None,
     now: datetime | None = None,
 ) -> RunPlan:
-    """What this run will need on that card (None: this machine's), over that data, at that price of electricity."""
+    """What this run will need on that card (None: this machine's), over that data, at that price of electricity.
+
+    `config` may also be a preset's name or a config file, as on the command line.
+    """
+    config = _config(config)
     device = resolve_device(gpu)
     if gpus < 1:
-        raise UserError(f"{gpus} cards cannot train anything", hint="--gpus is 1 or more")
+        raise UserError(
+            f"{gpus} cards cannot train anything", hint="the number of cards is 1 or more"
+        )
     if config.gradient_accumulation_steps % gpus:
         raise UserError(
             f"gradient_accumulation_steps = {config.gradient_accumulation_steps} cannot be shared by {gpus} cards",
@@ -96,7 +104,7 @@ def plan(
         tokens=tokens,
         flops=flops,
         time=time,
-        mfu=_mfu(flops, time, device.matmul_flops(dtype) * gpus, gpus),
+        mfu=_mfu(flops, time, device, dtype, gpus),
         memory=peak_memory(config, device, dtype, gpus),
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=_loss(config, counts, corpus, loss) if loss else None,
@@ -106,10 +114,26 @@ def plan(
     )
 
 
+def _config(config: object) -> RunConfig:
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, str | Path):
+        return load_config(config)
+    raise UserError(
+        f"a plan is made of a RunConfig, not of {type(config).__name__}",
+        hint="RunConfig(n_layer=12), or the name of a preset or config file: plan('gpt2', 'RTX 4070')",
+    )
+
+
 def resolve_device(gpu: Device | str | None) -> Device:
     """The card meant: a Device as it is, a name, "here" or None for this machine's own."""
     if isinstance(gpu, Device):
         return gpu
+    if gpu is not None and not isinstance(gpu, str):
+        raise UserError(
+            f"a card is a Device or its name, not {type(gpu).__name__}",
+            hint="for example 'RTX 4070'",
+        )
     if gpu is None or gpu.strip().lower() == "here":
         return here()
     return cpu() if gpu.strip().lower() == "cpu" else find_gpu(gpu)
@@ -152,11 +176,13 @@ def _finish(now: datetime, seconds: float) -> str | None:
         return None
 
 
-def _mfu(flops: Flops, time: Time, card_flops: float, gpus: int) -> Mfu:
+def _mfu(flops: Flops, time: Time, device: Device, dtype: str, gpus: int) -> Mfu:
+    card_flops = device.matmul_flops(dtype) * gpus
     achieved = time.tokens_per_second.scaled(flops.per_token_nanogpt)
-    return Mfu(
-        card=achieved.scaled(1 / card_flops), nanogpt=achieved.scaled(1 / (A100_FLOPS * gpus))
-    )
+    share = achieved.scaled(1 / card_flops)
+    if device.kind == "cpu":  # its peak is an estimate, and no step is faster than the peak
+        share = Range(*(min(1.0, each) for each in (share.low, share.mid, share.high)))
+    return Mfu(card=share, nanogpt=achieved.scaled(1 / (A100_FLOPS * gpus)))
 
 
 def _price(price: Price | str | None) -> Price:
@@ -215,7 +241,7 @@ def _loss_of(model: KnownModel, text: str) -> tuple[float, T] | None:
     plain = model.losses["fineweb"]
     loss = plain + small.losses[text] - small.losses["fineweb"]
     return loss, T(
-        "{loss:.2f} (nobody has measured it there; reckoned from its {plain:.2f} on fineweb)",
+        "{loss:.2f} (estimated from its {plain:.2f} on fineweb)",
         loss=loss,
         plain=plain,
     )
@@ -231,18 +257,15 @@ def _against_gpt2(counts: Params, corpus: Corpus, expected: Range) -> Note | Non
     if expected.high < theirs:
         return Note(
             "beats-gpt2",
-            "expected to beat the released {model} on {dataset}: {mid:.2f} against its {theirs}",
             **figures,
         )
     if expected.low > theirs:
         return Note(
             "behind-gpt2",
-            "not expected to reach the released {model} on {dataset}: {mid:.2f} against its {theirs}",
             **figures,
         )
     return Note(
         "near-gpt2",
-        "too close to call against the released {model} on {dataset}: {mid:.2f} against its {theirs}",
         **figures,
     )
 

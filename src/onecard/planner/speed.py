@@ -11,11 +11,12 @@ fit/speed.py from public runs. Everything grows strictly with layers, width, bat
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import padded_vocab
 from onecard.facts.gpus import Device
 from onecard.facts.table import fact_file
 from onecard.planner.flops import attention_flops
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 
 Fit = dict[str, Any]
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
-# docs/accuracy.md: a V100 and a TITAN Xp, for which attention is a guess, were predicted up to half too fast.
-_NO_FLASH_HIGH = 2.0
-_NO_FLASH = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
+OLD_ATTENTION = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
 COMPILE_SECONDS_PER_LAYER = 2.75
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
@@ -70,10 +69,19 @@ def workload_time(
     basis = "fitted" if device.rate_class in fit["classes"] else "class"
     plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
     low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
-    if device.architecture in _NO_FLASH:
-        high = max(high, _NO_FLASH_HIGH)
     middle = sum(parts.values())
     return StepTime(Range(middle * low, middle, middle * high), parts, basis, compile_seconds(w))
+
+
+def padding_gain(config: RunConfig, device: Device, dtype: str) -> float:
+    """The share of a step's time that a vocabulary padded to a multiple of 64 saves."""
+    size = config.shape.vocab_size
+    if padded_vocab(size) == size:
+        return 0.0
+    padded = replace(Workload.on(device, config, dtype), vocab_size=padded_vocab(size))
+    return (
+        1 - workload_time(padded, device).seconds.mid / step_time(config, device, dtype).seconds.mid
+    )
 
 
 @cache
@@ -173,7 +181,7 @@ def attention_work(w: Workload, device: Device, fit: Fit) -> float:
     width = max(1, w.head_width)
     narrow = (width + 48) / width * 64 / (64 + 48)
     waiting = 1 + device.peak_flops(w.dtype) / device.units / fit["attention_rate"] * narrow
-    if device.architecture in _NO_FLASH:
+    if device.architecture in OLD_ATTENTION:
         waiting *= fit["old_attention"]  # torch falls back to its memory-efficient kernel
     return float(attention_flops(w) * w.tokens * passes * waiting)
 

@@ -13,6 +13,7 @@ from onecard.facts.builds import DEFAULT_BUILD, support_of
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.params import params
+from onecard.planner.speed import OLD_ATTENTION, padding_gain
 
 
 def warnings(
@@ -21,13 +22,14 @@ def warnings(
     """Every warning that applies, in the order of what it costs."""
     return [
         *_work(config),
-        *(_build(device) if device else ()),
+        *(_support(device) if device else ()),
         *_precision(device, dtype),
         *_compiler(config, device),
         *_data(config, epochs),
         *_batch(config),
         *_learning_rate(config),
         *_schedule(config),
+        *_vocabulary(config, device, dtype),
         *_shape(config),
         *(_facts(device) if device else ()),
     ]
@@ -42,36 +44,14 @@ def _work(config: RunConfig) -> Iterator[Note]:
     if config.eval_only:
         yield Note(
             "eval-only",
-            "eval_only = True: `onecard train` would evaluate once and stop; these figures are for training it",
-        )
-
-
-def _build(device: Device) -> Iterator[Note]:
-    support = support_of(device)
-    if not support.trains:
-        yield Note(
-            "not-trainable",
-            "onecard cannot train on the {card}: it needs a card for CUDA, ROCm or Apple's MPS, or a CPU; "
-            "this plan is what such a card of the same figures would do",
-            card=device.name,
-        )
-    elif support.build is not None and support.build is not DEFAULT_BUILD:
-        yield Note(
-            "build-old",
-            "the {card} needs torch built for CUDA {cuda}: the build that pip installs (CUDA {usual}) has no kernels for it",
-            card=device.name,
-            cuda=support.build.cuda,
-            usual=DEFAULT_BUILD.cuda,
         )
 
 
 def _compiler(config: RunConfig, device: Device | None) -> Iterator[Note]:
-    if device and config.compile and not device.can_compile:
+    if device and config.compile and not support_of(device).compiles:
         # Triton: "only supports devices of CUDA Capability >= 7.0"; the trainer then runs eager (train/run/trial.py)
         yield Note(
             "compile-old",
-            "torch.compile does not support the {card}: this plan is for compile = False, which is "
-            "slower and takes more memory",
             card=device.name,
         )
 
@@ -82,13 +62,11 @@ def _precision(device: Device | None, dtype: str) -> Iterator[Note]:
     if dtype == "bfloat16" and not device.bf16_native:
         yield Note(
             "bf16-emulated",
-            "the {card} has no bf16 hardware: bf16 runs slower than fp32 there; use dtype = 'float16'",
             card=device.name,
         )
     if dtype == "float32":
         yield Note(
             "fp32-slow",
-            "float32 leaves most of the {card}'s rate unused; dtype = 'auto' would use {better}",
             card=device.name,
             better=device.training_dtype,
         )
@@ -100,13 +78,11 @@ def _data(config: RunConfig, epochs: float | None) -> Iterator[Note]:
     ):  # Muennighoff et al. 2023: up to 4 epochs are almost as good as fresh data
         yield Note(
             "epochs",
-            "the data is seen {epochs:.1f} times; past about 4 times it teaches little more",
             epochs=epochs,
         )
     if config.dropout > 0 and config.init_from == "scratch" and epochs is not None and epochs <= 1:
         yield Note(
             "dropout",
-            "dropout = {dropout} slows learning when no text is seen twice",
             dropout=config.dropout,
         )
 
@@ -117,15 +93,12 @@ def _batch(config: RunConfig) -> Iterator[Note]:
     if tokens < 65_536 and size > 80e6:
         yield Note(
             "batch-small",
-            "{tokens:int} tokens a step is a tiny batch for {size:count} parameters; about 0.5 M is usual",
             tokens=tokens,
             size=size,
         )
     if tokens > 2_500_000 and size < 800e6:
         yield Note(
             "batch-huge",
-            "{tokens:count} tokens a step is a huge batch for {size:count} parameters: "
-            "fewer, larger steps learn less per token; about 0.5 M is usual",
             tokens=tokens,
             size=size,
         )
@@ -140,7 +113,6 @@ def _learning_rate(config: RunConfig) -> Iterator[Note]:
     if not usual / 3.2 <= config.learning_rate <= usual * 3.2:
         yield Note(
             "learning-rate",
-            "learning_rate = {rate:g} is far from the {usual:.1g} that this size wants",
             rate=config.learning_rate,
             usual=usual,
         )
@@ -153,40 +125,50 @@ def _schedule(config: RunConfig) -> Iterator[Note]:
     if share > 0.1:
         yield Note(
             "warmup",
-            "the warm-up of {steps:int} steps is {share:percent} of the run; 1–5 % is usual",
             steps=config.warmup_iters,
             share=share,
         )
     if config.lr_decay_iters > config.max_iters * 1.01:
         yield Note(
             "schedule-unfinished",
-            "the learning rate would still be decaying when the run ends: "
-            "lr_decay_iters = {decay:int} is beyond max_iters = {steps:int}",
             decay=config.lr_decay_iters,
             steps=config.max_iters,
         )
 
 
-def _shape(config: RunConfig) -> Iterator[Note]:
-    vocab, head = config.shape.vocab_size, config.n_embd // config.n_head
-    if padded_vocab(vocab) != vocab:
+def _support(device: Device) -> Iterator[Note]:
+    """Cards that torch's current builds leave out, and those that onecard does not train on."""
+    support = support_of(device)
+    if not support.trains:
+        yield Note("not-trainable", card=device.name)
+    elif support.build is not None and support.build != DEFAULT_BUILD:
         yield Note(
-            "vocab-padding",
-            "vocab_size = {vocab} is not a multiple of 64, which slows the largest matmul; "
-            "{padded} would cost nothing",
-            vocab=vocab,
-            padded=padded_vocab(vocab),
+            "old-build", card=device.name, cuda=support.build.cuda, default=DEFAULT_BUILD.cuda
         )
+    if device.architecture in OLD_ATTENTION:
+        yield Note("attention-guess", card=device.name)
+
+
+def _vocabulary(config: RunConfig, device: Device | None, dtype: str) -> Iterator[Note]:
+    vocab = config.shape.vocab_size
+    padded = padded_vocab(vocab)
+    if padded == vocab:
+        return
+    share = padding_gain(config, device, dtype) if device else 0.0
+    code = "vocab-padding" if share > 0.005 else "vocab-padding-plain"
+    yield Note(code, vocab=vocab, padded=padded, share=share)
+
+
+def _shape(config: RunConfig) -> Iterator[Note]:
+    head = config.n_embd // config.n_head
     if config.n_embd >= 256 and (head % 8 or (head % 64 and head < 128)):
         yield Note(
             "head-width",
-            "heads are {head} wide; 64 or 128 suit the attention kernels better",
             head=head,
         )
     if config.n_embd % 64 and config.n_embd >= 256:
         yield Note(
             "width",
-            "n_embd = {width} is not a multiple of 64, which wastes part of each matmul tile",
             width=config.n_embd,
         )
 
@@ -195,12 +177,10 @@ def _facts(device: Device) -> Iterator[Note]:
     if "Laptop" in device.name:
         yield Note(
             "laptop",
-            "laptop cards differ by their power limit: expect the low end of the speed range",
         )
     elif device.confidence == "C" and device.kind != "cpu":
         yield Note(
             "card-unsure",
-            "the figures of the {card} are uncertain ({source})",
             card=device.name,
             source=device.source,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from onecard.config import ModelShape, RunConfig
+from onecard.facts.builds import support_of
 from onecard.facts.gpus import Device
 
 Recompute = Literal["none", "cheap", "block"]
@@ -108,7 +109,7 @@ class Workload:
     def on(cls, device: Device, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
         """The same as this device runs it: uncompiled where torch.compile has nothing for it."""
         work = cls.of(config, dtype, gpus)
-        return work if device.can_compile else replace(work, compiled=False)
+        return work if support_of(device).compiles else replace(work, compiled=False)
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "Workload":

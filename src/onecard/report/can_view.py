@@ -3,7 +3,8 @@
 show(can_document(can("gpt2-xl", "RTX 4070 Ti", utilization=0.9)), "terminal")
 """
 
-from onecard.advise.can import Answer, Delivery, Needed
+from onecard.advise.can import Answer
+from onecard.advise.delivered import Delivery, Needed
 from onecard.advise.formulas import CAN
 from onecard.messages import T
 from onecard.report.advice_parts import how_found, saver_words

@@ -3,9 +3,10 @@
 show(recommend_document(recommend("RTX 4070", Budget(seconds=72_000))), "terminal")
 """
 
+from onecard.advise.budget import Budget
 from onecard.advise.formulas import RECOMMEND
-from onecard.advise.recommend import Alternative, Recommendation
-from onecard.advise.search import Budget
+from onecard.advise.recommend import Recommendation
+from onecard.advise.runners_up import Alternative
 from onecard.messages import T
 from onecard.report.advice_parts import (
     batch_words,

@@ -1,0 +1,75 @@
+"""From a tuned step to a whole run: its learning rate, length, evaluations, and how long it takes.
+
+config = scheduled(tuned, steps=19_070, corpus=corpus_of("fineweb-edu"))
+"""
+
+import math
+
+from onecard.advise.savers import Tuned, variant
+from onecard.advise.shapes import total_params
+from onecard.config import GPT2_PADDED_VOCAB, RunConfig
+from onecard.config.model_rules import evaluation_steps
+from onecard.facts.builds import support_of
+from onecard.facts.gpus import Device
+from onecard.planner.corpus import Corpus
+from onecard.planner.speed import StepTime
+from onecard.planner.warnings import usual_learning_rate
+from onecard.units import HOUR
+
+EVAL_TOKENS = 2**20  # held-out tokens of one evaluation: the loss to about 0.003 nats
+EVALS = 20  # a run is evaluated so often, or once an hour if that is more
+MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
+# Below about 5M parameters the rule for the learning rate runs ahead of what is stable.
+HIGHEST_RATE = 3e-3
+
+
+def compiled_on(device: Device) -> bool:
+    """Whether advice counts on torch.compile: on a CPU it also needs a C++ compiler, which may not be there."""
+    return support_of(device).compiles and device.kind != "cpu"
+
+
+def base_config(device: Device, **changes: object) -> RunConfig:
+    """What every candidate on that card shares. The vocabulary is padded: 50257 rows are slow in the largest matmul."""
+    return RunConfig().replace(
+        **{"vocab_size": GPT2_PADDED_VOCAB, "compile": compiled_on(device), **changes}
+    )
+
+
+def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
+    """The tuned config with its schedule: what a person gets, checked like any other."""
+    config = tuned.config
+    rate = (
+        MUON_RATE
+        if config.optimizer == "muon"
+        else min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape)))
+    )
+    interval = _ladder(min(steps / EVALS, HOUR / tuned.time.seconds.mid))
+    return variant(
+        config,
+        max_iters=steps,
+        lr_decay_iters=steps,
+        warmup_iters=max(1, round(0.03 * steps)) if steps < 60_000 else 2000,
+        learning_rate=float(f"{rate:.1e}"),
+        min_lr=float(f"{rate / 10:.1e}"),
+        eval_interval=interval,
+        eval_iters=max(1, -(-EVAL_TOKENS // config.tokens_per_micro_batch)),
+        log_interval=10,
+        dataset=corpus.name or "fineweb-edu",
+        out_dir=f"out-{total_params(config.shape) / 1e6:.0f}M",
+    )
+
+
+def run_seconds(config: RunConfig, time: StepTime) -> float:
+    """As the plan counts: steps, evaluations (a third of a step's work for each micro-batch), compilation."""
+    return time.compile_seconds + time.seconds.mid * (config.max_iters + evaluation_steps(config))
+
+
+def rounded_down(steps: int) -> int:
+    """To a number that is read at a glance, at most 1 % less: 19,073 is 19,070."""
+    return steps if steps < 1000 else steps // 10 * 10
+
+
+def _ladder(least: float) -> int:
+    """The next of 1, 2, 5, 10, 20, 50, … from `least` up."""
+    size = 10 ** math.floor(math.log10(max(least, 1)))
+    return next(int(size * step) for step in (1, 2, 5, 10) if size * step >= least)

@@ -1,0 +1,79 @@
+"""One run on several cards, side by side: `onecard plan CONFIG --gpu A --gpu B`.
+
+show(cards_document([plan(config, "RTX 4070"), plan(config, "RTX 4090")]), "terminal")
+"""
+
+from onecard.messages import T
+from onecard.planner import RunPlan
+from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
+from onecard.report.plan_summary import FITS
+
+
+def cards_document(plans: list[RunPlan]) -> Document:
+    first = plans[0]
+    fastest = min(range(len(plans)), key=lambda place: plans[place].time.total_seconds.mid)
+    columns = (
+        Column(T("Card")),
+        Column(T("a step"), "right"),
+        Column(T("in all"), "right"),
+        Column(T("memory"), "right"),
+        Column(T("of"), "right"),
+        Column(T("fits"), "right"),
+        Column(T("kWh"), "right"),
+        Column(T("cost"), "right"),
+        Column("MFU", "right"),
+    )
+    remarks: list[Text] = [
+        T("{card}: {remark}", card=plan.device.name, remark=remark)
+        for plan in plans
+        for remark in plan.warnings
+        if remark not in first.warnings or plan is first
+    ]
+    sections = [Section(T("The cards"), (Table(columns, tuple(map(_row, plans)), (fastest,)),))]
+    if remarks:
+        sections.append(Section(T("Remarks"), (Notes(tuple(remarks)),)))
+    return Document(
+        title=T("One run on {n:int} cards", n=len(plans)),
+        subtitle=T(
+            "{params:count} parameters on {tokens:count} tokens",
+            params=first.params.total,
+            tokens=first.tokens.total,
+        ),
+        headline=(),
+        sections=tuple(sections),
+        summary=(_summary(plans[fastest]), *_loss(first)),
+        footer=T("Ranges are 80 %: one run in ten is expected below, one in ten above."),
+    )
+
+
+def _row(plan: RunPlan) -> tuple[Value, ...]:
+    fits, _ = FITS[plan.memory.fits]
+    energy = plan.energy
+    return (
+        plan.device.name,
+        Quantity(plan.time.step_seconds.mid, "duration"),
+        Quantity(plan.time.total_seconds.mid, "duration"),
+        Quantity(plan.memory.process_bytes.mid, "bytes"),
+        Quantity(plan.memory.card_bytes, "bytes"),
+        fits,
+        Quantity(energy.kwh.mid, ",.1f"),
+        T("{cost:money}", cost=(energy.cost.mid, energy.currency)),
+        Quantity(plan.mfu.card.mid, "percent"),
+    )
+
+
+def _summary(fastest: RunPlan) -> Text:
+    seconds = fastest.time.total_seconds
+    return T(
+        "The {card} is the fastest: {time:duration}, between {low:duration} and {high:duration}.",
+        card=fastest.device.name,
+        time=seconds.mid,
+        low=seconds.low,
+        high=seconds.high,
+    )
+
+
+def _loss(plan: RunPlan) -> tuple[Text, ...]:
+    if plan.loss is None:
+        return ()
+    return (T("The loss does not depend on the card: {loss:.2f}.", loss=plan.loss.expected.mid),)

@@ -1,0 +1,12 @@
+"""The English sentences of plans and advice, by code: algorithms name a code and its figures, never words.
+
+>>> SENTENCES["fit-same"]
+'yours is already the fastest that fits'
+
+They are below the rooms that use them because JSON answers carry them too; report/locales/ has them in other languages.
+"""
+
+from onecard.sentences.advice import ADVICE
+from onecard.sentences.planning import PLANNING
+
+SENTENCES: dict[str, str] = {**PLANNING, **ADVICE}

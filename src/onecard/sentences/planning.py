@@ -1,0 +1,106 @@
+"""Sentences of plan: its warnings, and how a run compares with GPT-2."""
+
+from onecard.sentences.sentence import sentence
+
+PLANNING = dict(
+    [
+        sentence(
+            "near-gpt2",
+            "too close to call against the released {model} on {dataset}: {mid:.2f} against "
+            "its {theirs}",
+        ),
+        sentence(
+            "beats-gpt2",
+            "expected to beat the released {model} on {dataset}: {mid:.2f} against its {theirs}",
+        ),
+        sentence(
+            "behind-gpt2",
+            "not expected to reach the released {model} on {dataset}: {mid:.2f} against its "
+            "{theirs}",
+        ),
+        sentence(
+            "eval-only",
+            "eval_only = True: `onecard train` would evaluate once and stop; these figures "
+            "are for training it",
+        ),
+        sentence(
+            "compile-old",
+            "torch.compile does not support the {card}: this plan is for compile = False, "
+            "which is slower and takes more memory",
+        ),
+        sentence(
+            "bf16-emulated",
+            "the {card} has no bf16 hardware: bf16 runs slower than fp32 there; use dtype = "
+            "'float16'",
+        ),
+        sentence(
+            "fp32-slow",
+            "float32 leaves most of the {card}'s rate unused; dtype = 'auto' would use {better}",
+        ),
+        sentence(
+            "epochs",
+            "the data is seen {epochs:.1f} times; past about 4 times it teaches little more",
+        ),
+        sentence("dropout", "dropout = {dropout} slows learning when no text is seen twice"),
+        sentence(
+            "batch-small",
+            "{tokens:int} tokens a step is a tiny batch for {size:count} parameters; about "
+            "0.5 M is usual",
+        ),
+        sentence(
+            "batch-huge",
+            "{tokens:count} tokens a step is a huge batch for {size:count} parameters: fewer,"
+            " larger steps learn less per token; about 0.5 M is usual",
+        ),
+        sentence(
+            "learning-rate",
+            "learning_rate = {rate:g} is far from {usual:.1g}, which is usual for this size",
+        ),
+        sentence(
+            "warmup",
+            "the warm-up of {steps:int} steps is {share:percent} of the run; 1–5 % is usual",
+        ),
+        sentence(
+            "schedule-unfinished",
+            "the learning rate would still be decaying when the run ends: lr_decay_iters = "
+            "{decay:int} is beyond max_iters = {steps:int}",
+        ),
+        sentence(
+            "head-width", "heads are {head} wide; 64 or 128 suit the attention kernels better"
+        ),
+        sentence(
+            "width",
+            "n_embd = {width} is not a multiple of 64, which wastes part of each matmul tile",
+        ),
+        sentence(
+            "laptop",
+            "laptop cards differ by their power limit: expect the low end of the speed range",
+        ),
+        sentence("card-unsure", "the figures of the {card} are uncertain ({source})"),
+        sentence(
+            "not-trainable",
+            "onecard does not train on the {card}: torch's CUDA, ROCm and Metal builds do not"
+            " run on it",
+        ),
+        sentence(
+            "old-build",
+            "torch's usual build (CUDA {default}) no longer supports the {card}: it needs "
+            "torch built for CUDA {cuda}",
+        ),
+        sentence(
+            "attention-guess",
+            "few public runs are on cards like the {card}, which FlashAttention does not "
+            "support: its attention time is a guess",
+        ),
+        sentence(
+            "vocab-padding-plain",
+            "vocab_size = {vocab} is not a multiple of 64, which slows the largest matmul; "
+            "{padded} costs nothing",
+        ),
+        sentence(
+            "vocab-padding",
+            "vocab_size = {vocab} is not a multiple of 64; {padded} learns the same and saves"
+            " {share:percent} of the time",
+        ),
+    ]
+)
