@@ -126,12 +126,17 @@ def test_the_systems_language(monkeypatch, tmp_path):
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         monkeypatch.delenv(name, raising=False)
     assert speech.language().code == "en"
-    monkeypatch.setattr(speech.sys, "platform", "darwin")
-    monkeypatch.setattr(speech.Path, "home", lambda: tmp_path)
-    assert speech.language().code == "en"  # no such file
     kept = tmp_path / "Library" / "Preferences" / ".GlobalPreferences.plist"
     kept.parent.mkdir(parents=True)
-    kept.write_bytes(plistlib.dumps({"AppleLanguages": ["es-MX", "en"]}, fmt=plistlib.FMT_BINARY))
+    with (
+        monkeypatch.context() as mac
+    ):  # not while anything is imported: Python itself asks for the platform
+        mac.setattr(sys, "platform", "darwin")
+        mac.setattr(speech.Path, "home", lambda: tmp_path)
+        assert speech.system_locale() == ""  # no such file
+        kept.write_bytes(plistlib.dumps({"AppleLanguages": ["es-MX", "en"]}))
+        assert speech.system_locale() == "es-MX"
+    monkeypatch.setattr(speech, "system_locale", lambda: "es-MX")
     assert speech.language().code == "es"
     monkeypatch.setattr(speech, "system_locale", lambda: "hi-IN")  # as Windows writes it
     assert speech.language().code == "hi"
