@@ -18,12 +18,12 @@ from rich.text import Text
 
 from onecard.config import load
 from onecard.planner import plan
-from onecard.report import show
+from onecard.report import shortened, show
 from onecard.report.plan_view import plan_document
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 COMMAND = 'onecard plan fineweb-41M-12gb --gpu "RTX 4070" --data 3.68B'
-WIDTH = 140
+WIDTH = 100
 
 
 def terminal(text: str) -> str:
@@ -72,7 +72,8 @@ def main() -> int:
     document = plan_document(made)
     IMAGES.mkdir(parents=True, exist_ok=True)
     (IMAGES / "plan.svg").write_text(
-        terminal(show(document, "terminal", "en", WIDTH, True, "utf-8")), encoding="utf-8"
+        terminal(show(shortened(document), "terminal", "en", WIDTH, True, "utf-8")),
+        encoding="utf-8",
     )
     if not page(show(document, "html", "en"), IMAGES / "report.png"):
         print("no Chromium here: docs/images/report.png was left as it is", file=sys.stderr)

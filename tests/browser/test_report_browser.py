@@ -1,5 +1,6 @@
 """The report in a real browser, where there is one: it lays out, fetches nothing, shapes Devanagari, prints."""
 
+import json
 import os
 import re
 import shutil
@@ -12,8 +13,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
 from report_plans import plan_4070
 
+from onecard.advise.can import can
+from onecard.planner import resolve_device
 from onecard.report import show
+from onecard.report.can_view import can_document
+from onecard.report.compare_view import compare_document
+from onecard.report.document import Document
 from onecard.report.plan_view import plan_document
+from onecard.runs.compare import compare
+from onecard.runs.figures import figures
+from onecard.runs.read import read_runs
 
 CHROMIUM = next(
     (
@@ -33,8 +42,13 @@ PROBE = """<script>addEventListener("load", () => {
     return [...s.querySelectorAll("text")].some(t => { const b = t.getBoundingClientRect();
       return b.left < box.left - 2 || b.right > box.right + 2; });
   }).length;
+  const cut = [...document.querySelectorAll(".scroll")].filter(e => e.scrollWidth > e.clientWidth + 1).length;
+  const boxes = [...document.querySelectorAll("section")].map(e => e.getBoundingClientRect());
+  const area = boxes.reduce((sum, b) => sum + b.width * b.height, 0);
+  const tall = Math.max(...boxes.map(b => b.bottom)) - Math.min(...boxes.map(b => b.top));
+  const full = area / (tall * document.querySelector("main").clientWidth);
   const asked = performance.getEntriesByType("resource").length;
-  document.title = JSON.stringify({wide, over, texts, asked, ink: getComputedStyle(document.body).backgroundColor});
+  document.title = JSON.stringify({wide, over, texts, asked, cut, full, ink: getComputedStyle(document.body).backgroundColor});
 });</script>"""
 
 
@@ -71,6 +85,38 @@ def test_nothing_sticks_out_and_nothing_is_fetched(tmp_path: Path, lang: str, wi
     assert '"over":0' in title[1]
     assert '"texts":0' in title[1], "a chart's words leave its frame"
     assert '"asked":0' in title[1]
+
+
+@pytest.mark.parametrize("width", [360, 800, 1400])
+@pytest.mark.parametrize("name", ["compare", "can"])
+def test_tables_stay_in_their_cards_and_no_half_page_is_empty(
+    tmp_path: Path, name: str, width: int
+) -> None:
+    text = show(_document(name, tmp_path), "html", "es")
+    text = re.sub("<meta http-equiv=[^\n]*\n", "", text).replace("</head>", PROBE + "</head>")
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    shown = chromium("--dump-dom", f"--window-size={width},1200", path.as_uri())
+    title = re.search("<title>(.*?)</title>", shown)
+    assert title is not None
+    seen = json.loads(title[1].replace("&quot;", '"'))
+    assert seen["wide"] == seen["over"] == seen["texts"] == 0
+    if width >= 800:  # a phone scrolls a wide table inside its card
+        assert seen["cut"] == 0
+        assert seen["full"] > 0.75
+
+
+def _document(name: str, folder: Path) -> Document:
+    if name == "can":
+        return can_document(can("gpt2-xl", "RTX 4070", utilization=0.9))
+    from run_logs import small_run, wide_run
+
+    logs = {"small": small_run(), "a-much-wider-model": wide_run()}
+    for log, text in logs.items():
+        (folder / f"{log}.log").write_text(text, encoding="utf-8")
+    card = resolve_device("RTX 4070")
+    runs = [figures(read_runs(str(folder / f"{log}.log"))[-1], card) for log in logs]
+    return compare_document(compare(runs))
 
 
 def test_dark_is_dark(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from onecard.streams import to_stream
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
-    from onecard.planner import RunPlan
 
 HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
@@ -66,7 +65,13 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
         if speaks and not args.json:
             to_stream(sys.stdout, f"no plan: {error.message}")
     if planned is not None and speaks and not args.json and not args.quiet:
-        to_stream(sys.stdout, "\n".join(summary(planned)))
+        from dataclasses import replace
+
+        from onecard.report import shortened, show
+        from onecard.report.plan_view import plan_document
+
+        in_short = replace(shortened(plan_document(planned)), footer=None)
+        to_stream(sys.stdout, show(in_short).rstrip("\n"))
 
     from onecard.train.io.view import View
     from onecard.train.run.faults import Faults
@@ -196,23 +201,3 @@ def chosen_config(args: argparse.Namespace) -> "RunConfig":
         if "lr_decay_iters" not in given and before.lr_decay_iters == before.max_iters:
             config = config.replace(lr_decay_iters=config.max_iters)
     return config
-
-
-def summary(plan: "RunPlan") -> list[str]:
-    """The plan in one screen."""
-    from onecard.units import show_bytes, show_count, show_duration
-
-    time, memory, tokens = plan.time, plan.memory, plan.tokens
-    epochs = "" if tokens.epochs is None else f", {tokens.epochs:.2f} epochs of {tokens.dataset}"
-    lines = [
-        f"model     {show_count(plan.params.total)} parameters ({show_count(plan.params.nanogpt)} as nanoGPT counts)",
-        f"tokens    {show_count(tokens.per_step)} a step, {show_count(tokens.total)} in all{epochs}",
-        f"compute   {plan.flops.total_nanogpt:.3g} FLOPs on {plan.gpus} × {plan.device.name}, {plan.dtype}",
-        f"time      {show_duration(time.total_seconds.low)} to {show_duration(time.total_seconds.high)} ({time.basis})",
-        f"memory    {show_bytes(memory.allocated_bytes.mid)} of {show_bytes(memory.card_bytes)}: fits {memory.fits}",
-    ]
-    if plan.loss is not None:
-        lines.append(
-            f"loss      {plan.loss.expected.low:.2f} to {plan.loss.expected.high:.2f} expected at the end"
-        )
-    return [*lines, *(f"note      {warning}" for warning in plan.warnings[:4])]

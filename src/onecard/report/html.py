@@ -4,6 +4,7 @@ Path("plan.html").write_text(render(document, language("hi")), encoding="utf-8")
 """
 
 from html import escape
+from itertools import groupby
 
 from onecard.report import svg
 from onecard.report.document import (
@@ -25,6 +26,7 @@ from onecard.report.document import (
 )
 from onecard.report.language import Language
 
+WIDE_TABLE = 5  # columns; a table with as many is drawn across the page
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "⚠\ufe0e ", "bad": "✗ ", None: ""}
 
 # Fonts are named before system-ui, which on some Linux machines is a serif; the later ones are those that carry
@@ -54,12 +56,14 @@ p { margin: .4rem 0; }
 .headline div { padding: .7rem 1rem; }
 .headline dt { color: var(--soft); font-size: .9rem; margin: 0; }
 .headline dd { margin: 0; } .headline .value { font-size: 1.5rem; font-weight: 650; line-height: 1.35; }
-.sections { columns: 2; column-gap: .75rem; }
+.sections { columns: 2; column-gap: .75rem; margin-bottom: .75rem; }
 section { padding: .9rem 1.1rem 1rem; margin: 0 0 .75rem; break-inside: avoid; overflow-wrap: break-word; }
 table { border-collapse: collapse; width: 100%; font-size: .93rem; margin: 0 0 .8rem; font-variant-numeric:
     tabular-nums; }
-section > :last-child { margin-bottom: 0; }
-td, th { padding: .22rem .5rem .22rem 0; text-align: left; vertical-align: baseline; border-bottom: 1px solid
+section > :last-child { margin-bottom: 0; } .scroll { overflow-x: auto; }
+.wide figure { display: inline-block; vertical-align: top; width: calc(50% - .6rem); min-width: min(100%, 26rem);
+    margin-right: .5rem; }
+td, th { padding: .22rem .75rem .22rem 0; text-align: left; vertical-align: baseline; border-bottom: 1px solid
     var(--line); }
 tr:last-child td { border-bottom: 0; }
 th { font-weight: 500; font-size: .85rem; }
@@ -104,9 +108,7 @@ def render(document: Document, language: Language) -> str:
     if document.summary:
         sentences = " ".join(escape(language.sentence(item)) for item in document.summary)
         body.append(f'<section class="summary"><h2>{say(SUMMARY)}</h2><p>{sentences}</p></section>')
-    body.append(
-        f'<div class="sections">{"".join(_section(section, say) for section in document.sections)}</div>'
-    )
+    body.append(_sections(document.sections, say))
     if document.footer is not None:
         body.append(f"<footer>{say(document.footer)}</footer>")
     return (
@@ -146,8 +148,26 @@ def _headline(figure: Figure, say: _Say) -> str:
     )
 
 
-def _section(section: Section, say: _Say) -> str:
-    return f"<section><h2>{say(section.title)}</h2>{''.join(_block(block, say) for block in section.blocks)}</section>"
+def _sections(sections: tuple[Section, ...], say: _Say) -> str:
+    """In the order given: neighbours that need little width in two columns, the others across the page."""
+    out = []
+    for wide, group in groupby(sections, _is_wide):
+        members = list(group)
+        alone = wide or len(members) == 1
+        drawn = "".join(_section(section, say, alone) for section in members)
+        out.append(f'<div class="{"whole" if alone else "sections"}">{drawn}</div>')
+    return "".join(out)
+
+
+def _is_wide(section: Section) -> bool:
+    return any(
+        isinstance(block, Table) and len(block.columns) >= WIDE_TABLE for block in section.blocks
+    )
+
+
+def _section(section: Section, say: _Say, wide: bool = False) -> str:
+    kind = ' class="wide"' if wide else ""
+    return f"<section{kind}><h2>{say(section.title)}</h2>{''.join(_block(block, say) for block in section.blocks)}</section>"
 
 
 def _block(block: Block, say: _Say) -> str:
@@ -181,12 +201,13 @@ def _figure(caption: str, drawing: str, explained: str = "") -> str:
 
 def _figures(block: Figures, say: _Say) -> str:
     rows = []
+    noted = any(figure.span or figure.note for figure in block.rows)
     for figure in block.rows:
         kind = ' class="explained"' if figure.formula else ""
         rows.append(
             f"<tr{kind}><td>{say(figure.label)}</td>"
             f'<td class="value {figure.tone or ""}">{MARKS[figure.tone]}{say(figure.value)}</td>'
-            f'<td class="note">{say.beside(figure)}</td></tr>'
+            + (f'<td class="note">{say.beside(figure)}</td></tr>' if noted else "</tr>")
         )
         if figure.formula:
             rows.append(
@@ -218,7 +239,8 @@ def _table(table: Table, say: _Say) -> str:
         rows.append(
             f"<tr{' class=' + chr(34) + 'marked' + chr(34) if number in table.marked else ''}>{cells}</tr>"
         )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="scroll"><table>{body}</table></div>'
 
 
 def _number(value: object) -> float:

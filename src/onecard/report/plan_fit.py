@@ -134,31 +134,27 @@ def time_section(plan: RunPlan, why: Formulas) -> Section:
             formula=why.get("mfu.nanogpt"),
         ),
     )
-    blocks: list[Block] = [Figures(rows), _what_if(plan)]
-    if t.parts:
-        spent = sum(t.parts.values())
-        parts = sorted(
-            ((key, value) for key, value in t.parts.items() if value > 0), key=lambda item: -item[1]
-        )
-        blocks.append(
-            Table(
-                (
-                    Column(T("Where the time of a step goes")),
-                    Column(T("time"), "right"),
-                    Column(T("share"), "right"),
-                ),
-                tuple(
-                    (
-                        part_name(key),
-                        Quantity(value, "duration"),
-                        Quantity(value / spent, "percent"),
-                    )
-                    for key, value in parts
-                ),
-                bar=1,
-            )
-        )
-    return Section(T("How long?"), tuple(blocks))
+    blocks: tuple[Block, ...] = (Figures(rows), _what_if(plan))
+    return Section(T("How long?"), (*blocks, _step_parts(plan)) if t.parts else blocks)
+
+
+def _step_parts(plan: RunPlan) -> Table:
+    """The seconds of a step by what they are spent on, the largest first."""
+    parts = sorted(plan.time.parts.items(), key=lambda item: -item[1])
+    spent = sum(seconds for _, seconds in parts)
+    return Table(
+        (
+            Column(T("Where the time of a step goes")),
+            Column(T("time"), "right"),
+            Column(T("share"), "right"),
+        ),
+        tuple(
+            (part_name(key), Quantity(seconds, "duration"), Quantity(seconds / spent, "percent"))
+            for key, seconds in parts
+            if seconds > 0
+        ),
+        bar=1,
+    )
 
 
 def _what_if(plan: RunPlan) -> Table:

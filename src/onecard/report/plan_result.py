@@ -1,7 +1,7 @@
 """The plan's sections on what comes of it: the expected loss, the cost, the data, the well-known runs beside it."""
 
 from onecard.messages import Plural, T
-from onecard.planner.result import RunPlan
+from onecard.planner.result import Loss, RunPlan
 from onecard.report.document import (
     Block,
     Column,
@@ -22,26 +22,10 @@ from onecard.report.plan_words import ranged
 
 
 def loss_section(plan: RunPlan, why: Formulas) -> Section:
+    title = T("What result to expect?")
     loss = plan.loss
-    if loss is None and plan.config.init_from not in ("scratch", "resume"):
-        return Section(
-            T("What result to expect?"),
-            (
-                Notes(
-                    (
-                        T(
-                            "No loss is predicted: the law is for runs from scratch, not from {start}.",
-                            start=plan.config.init_from,
-                        ),
-                    )
-                ),
-            ),
-        )
     if loss is None:
-        return Section(
-            T("What result to expect?"),
-            (Notes((T("No loss is predicted: no public runs on data like this."),)),),
-        )
+        return Section(title, (Notes((_no_loss(plan),)),))
     rows = [
         ranged(
             T("Loss at the end"),
@@ -68,27 +52,32 @@ def loss_section(plan: RunPlan, why: Formulas) -> Section:
     if notes:
         blocks.append(Notes(tuple(notes)))
     if len(loss.curve) > 1:
-        width = (loss.expected.high - loss.expected.low) / 2
-        # The first twentieth falls so far that the rest would look flat.
-        points = tuple(
-            (float(step), value) for step, value in loss.curve if step >= plan.config.max_iters / 20
+        blocks.append(_loss_curve(plan, loss))
+    return Section(title, tuple(blocks))
+
+
+def _no_loss(plan: RunPlan) -> T:
+    if plan.config.init_from not in ("scratch", "resume"):
+        return T(
+            "No loss is predicted: the law is for runs from scratch, not from {start}.",
+            start=plan.config.init_from,
         )
-        blocks.append(
-            LineChart(
-                title=T("Expected loss along the run"),
-                series=(
-                    Series(
-                        T("expected loss"),
-                        points,
-                        tuple((x, y - width, y + width) for x, y in points),
-                    ),
-                ),
-                x_label=T("steps"),
-                y_label=T("loss"),
-                x_spec="int",
-            )
-        )
-    return Section(T("What result to expect?"), tuple(blocks))
+    return T("No loss is predicted: no public runs on data like this.")
+
+
+def _loss_curve(plan: RunPlan, loss: Loss) -> LineChart:
+    half_range = (loss.expected.high - loss.expected.low) / 2
+    # The first twentieth falls so far that the rest would look flat.
+    start = plan.config.max_iters / 20
+    points = tuple((float(step), value) for step, value in loss.curve if step >= start)
+    band = tuple((x, y - half_range, y + half_range) for x, y in points)
+    return LineChart(
+        title=T("Expected loss along the run"),
+        series=(Series(T("expected loss"), points, band),),
+        x_label=T("steps"),
+        y_label=T("loss"),
+        x_spec="int",
+    )
 
 
 def money_section(plan: RunPlan, why: Formulas) -> Section:

@@ -64,7 +64,7 @@ def _short_span(seconds: Range) -> tuple[Quantity, Quantity]:
 
 
 def finish(plan: RunPlan) -> Quantity | None:
-    """The end's clock time, or its date when it is so far away that the year must be said."""
+    """The end's clock time, or its date when it is so far away that the year must be sentences."""
     if plan.time.finish is None:
         return None
     return Quantity(plan.time.finish, "when" if plan.time.total_seconds.mid < 200 * DAY else "date")
@@ -85,9 +85,9 @@ def cost(plan: RunPlan, amount: float) -> Quantity:
 
 def summary(plan: RunPlan) -> tuple[Text, ...]:
     """The plan in sentences."""
-    m, t, k = plan.memory, plan.time, plan.tokens
+    t, k = plan.time, plan.tokens
     card = card_name(plan)
-    said: list[Text] = [
+    sentences: list[Text] = [
         T(
             "A GPT of {params:count} parameters trains on {tokens:count} tokens in {steps:int} steps on {card}.",
             params=plan.params.total,
@@ -95,24 +95,7 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
             steps=plan.config.max_iters,
             card=card,
         ),
-        {
-            "yes": T(
-                "It fits: {used:bytes} of {card:bytes}.",
-                used=m.process_bytes.mid,
-                card=m.card_bytes,
-            ),
-            "tight": T(
-                "It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} at the high end of the range.",
-                used=m.process_bytes.mid,
-                card=m.card_bytes,
-                high=m.process_bytes.high,
-            ),
-            "no": T(
-                "It does not fit: it needs {used:bytes} and there are {card:bytes}.",
-                used=m.process_bytes.mid,
-                card=m.card_bytes,
-            ),
-        }[m.fits],
+        _fit_sentence(plan),
         T(
             "It takes about {mid:duration} ({low:duration} to {high:duration}).",
             mid=t.total_seconds.mid,
@@ -122,10 +105,10 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
     ]
     end = finish(plan)
     if end is not None:
-        said.append(T("Started now, it ends {finish}.", finish=end))
+        sentences.append(T("Started now, it ends {finish}.", finish=end))
     if plan.loss:
         expected = plan.loss.expected
-        said.append(
+        sentences.append(
             T(
                 "The expected loss is {loss:.2f}, between {low:.2f} and {high:.2f}.",
                 loss=expected.mid,
@@ -134,8 +117,8 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
             )
         )
         if plan.loss.beats_gpt2:
-            said.append(plan.loss.beats_gpt2)
-    said.append(
+            sentences.append(plan.loss.beats_gpt2)
+    sentences.append(
         T(
             "It uses {energy}, {cost:money} of electricity.",
             energy=_kwh(plan),
@@ -143,9 +126,31 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
         )
     )
     if k.epochs is not None and k.epochs > 1.005:
-        said.append(T("It sees its data {epochs:.1f} times.", epochs=k.epochs))
+        sentences.append(T("It sees its data {epochs:.1f} times.", epochs=k.epochs))
     if plan.warnings:
-        said.append(
+        sentences.append(
             Plural("There is {n:int} warning.", "There are {n:int} warnings.", n=len(plan.warnings))
         )
-    return tuple(said)
+    return tuple(sentences)
+
+
+def _fit_sentence(plan: RunPlan) -> T:
+    m = plan.memory
+    return {
+        "yes": T(
+            "It fits: {used:bytes} of {card:bytes}.",
+            used=m.process_bytes.mid,
+            card=m.card_bytes,
+        ),
+        "tight": T(
+            "It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} at the high end of the range.",
+            used=m.process_bytes.mid,
+            card=m.card_bytes,
+            high=m.process_bytes.high,
+        ),
+        "no": T(
+            "It does not fit: it needs {used:bytes} and there are {card:bytes}.",
+            used=m.process_bytes.mid,
+            card=m.card_bytes,
+        ),
+    }[m.fits]

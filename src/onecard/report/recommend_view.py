@@ -32,6 +32,7 @@ from onecard.report.document import (
     Value,
 )
 from onecard.report.plan_words import RANGES
+from onecard.units import HOUR
 
 KINDS = {"smaller": T("smaller"), "larger": T("larger"), "sooner": T("half the time")}
 LIMITS = {"memory": T("memory"), "compute": T("compute"), "data": T("data")}
@@ -79,25 +80,7 @@ def asked(budget: Budget) -> Text:
 def _sizes(answer: Recommendation) -> Section:
     """The chart of loss against size (of time against size, when a loss is asked for), and what to make of it."""
     s = answer.sensitivity
-    until = answer.budget.loss is not None
-    blocks: list[Block] = []
-    if len(answer.sizes) > 2:
-        points = tuple(
-            (float(size.params), size.seconds / 3600 if until else size.loss)
-            for size in answer.sizes
-        )
-        blocks.append(
-            LineChart(
-                title=T("Hours to that loss, by model size")
-                if until
-                else T("Expected loss in this budget, by model size"),
-                series=(Series(T("hours") if until else T("expected loss"), points),),
-                x_label=T("parameters"),
-                y_label=T("hours") if until else T("loss"),
-                log_x=True,
-                y_spec=",.1f" if until else ".2f",
-            )
-        )
+    blocks: list[Block] = [_size_chart(answer)] if len(answer.sizes) > 2 else []
     rows: list[tuple[Value, ...]] = []
     for label, size in (
         (T("half the size"), s.half),
@@ -142,6 +125,24 @@ def _sizes(answer: Recommendation) -> Section:
         )
     blocks += [Table(columns, tuple(rows), marked=marked), Notes(tuple(notes))]
     return Section(T("How much the size matters"), tuple(blocks))
+
+
+def _size_chart(answer: Recommendation) -> LineChart:
+    """Loss against size; hours against size, where a loss is asked for."""
+    until = answer.budget.loss is not None
+    points = tuple(
+        (float(size.params), size.seconds / HOUR if until else size.loss) for size in answer.sizes
+    )
+    return LineChart(
+        title=T("Hours to that loss, by model size")
+        if until
+        else T("Expected loss in this budget, by model size"),
+        series=(Series(T("hours") if until else T("expected loss"), points),),
+        x_label=T("parameters"),
+        y_label=T("hours") if until else T("loss"),
+        log_x=True,
+        y_spec=",.1f" if until else ".2f",
+    )
 
 
 def _others(answer: Recommendation) -> Section:

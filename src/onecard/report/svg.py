@@ -186,21 +186,30 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
     turned = f"translate(16 {(height - bottom + top) / 2:.0f}) rotate(-90)"
     body.append(_text(0, 0, language.text(chart.y_label), "middle", f' transform="{turned}"'))
     if len(chart.series) > 1:
-        x_legend = left + 8
-        for number, series in enumerate(chart.series):
-            name = language.text(series.label)
-            body.append(
-                f'<rect x="{x_legend:.0f}" y="{height + 4:.0f}" width="14" height="4" fill="{fill(number)}"/>'
-            )
-            body.append(_text(x_legend + 20, height + 10, name))
-            x_legend += _letters(name) * LETTER + 48
+        body += _legend(chart, language, left + 8, height)
         height += 18
-    about = "; ".join(
+    return _svg(height, language.text(chart.title), _about(chart, language), body)
+
+
+def _legend(chart: LineChart, language: Language, left: float, top: float) -> list[str]:
+    body = []
+    for number, series in enumerate(chart.series):
+        name = language.text(series.label)
+        body.append(
+            f'<rect x="{left:.0f}" y="{top + 4:.0f}" width="14" height="4" fill="{fill(number)}"/>'
+        )
+        body.append(_text(left + 20, top + 10, name))
+        left += _letters(name) * LETTER + 48
+    return body
+
+
+def _about(chart: LineChart, language: Language) -> str:
+    """The chart in words: where each curve begins and ends."""
+    return "; ".join(
         f"{language.text(s.label)}: {language.quantity(Quantity(s.points[0][1], chart.y_spec))} → "
         f"{language.quantity(Quantity(s.points[-1][1], chart.y_spec))}"
         for s in chart.series
     )
-    return _svg(height, language.text(chart.title), about, body)
 
 
 def _curve(series: Series, number: int, at: Callable[[float, float], str]) -> list[str]:

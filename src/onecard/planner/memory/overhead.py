@@ -7,7 +7,7 @@ left free; the next pass finds that buffer taken and has to get a new one. So th
 
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,7 @@ def memory_fit() -> Fit:
 
 def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepMemory:
     fit = fit or memory_fit()
-    step = simulate(work)
-    peak = step.peak()
+    step, peak, parts = _simulated(work)
     slack = _slack(work, step, fit) if device.kind == "cuda" else 0
     context = _context(work, device, fit)
     reserved = peak.bytes + slack
@@ -55,13 +54,20 @@ def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepM
         return Range(value * (1 - low), value, value * (1 + high))
 
     return StepMemory(
-        parts={**step.parts(peak), "context": context, "slack": slack},
+        parts={**parts, "context": context, "slack": slack},
         allocated=around(peak.bytes),
         reserved=around(reserved),
         process=around(reserved + context),
         step=step,
         peak=peak,
     )
+
+
+@lru_cache(maxsize=512)  # fits and searches ask for the same step with other constants or cards
+def _simulated(work: Workload) -> tuple[Step, Moment, dict[str, int]]:
+    step = simulate(work)
+    peak = step.peak()
+    return step, peak, step.parts(peak)
 
 
 def _slack(work: Workload, step: Step, fit: Fit) -> int:

@@ -124,7 +124,7 @@ _PATHS = re.compile(r"([A-Za-z]:)?([\\/][^\s\\/:'\",;()]+){2,}[\\/]?|~[\\/]\S+|\
 _SECRETS = re.compile(
     r"\b(hf_|sk-|ghp_|gho_|github_pat_|AKIA|xox[bp]-|wandb_)[\w-]{6,}|\b[0-9a-fA-F]{32,}\b"
 )
-_ADDRESSES = re.compile(r"\S+@\S+|\b\d{1,3}(\.\d{1,3}){3}\b|GPU-[0-9a-f-]{8,}")
+_ADDRESSES = re.compile(r"(?<!\S)\S+@\S+|\b\d{1,3}(\.\d{1,3}){3}\b|GPU-[0-9a-f-]{8,}")
 
 
 def scrubbed(text: str) -> str:
