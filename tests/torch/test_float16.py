@@ -13,7 +13,7 @@ from test_workers import finish, torchrun
 from onecard.errors import RunFailure
 from onecard.model.checkpoint import checkpoints
 from onecard.runs.log import read_log
-from onecard.train.run import session
+from onecard.train.run import setup
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
 from onecard.train.run.side_shows import Silent
@@ -84,7 +84,7 @@ def test_an_overflow_at_any_scale_is_a_bad_step_after_seventeen_tries(half):
 
 
 def test_damaged_weights_go_back_to_the_checkpoint(half, calm, monkeypatch):
-    models, make = [], session.make_model
+    models, make = [], setup.make_model
 
     def keep(config):
         models.append(make(config))
@@ -96,7 +96,7 @@ def test_damaged_weights_go_back_to_the_checkpoint(half, calm, monkeypatch):
                 with torch.no_grad():
                     next(models.pop().parameters()).fill_(float("nan"))
 
-    monkeypatch.setattr(session, "make_model", keep)
+    monkeypatch.setattr(setup, "make_model", keep)
     train(half, view=Damage())
     assert actions(half.out_dir) == ["rollback"]
     assert losses(half.out_dir) == losses(calm)

@@ -235,11 +235,11 @@ def test_the_policy_for_bad_steps_is_followed(config, policy):
 
 def test_damaged_weights_go_back_to_the_checkpoint(config, tmp_path, monkeypatch):
     """A weight that is not a number (a flipped bit on the card) makes every later loss one too."""
-    from onecard.train.run import session
+    from onecard.train.run import setup
 
-    models, make = [], session.make_model
+    models, make = [], setup.make_model
     monkeypatch.setattr(
-        session, "make_model", lambda config: models.append(make(config)) or models[-1]
+        setup, "make_model", lambda config: models.append(make(config)) or models[-1]
     )
 
     class Damage(Silent):

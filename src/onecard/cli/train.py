@@ -11,6 +11,7 @@ from onecard.streams import to_stream
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
+    from onecard.planner import RunPlan
 
 HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
@@ -30,6 +31,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--extend", action="store_true", help="go on with a finished run to a larger max_iters"
+    )
+    parser.add_argument(
+        "--change",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="with --resume: go on although this config key (or dataset, tokenizer) is another than recorded; "
+        "repeatable, or a list with commas",
     )
     parser.add_argument(
         "--profile",
@@ -56,36 +65,26 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     config = chosen_config(args)
     if args.profile:
         return _profile(config, as_json=args.json, speaks=speaks)
-    from onecard.planner import plan
-
-    try:
-        planned = plan(config)
-    except UserError as error:  # a card that is not in the table can still train
-        planned = None
-        if speaks and not args.json:
-            to_stream(sys.stdout, f"no plan: {error.message}")
-    if planned is not None and speaks and not args.json and not args.quiet:
-        from dataclasses import replace
-
-        from onecard.report import shortened, show
-        from onecard.report.plan_view import plan_document
-
-        in_short = replace(shortened(plan_document(planned)), footer=None)
-        to_stream(sys.stdout, show(in_short).rstrip("\n"))
-
+    from onecard.model.machine import choose_device
     from onecard.train.io.view import View
     from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
 
     config = _as_this_device_can(config, speaks and not args.json)
-    rank = int(os.environ.get("RANK", 0))
-    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), rank)
+    device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
+    planned = _planned(config, device, speaks and not args.json)
+    if planned is not None and speaks and not args.json and not args.quiet:
+        _show_plan(planned)
+    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), int(os.environ.get("RANK", 0)))
     resume = args.resume or args.extend
+    change = named_changes(args)
     if not speaks:
-        train(config, resume=resume, faults=faults)
+        train(config, resume=resume, faults=faults, change=change)
         return 0
     with View(config, planned, config.max_iters, quiet=args.quiet or args.json) as view:
-        outcome = train(config, resume=resume, view=view, plan=planned, faults=faults)
+        outcome = train(
+            config, resume=resume, view=view, plan=planned, faults=faults, change=change
+        )
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
                 f"this run was finished at step {outcome.step:,}; "
@@ -94,6 +93,41 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
     return _ended(outcome, args)
+
+
+def _planned(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | None":
+    """The plan for the very device and number of processes that train."""
+    from onecard.model.machine import facts_of
+    from onecard.planner import plan
+
+    # the processes of a CPU run share one machine
+    cards = 1 if device.type == "cpu" else int(os.environ.get("WORLD_SIZE", 1))
+    try:
+        return plan(config, facts_of(device), gpus=cards)
+    except UserError as error:  # a card that is not in the table can still train
+        if speaks:
+            to_stream(sys.stdout, f"no plan: {error.message}")
+        return None
+
+
+def _show_plan(planned: "RunPlan") -> None:
+    from dataclasses import replace
+
+    from onecard.report import shortened, show
+    from onecard.report.plan_view import plan_document
+
+    in_short = replace(shortened(plan_document(planned)), footer=None)
+    to_stream(sys.stdout, show(in_short).rstrip("\n"))
+
+
+def named_changes(args: argparse.Namespace) -> frozenset[str]:
+    """The keys of --change; --extend names the length of the run."""
+    named = {key.strip() for word in args.change for key in word.split(",") if key.strip()}
+    if named and not (args.resume or args.extend):
+        raise UserError(
+            "--change goes with --resume", hint="a new run takes its config as it is given"
+        )
+    return frozenset(named | ({"max_iters", "lr_decay_iters"} if args.extend else set()))
 
 
 def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
@@ -187,9 +221,10 @@ def chosen_config(args: argparse.Namespace) -> "RunConfig":
     out_dir = given.get("out_dir") or (load(args.config).out_dir if args.config else "out")
     saved = Path(str(out_dir)) / "config.toml"
     if not saved.is_file():
-        if args.extend:
-            raise UserError(f"{out_dir} holds no run to extend", hint="name it by --out_dir=…")
-        return load(args.config, args.overrides)
+        raise UserError(
+            f"nothing to {'extend' if args.extend else 'resume'}: there is no run in {out_dir} (no {saved})",
+            hint="name its folder by --out_dir=…, or leave --resume out to start a new run",
+        )
     before = load(saved)
     config = load(args.config or saved, args.overrides)
     if args.extend:

@@ -188,6 +188,7 @@ class RunConfig:
     )
     tensorboard: bool = key(False, "output", "write TensorBoard events")
     trackio: bool = key(False, "output", "send the log to Trackio")
+    record_diff: bool = key(False, "output", "keep `git diff` in environment.json; it runs git")
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -111,6 +111,9 @@ def _a_name(name: str, value: str, default: Any) -> None:
         not value or "\0" in value or len(value) > 4096
     ):
         raise UserError(f"{name} must be a name or a path", hint=f"its default is {default!r}")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        # bytes that are not UTF-8, as Python passes them on; no config file could hold them
+        raise UserError(f"{name} is not UTF-8", hint="rename it, or choose another name")
 
 
 def _heads(config: "RunConfig") -> None:

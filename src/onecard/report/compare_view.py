@@ -49,7 +49,11 @@ WORKED_OUT: dict[str, T] = {
 def compare_document(c: Comparison, explain: bool = False) -> Document:
     """Everything the comparison holds; with `explain`, how the figures are worked out."""
     # Findings about the runs together answer the question; those about one run are details.
-    between = [f for f in c.findings if len(f.runs) != 1 or (f.gain or 0) > 0]
+    between = [
+        f
+        for f in c.findings
+        if len(f.runs) != 1 or (f.gain or 0) > 0 or f.note.code == "config-changed"
+    ]
     sections = [
         Section(T("Who wins at what"), (won(c),), short=(won(c),)),
         Section(T("Why"), _findings(c.findings), short=_findings(between)),

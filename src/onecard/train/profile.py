@@ -21,7 +21,7 @@ from onecard.files import replace, write_text
 from onecard.model.machine import choose_device
 from onecard.train.optim import lr_at
 from onecard.train.run.progress import random_seed
-from onecard.train.run.session import open_session
+from onecard.train.run.setup import open_session
 from onecard.train.run.side_shows import Silent
 from onecard.train.run.workers import Workers
 

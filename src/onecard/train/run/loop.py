@@ -7,7 +7,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,18 +16,18 @@ import torch
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import evaluation_due
-from onecard.errors import RunFailure, UserError
+from onecard.errors import RunFailure
 from onecard.model import machine
 from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
-from onecard.runs.record import holds_a_run
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session, open_session
+from onecard.train.run.session import Session
+from onecard.train.run.setup import open_session
 from onecard.train.run.side_shows import Silent, Viewer
 from onecard.train.run.signals import StopSignals
 from onecard.train.run.workers import Workers
@@ -50,21 +50,20 @@ def train(
     view: Viewer | None = None,
     plan: RunPlan | None = None,
     faults: Faults | None = None,
+    change: Collection[str] = (),
 ) -> Outcome:
-    """Train until max_iters or max_hours, a signal, or a failure that is reported; resume goes on where a run stopped."""
+    """Train until max_iters or max_hours, a signal, or a failure that is reported; resume goes on where a run stopped.
+
+    `change` names config keys that may differ from the run's record at a resume (train/run/identity.py).
+    """
     view = view or Silent()
     resume = resume or config.init_from == "resume"
-    if holds_a_run(Path(config.out_dir)) and not resume:
-        raise UserError(
-            f"{config.out_dir} already holds a run",
-            hint="go on with it by --resume, or name another out_dir",
-        )
     torch.set_float32_matmul_precision("high")  # TF32 where there is no lower dtype, as in nanoGPT
     device = machine.choose_device(config.device, Workers.local_rank())
     with (
         StopSignals(view.message) as stop,
         Workers(config.backend, device) as workers,
-        open_session(config, workers, resume, view, plan, faults) as session,
+        open_session(config, workers, resume, view, plan, faults, change) as session,
     ):
         try:
             outcome = _loop(session, stop)

@@ -1,8 +1,12 @@
-"""Before the run: is the data there, is there room for checkpoints. Says what it changed.
+"""Before the run: everything that will be needed later is opened: data, tokeniser, sampler, disk. Says what it changed.
 
 Each check gives a sentence; what cannot be mended raises UserError before anything is written.
 """
 
+import contextlib
+import errno
+import os
+import secrets
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +15,8 @@ from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Dataset
 from onecard.errors import UserError
+from onecard.model.generate import generate
+from onecard.model.gpt2 import GPT
 from onecard.train.io.loader import windows_of
 from onecard.units import show_bytes, show_count
 
@@ -39,7 +45,7 @@ def resolve_vocab(config: RunConfig, data: Dataset) -> RunConfig:
 
 
 def check_data(config: RunConfig, data: Dataset, flight: Preflight) -> None:
-    """Both splits there and long enough; the first and last window read, so that a missing shard shows now."""
+    """Both splits there and long enough; every file opened, so that a missing or damaged one shows now."""
     for name in ("train", "val"):
         split = data.splits.get(name)
         if split is None:
@@ -47,11 +53,13 @@ def check_data(config: RunConfig, data: Dataset, flight: Preflight) -> None:
                 f"the data set {config.dataset!r} has no {name} split",
                 hint=f"`onecard data {config.dataset}` prepares both",
             )
-        windows = windows_of(
-            split, config.block_size, {"train": "training", "val": "validation"}[name]
-        )
-        for start in (0, (windows - 1) * config.block_size):
-            split.read(start, config.block_size + 1)
+        windows_of(split, config.block_size, {"train": "training", "val": "validation"}[name])
+        start = 0
+        for shard in split.shards:  # the first and last token of every file
+            if shard.tokens:
+                split.read(start, 1)
+                split.read(start + shard.tokens - 1, 1)
+            start += shard.tokens
     if config.mask_documents and data.eot is None:
         raise UserError(
             "mask_documents needs an end-of-text token, and this data set has none",
@@ -63,19 +71,82 @@ def check_data(config: RunConfig, data: Dataset, flight: Preflight) -> None:
     )
 
 
-def check_disk(config: RunConfig, parameters: int, folder: Path, flight: Preflight) -> None:
-    """Room for the checkpoints that are kept and the one being written: weights and two moments in fp32."""
-    one = 12 * parameters
-    needed = one * (config.keep_checkpoints + 2)
-    existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    free = shutil.disk_usage(existing).free
-    if free < one:
+def check_tokenizer(data: Dataset) -> None:
+    """Opened now, for the first sample needs it in hours; every id is decoded once and must be writable as UTF-8."""
+    tokenizer = data.tokenizer
+    if tokenizer is None:
+        return
+    try:
+        tokenizer.decode(list(range(tokenizer.vocab_size))).encode("utf-8")
+    except Exception as error:  # whatever a damaged table makes of it
         raise UserError(
-            f"{show_bytes(free)} free on the disk of {folder}, and one checkpoint takes {show_bytes(one)}",
+            f"the tokeniser of the data set {data.path} cannot be used: {type(error).__name__}: {str(error)[:120]}",
+            hint="prepare the data again, or restore its tokeniser",
+        ) from None
+
+
+def check_sampler(model: GPT, data: Dataset) -> None:
+    """One token, drawn as a sample in the run draws it."""
+    tokenizer = data.tokenizer
+    if tokenizer is not None:
+        start = tokenizer.eot if tokenizer.eot is not None else 0
+        for (token,) in generate(model, [[start]], 1, top_k=200, vocab_size=tokenizer.vocab_size):
+            tokenizer.decode([token])
+
+
+def check_disk(config: RunConfig, parameters: int, flight: Preflight) -> None:
+    """A checkpoint's size taken on the disk of out_dir and given back; room for those that are kept is only reported."""
+    one = checkpoint_bytes(parameters)
+    folder = Path(config.out_dir)
+    try:
+        _reserve(folder / "checkpoints", one)
+    except OSError as error:
+        raise UserError(
+            f"a checkpoint of {show_bytes(one)} cannot be written to {folder}: {error.strerror or error}",
             hint="free some space or name another out_dir",
-        )
+        ) from None
+    free = shutil.disk_usage(folder).free
+    needed = one * (config.keep_checkpoints + 2)
     if free < needed:
         flight.say(
             f"disk: {show_bytes(free)} free, {show_bytes(needed)} needed for {config.keep_checkpoints} "
             "checkpoints and the best: it may run full, and the run would go on without new ones"
         )
+
+
+def checkpoint_bytes(parameters: int) -> int:
+    """Weights and two moments in fp32."""
+    return 12 * parameters
+
+
+def _reserve(folder: Path, size: int) -> None:
+    """Blocks for `size` bytes, really allocated where the file system can: quotas and file limits show now.
+
+    The weights and the moments are two files, of which the second is two thirds.
+    """
+    made = not folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".writing_trial_{secrets.token_hex(4)}"
+    aside.mkdir()
+    try:
+        if (free := shutil.disk_usage(folder).free) < size:
+            raise OSError(errno.ENOSPC, f"{show_bytes(free)} are free")
+        for name, part in (("model", size // 3), ("optimizer", size - size // 3)):
+            with open(aside / name, "wb") as file:
+                _allocate(file.fileno(), part)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _allocate(handle: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(handle, 0, max(size, 1))
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+    os.ftruncate(handle, size)  # macOS, Windows, and file systems that allocate as they are written

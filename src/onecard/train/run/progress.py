@@ -10,21 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onecard.config import RunConfig
-from onecard.errors import UserError
 from onecard.train.run.loss_watch import LossWatch
-
-# What makes weights and optimizer fit the model; a run cannot change these half way.
-_FIXED = (
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "block_size",
-    "vocab_size",
-    "bias",
-    "tied",
-    "recipe",
-    "optimizer",
-)
 
 
 @dataclass
@@ -63,16 +49,6 @@ class Progress:
 
 def _finite(loss: float | None) -> float | None:
     return loss if loss is not None and math.isfinite(loss) else None
-
-
-def check_same_model(config: RunConfig, saved: dict[str, Any]) -> None:
-    """Refuse a resume under a config whose model is another."""
-    for key in _FIXED:
-        if key in saved and saved[key] != getattr(config, key):
-            raise UserError(
-                f"the run was begun with {key} = {saved[key]!r}; it cannot go on with {getattr(config, key)!r}",
-                hint=f"leave {key} out, or start a new run from its weights with init_from={config.out_dir!r}",
-            )
 
 
 def random_seed(seed: int, step: int, rank: int) -> int:

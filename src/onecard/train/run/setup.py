@@ -1,0 +1,187 @@
+"""Everything a run needs, checked and made in the order that loses nothing when something is wrong; read downward.
+
+The folder's lock comes first. Nothing else is written into out_dir until the data, the tokeniser, the checkpoint, the
+model, the disk and the dashboards have been found good; where one is not, the folder is left as it was.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onecard.config import RunConfig
+from onecard.data import Dataset, open_dataset
+from onecard.model import checkpoint, machine
+from onecard.model.build import make_model
+from onecard.model.gpt2 import GPT
+from onecard.model.weights import load_weights
+from onecard.planner.flops import nanogpt_per_token
+from onecard.planner.params import params
+from onecard.planner.result import RunPlan
+from onecard.train.io.loader import Loader
+from onecard.train.io.loggers import Loggers
+from onecard.train.optim import make_optimizer
+from onecard.train.run import preflight, trial
+from onecard.train.run.faults import Faults
+from onecard.train.run.identity import Change, changes_since, check_names, identity_of
+from onecard.train.run.preflight import Preflight
+from onecard.train.run.progress import Progress
+from onecard.train.run.run_folder import claimed, open_folder
+from onecard.train.run.session import Session
+from onecard.train.run.side_shows import Viewer
+from onecard.train.run.step import Stepper
+from onecard.train.run.workers import Workers
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """What a run is made from, found good; nothing of it has been written."""
+
+    config: RunConfig
+    data: Dataset
+    identity: dict[str, Any]
+    saved: checkpoint.Saved | None  # where it goes on from
+    changes: list[Change]  # against the record of `saved`
+
+
+@contextmanager
+def open_session(
+    config: RunConfig,
+    workers: Workers,
+    resume: bool,
+    view: Viewer,
+    plan: RunPlan | None = None,
+    faults: Faults | None = None,
+    change: Collection[str] = (),
+) -> Iterator[Session]:
+    """The parts of one run, opened together and closed together."""
+    machine.keep_freed_memory(workers.device)
+    if workers.device.type == "cuda":
+        torch.cuda.set_device(workers.device)
+    flight = Preflight()
+    with ExitStack() as open_parts:
+        record = open_parts.enter_context(claimed(Path(config.out_dir), resume, workers.first))
+        parts = find_parts(config, resume, change, flight)
+        if workers.first and not parts.config.eval_only:
+            preflight.check_disk(parts.config, params(parts.config.shape).total, flight)
+        session = _make(parts, workers, view, faults or Faults(), flight)
+        open_parts.callback(session.close)
+        preflight.check_sampler(session.model, parts.data)
+        resumed = None if parts.saved is None else parts.saved.state
+        changes = parts.changes
+        del parts  # the checkpoint's tensors, which the model has by now
+        if record is not None:
+            open_folder(session, record, resumed, changes, plan)
+        for line in flight.lines:
+            session.event(line, event="preflight")
+        yield session
+
+
+def find_parts(
+    config: RunConfig, resume: bool, change: Collection[str], flight: Preflight
+) -> RunParts:
+    """The data and, for a resume, the newest good checkpoint, which must be of the same run."""
+    check_names(change)
+    data = open_dataset(config.dataset)
+    saved = checkpoint.newest_good(Path(config.out_dir), flight.say) if resume else None
+    if saved is not None and config.vocab_size is None:
+        config = config.replace(vocab_size=saved.state["config"]["vocab_size"])
+    config = preflight.resolve_vocab(config, data)
+    preflight.check_data(config, data, flight)
+    preflight.check_tokenizer(data)
+    identity = identity_of(data)
+    changes: list[Change] = []
+    if saved is not None:
+        changes = changes_since(saved.state, config, identity, change)
+        if "identity" not in saved.state:
+            flight.say("data: its content was not recorded when the run began, and is from now on")
+    return RunParts(config, data, identity, saved, changes)
+
+
+def _make(
+    parts: RunParts, workers: Workers, view: Viewer, faults: Faults, flight: Preflight
+) -> Session:
+    """The model on its device with the optimizer, restored, and the rows of its next step on their way."""
+    config, data, device, saved = parts.config, parts.data, workers.device, parts.saved
+    model = _model(config, saved, device, flight)
+    precision = machine.precision_of(config.dtype, device)
+    flight.say(f"precision: {precision.why}")
+    for sentence in (
+        machine.unseen_card(device, config.device),
+        machine.limit_paged_memory(device),
+    ):
+        if sentence:
+            flight.say(sentence)
+    forward = trial.compiled_forward(model, config, device, precision, flight)
+    micro_batch = trial.fitting_micro_batch(forward, model, config, device, precision, flight)
+
+    def shrunk(before: int, now: int) -> None:
+        session.event(
+            f"out of memory: micro-batch {before} → {now}, accumulation raised to match; the same step again",
+            event="oom",
+            micro_batch=now,
+        )
+
+    stepper = Stepper(
+        config,
+        model,
+        forward,
+        make_optimizer(config, model),
+        torch.amp.GradScaler(device.type, enabled=precision.scaled),
+        precision,
+        workers,
+        micro_batch,
+        data.eot if config.mask_documents else None,
+        faults,
+        shrunk,
+    )
+    progress = Progress() if saved is None else Progress.from_json(saved.state)
+    loader = Loader(
+        data.splits["train"],
+        config.block_size,
+        config.batch_size * config.gradient_accumulation_steps,
+        config.seed,
+        share=(workers.rank, workers.processes),
+        first=(progress.step, progress.place),
+        pin=device.type == "cuda",
+    )
+    session = Session(
+        config=config,
+        data=data,
+        model=model,
+        stepper=stepper,
+        loader=loader,
+        progress=progress,
+        workers=workers,
+        precision=precision,
+        view=view,
+        record=None,
+        log=None,
+        loggers=Loggers([], view.message),
+        flops_per_token=nanogpt_per_token(config.shape),
+        peak_flops=machine.peak_flops(device, precision.dtype) * workers.processes,
+        identity=parts.identity,
+    )
+    if saved is not None:
+        session.restore(saved)
+        flight.say(f"resumed: step {progress.step:,} of {config.max_iters:,}")
+        if config.batch_size == saved.state["config"]["batch_size"]:
+            # what an earlier shrink found to fit
+            stepper.micro_batch = min(stepper.micro_batch, progress.micro_batch)
+    return session
+
+
+def _model(
+    config: RunConfig, saved: checkpoint.Saved | None, device: torch.device, flight: Preflight
+) -> GPT:
+    torch.manual_seed(config.seed)
+    model = make_model(config)
+    if config.init_from not in ("scratch", "resume") and saved is None:
+        load_weights(model, config.init_from, flight.say)
+        flight.say(f"weights: from {config.init_from}")
+    model.to(device)
+    model.train()
+    return model
