@@ -29,9 +29,11 @@ def cards_document(plans: list[RunPlan]) -> Document:
         for remark in plan.warnings
         if remark not in first.warnings or plan is first
     ]
-    sections = [Section(T("The cards"), (Table(columns, tuple(map(_row, plans)), (fastest,)),))]
+    table = (Table(columns, tuple(map(_row, plans)), (fastest,)),)
+    sections = [Section(T("The cards"), table, short=table)]
     if remarks:
-        sections.append(Section(T("Remarks"), (Notes(tuple(remarks)),)))
+        notes = (Notes(tuple(remarks)),)
+        sections.append(Section(T("Remarks"), notes, short=notes))
     return Document(
         title=T("One run on {n:int} cards", n=len(plans)),
         subtitle=T(
@@ -39,9 +41,9 @@ def cards_document(plans: list[RunPlan]) -> Document:
             params=first.params.total,
             tokens=first.tokens.total,
         ),
-        headline=(),
+        answer=_summary(plans[fastest]),
         sections=tuple(sections),
-        summary=(_summary(plans[fastest]), *_loss(first)),
+        summary=_loss(first),
         footer=T("Ranges are 80 %: one run in ten is expected below, one in ten above."),
     )
 
