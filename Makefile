@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 
 CATALOGUES := $(wildcard src/onecard/report/locales/*/LC_MESSAGES/*.po)
 
-.PHONY: demo test test-long lint clean
+.PHONY: demo test test-long test-gpu lint clean
 
 .venv/made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'onecard needs Python 3.11 or newer; try: make PYTHON=python3.12')"
@@ -37,6 +37,10 @@ test: lint
 
 test-long: .venv/test
 	$(BIN)/python -m pytest -m "not gpu"
+
+# on a machine with a card: every CUDA path
+test-gpu: .venv/test
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 clean:
 	rm -rf .venv

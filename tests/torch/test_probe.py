@@ -111,3 +111,59 @@ def test_a_finished_training_refines_it(config, tmp_path, capsys):
     )  # none where the machine was busy with something else
     assert main(["probe", "--show", "--device", "cpu"]) == 0
     assert ("1 finished" in capsys.readouterr().out) == bool(learned)
+
+
+def test_a_round_that_does_not_fit_loses_that_round_alone(monkeypatch):
+    steps, calls = probing.Turn.steps, []
+
+    def taken(self, count):
+        calls.append(count)
+        if (
+            len(calls) == 9
+        ):  # two for each shape before the rounds, then in the second of the first round
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return steps(self, count)
+
+    monkeypatch.setattr(probing.Turn, "steps", taken)
+    assert len(probe(quick=True, asked="cpu").observations) == len(SHAPES)
+
+
+def test_one_shape_at_a_time_is_on_the_card(monkeypatch):
+    """The card's part played by torch's own bookkeeping: each turn comes, steps, and leaves before the next."""
+    moves = []
+
+    class OnACard:
+        device = torch.device("cuda", 0)
+
+    turn = probing.start(torch.device("cpu"), probing.config_of(SHAPES[0], False))
+    turn.steps(1)
+    turn.rows = OnACard()
+    monkeypatch.setattr(turn, "move", lambda device: moves.append(str(device)))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: moves.append("emptied"))
+    with turn.resident():
+        moves.append("steps")
+    assert moves == ["cuda:0", "steps", "cpu", "emptied"]
+
+
+def test_moving_a_turn_takes_weights_and_moments_along():
+    turn = probing.start(torch.device("cpu"), probing.config_of(SHAPES[0], False))
+    turn.steps(1)
+    turn.move("meta")
+    assert {p.device.type for p in turn.stepper.model.parameters()} == {"meta"}
+    moments = [v for state in turn.stepper.optimizer.state.values() for v in state.values()]
+    assert moments
+    assert {v.device.type for v in moments} == {"meta"}
+    assert all(p.grad is None for p in turn.stepper.model.parameters())
+
+
+def test_a_busy_machine_is_refused_unless_it_is_kept(monkeypatch, capsys):
+    from onecard.planner.calibration import Calibration
+
+    measured = probe(quick=True, asked="cpu")
+    monkeypatch.setattr(probing, "probe", lambda *args: measured)
+    monkeypatch.setattr(Calibration, "disturbed", property(lambda self: 4.28))
+    assert main(["probe", "--quick", "--device", "cpu"]) == 1
+    assert "off by 428%; nothing was kept" in capsys.readouterr().err
+    assert load_calibration(cpu()) is None
+    assert main(["probe", "--quick", "--device", "cpu", "--keep"]) == 0
+    assert load_calibration(cpu()) is not None

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             str(data),
         )
     if not (folder / "probed").is_file():
-        _type(out, "measure this machine, so that the plan is for it", "probe", "--quick")
+        _type(out, "measure this machine, so that the plan is for it", "probe", "--quick", "--keep")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "probed").touch()
     runs = {name: folder / name for name in ("baseline", "modern")}
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     _write_page(page, ["compare", *map(str, runs.values()), "--html", *language])
     seconds = time.perf_counter() - began
     out.print(
-        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: docs/guide.md has the first half hour."
+        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: `onecard --help`, and the guide on the project's page."
     )
     if args.json:
         print(

@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from onecard.errors import UserError
+from onecard.errors import RunFailure, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 HELP = "Measure this machine's card (or CPU) with real train steps; plans for it are then made from that."
 EXAMPLE = "onecard probe --quick"
+
+
+TOO_DISTURBED = 1.0  # steps off by a factor of two: a plan made of them says nothing
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--forget", action="store_true", help="remove what was measured on this machine's device"
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep it even where the machine was so busy that its steps contradict each other",
     )
     parser.add_argument(
         "--json", action="store_true", help="the calibration as JSON, as it is kept"
@@ -64,11 +72,29 @@ def run(args: argparse.Namespace) -> int:
 
     with _progress(quiet=args.json) as tell:
         calibration = probe(args.quick, tell, args.device)
+    off = calibration.disturbed
+    if off is not None and off > TOO_DISTURBED and not args.keep and not _keeps_it(off):
+        raise RunFailure(
+            f"the machine was busy while it was probed: its own steps are off by {off:.0%}; nothing was kept",
+            hint="`onecard probe` again when it is idle, or --keep",
+        )
     write_calibration(calibration)  # only now: an interrupted probe leaves what was known
     _show(calibration, _device(args.device), args.json)
     if warning := disturbance(calibration):
         print(warning, file=sys.stderr)
     return 0
+
+
+def _keeps_it(off: float) -> bool:
+    """Asked on a terminal; elsewhere nobody is there to say yes."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(
+        f"the machine was busy: its steps are off by {off:.0%}. Keep it? [y/N] ",
+        end="",
+        file=sys.stderr,
+    )
+    return input().strip().lower() in ("y", "yes")
 
 
 def _device(asked: str) -> "Device":

@@ -14,6 +14,7 @@ import gettext
 import io
 import math
 import os
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -129,7 +130,27 @@ def language(asked: str | None = None, environ: Mapping[str, str] = os.environ) 
         if environ.get(variable):
             code, region = _split(environ[variable])
             return _made(code, region) if code in NAMES else _made("en", "")
-    return _made("en", "")
+    code, region = _split(system_locale() if environ is os.environ else "")
+    return _made(code, region) if code in NAMES else _made("en", "")
+
+
+def system_locale() -> str:
+    """The user's language as Windows or macOS keeps it, for neither sets LANG; "" elsewhere or where it cannot be read."""
+    try:
+        if sys.platform == "win32":
+            import ctypes
+
+            name = ctypes.create_unicode_buffer(85)  # LOCALE_NAME_MAX_LENGTH
+            ctypes.windll.kernel32.GetUserDefaultLocaleName(name, 85)
+            return name.value
+        if sys.platform == "darwin":
+            import plistlib
+
+            kept = Path.home() / "Library" / "Preferences" / ".GlobalPreferences.plist"
+            return str(plistlib.loads(kept.read_bytes())["AppleLanguages"][0])
+    except Exception:  # a language is no reason to fail
+        pass
+    return ""
 
 
 def _split(locale: str) -> tuple[str, str]:

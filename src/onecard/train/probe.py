@@ -5,14 +5,15 @@
 ('CPU, 2 cores', 180)
 
 The steps are the trainer's own (`Stepper`). All shapes take turns, several rounds of them, so that a disturbance falls on
-all alike; a shape's figure is the median of its rounds' medians. Nothing is written here: an interrupted probe leaves what
-was known.
+all alike; a shape's figure is the median of its rounds' medians. On a card one shape is resident at a time: the others wait
+in the host's memory. Nothing is written here: an interrupted probe leaves what was known.
 """
 
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -21,7 +22,6 @@ from torch import Tensor
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure
-from onecard.facts.here import cpu, here
 from onecard.model import machine
 from onecard.model.build import make_model
 from onecard.model.out_of_memory import is_out_of_memory
@@ -102,6 +102,29 @@ class Turn:
     rows: Tensor
     rounds: list[float] = field(default_factory=list)
 
+    def move(self, device: torch.device | str) -> None:
+        """Weights and optimizer state there; gradients are dropped. A compiled forward stays what it is."""
+        self.stepper.optimizer.zero_grad(set_to_none=True)
+        self.stepper.model.to(device)
+        for state in self.stepper.optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    state[name] = value.to(device)
+
+    @contextmanager
+    def resident(self) -> Iterator[None]:
+        """On a card only while it steps: all shapes together would take more memory than small cards have."""
+        device = self.rows.device
+        if device.type != "cuda":
+            yield
+            return
+        self.move(device)
+        try:
+            yield
+        finally:
+            self.move("cpu")
+            torch.cuda.empty_cache()
+
     def steps(self, count: int) -> list[float]:
         """Seconds of each of `count` steps, as the training loop does them."""
         seconds = []
@@ -121,7 +144,7 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
     torch.set_float32_matmul_precision("high")  # as the training loop does
     device = machine.choose_device(asked)
     machine.keep_freed_memory(device)
-    facts = cpu() if device.type == "cpu" else here()
+    facts = machine.facts_of(device)
     precision = machine.precision_of("auto", device)
     card = device.type != "cpu"
     eager = (CARD_QUICK if quick else CARD_FULL) if card else (CPU_QUICK if quick else CPU_FULL)
@@ -141,9 +164,11 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
     costs = {"eager": fit_costs(seen, hints, host)}
     spread = {"eager": spread_of(seen, hints, host)}
     if compiled:
-        found = measure_steps(
-            device, [config_of(shape, True) for shape in compiled], budget / 3, tell
-        )
+        try:
+            configs = [config_of(shape, True) for shape in compiled]
+            found = measure_steps(device, configs, budget / 3, tell)
+        except RuntimeError:  # what the eager steps showed is kept
+            found = []
         if found:
             # few shapes, for each has to be compiled: what they do not tell is as in eager mode
             near = {kind: max(cost, 0.1 * hints[kind]) for kind, cost in costs["eager"].items()}
@@ -189,15 +214,16 @@ def measure_steps(
     kind = "compiled" if configs[0].compile else "eager"
     for config in configs:
         tell(time.perf_counter() - began, 1.3 * budget, f"{kind} steps, first of each shape")
-        if (turn := start(device, config)) is None:
-            continue
         try:
-            turn.steps(1)
-            pace = min(turn.steps(2))
-        except (RunFailure, RuntimeError) as error:  # RunFailure: not even one sequence fits
-            if isinstance(error, RunFailure) or is_out_of_memory(error):
+            if (turn := start(device, config)) is None:
                 continue
-            raise
+            with turn.resident():
+                turn.steps(1)
+                pace = min(turn.steps(2))
+        except (RunFailure, RuntimeError) as error:
+            if not _does_not_fit(error):
+                raise
+            continue
         if pace < _SLOW * budget or len(turns) < _FEWEST:
             turns.append((turn, pace))
         if len(turns) >= _FEWEST and time.perf_counter() - began > _PATIENCE * budget:
@@ -213,10 +239,25 @@ def measure_steps(
             break
         for (turn, pace), count in zip(turns, counts, strict=True):
             tell(done, whole, f"{kind} steps, round {each + 1} of {rounds}")
-            turn.steps(1)  # its weights come back into the caches
-            turn.rounds.append(statistics.median(turn.steps(count)))
             done += (count + 1) * pace
-    return [Observation(workload_of(turn), statistics.median(turn.rounds)) for turn, _ in turns]
+            try:
+                with turn.resident():
+                    turn.steps(1)  # its weights come back into the caches
+                    turn.rounds.append(statistics.median(turn.steps(count)))
+            except (RunFailure, RuntimeError) as error:
+                if not _does_not_fit(
+                    error
+                ):  # else something else took the memory: its other rounds are kept
+                    raise
+    return [
+        Observation(workload_of(turn), statistics.median(turn.rounds))
+        for turn, _ in turns
+        if turn.rounds
+    ]
+
+
+def _does_not_fit(error: BaseException) -> bool:
+    return isinstance(error, RunFailure) or is_out_of_memory(error)  # RunFailure: see _shrunk
 
 
 def workload_of(turn: Turn) -> Workload:
@@ -229,8 +270,6 @@ def start(device: torch.device, config: RunConfig) -> Turn | None:
     model = make_model(config).to(device)
     model.train()
     precision = machine.precision_of(config.dtype, device)
-    if config.compile:
-        torch._dynamo.reset()  # or the second shape would be compiled for any shape, which no run is
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         forward = compiled_forward(model, config, device, precision, Preflight())
