@@ -33,7 +33,13 @@ def codes(node: ast.AST) -> list[str]:
     return codes(node.body) + codes(node.orelse) if isinstance(node, ast.IfExp) else []
 
 
-@pytest.mark.parametrize(("code", "given", "more"), uses(), ids=lambda value: str(value))
+def _name_of(value):
+    return (
+        " ".join(sorted(value)) if isinstance(value, set) else str(value)
+    )  # in one order everywhere
+
+
+@pytest.mark.parametrize(("code", "given", "more"), uses(), ids=_name_of)
 def test_each_code_has_its_sentence_and_gets_its_figures(code, given, more):
     wanted = {name for _, name, _, _ in string.Formatter().parse(SENTENCES[code]) if name}
     assert wanted <= given or more
