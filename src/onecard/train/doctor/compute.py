@@ -124,7 +124,7 @@ def attention(found: Answers) -> Check:
 
 
 @contextmanager
-def _small_data(config: RunConfig) -> Iterator[RunConfig]:
+def small_data(config: RunConfig) -> Iterator[RunConfig]:
     """A config whose data and out_dir are in a folder that goes away."""
     with tempfile.TemporaryDirectory(prefix="onecard-doctor-") as place:
         folder = Path(place) / "data"
@@ -195,7 +195,7 @@ def resume(found: Answers, steps: int = 10) -> Check:
     from onecard.train.verify import verify_resume
 
     try:
-        with _small_data(step_config(found.device)) as config:
+        with small_data(step_config(found.device)) as config:
             proof = verify_resume(config, steps)
     except Exception as error:
         return Check("resume", "action", f"it fails: {first_line(error)}")
@@ -213,7 +213,7 @@ def loader(found: Answers) -> Check:
     """Rows read and moved to the device, in tokens a second."""
     from onecard.data import open_dataset
 
-    with _small_data(step_config(found.device)) as config:
+    with small_data(step_config(found.device)) as config:
         split = open_dataset(config.dataset).splits["train"]
         windows = np.arange(64)
         began = time.perf_counter()
