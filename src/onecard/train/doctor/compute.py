@@ -16,7 +16,7 @@ from onecard.errors import OnecardError
 from onecard.model import machine
 from onecard.planner import plan
 from onecard.train.doctor.answers import Answers, Check
-from onecard.train.io.loader import read_windows
+from onecard.train.io.loader import read_windows, to_device
 from onecard.train.run.trial import first_line
 from onecard.units import show_bytes, show_duration
 
@@ -222,7 +222,7 @@ def loader(found: Answers) -> Check:
             rows = read_windows(split, config.block_size, windows)
             if found.kind == "cuda":
                 rows = rows.pin_memory()
-            rows = rows.to(found.device, non_blocking=True)
+            rows = to_device(rows, found.device)
             done += rows.numel()
         machine.synchronize(found.device)
         rate = done / (time.perf_counter() - began)
