@@ -1,4 +1,4 @@
-"""Is the recipe right for the model: data seen again and again, learnt by heart, a learning rate far from the usual?"""
+"""Is the recipe right for the model: data seen again and again, memorised, a learning rate far from the usual?"""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
                 Note(
                     "overfitting",
                     "{name}: since step {step:int} the training loss falls by {fall:.2f} while validation "
-                    "rises by {rise:.2f}: it learns its text by heart; stop there, take more data or dropout",
+                    "rises by {rise:.2f}: it memorises its text; stop there, take more data or dropout",
                     name=f.name,
                     step=f.run.evals[lowest].step,
                     fall=fall,
