@@ -138,13 +138,13 @@ def test_a_calibration(tmp_path, draws, monkeypatch):
 
     def write(date):
         def work(folder):
-            monkeypatch.setattr(calibration_file, "calibrations_folder", lambda: folder)
+            monkeypatch.setenv("ONECARD_HOME", str(folder))
             calibration_file.write_calibration(calibration(date=date))
 
         return work
 
     for what, left, promised in replay(tmp_path, write("2026-01-01"), write("2026-02-02"), draws):
-        monkeypatch.setattr(calibration_file, "calibrations_folder", lambda left=left: left)
+        monkeypatch.setenv("ONECARD_HOME", str(left))
         notes: list = []
         dates = [each.date for _, each in calibration_file.read_calibrations(notes)]
         assert not notes, what

@@ -97,7 +97,7 @@ def test_eval_only_evaluates(config, typed, capsys):
 def test_a_compiler_that_fails_is_explained_and_the_run_is_eager(config, typed, monkeypatch):
     import torch
 
-    def broken(model, options):
+    def broken(model, **settings):
         raise RuntimeError("no such compiler\nmore lines")
 
     monkeypatch.setattr(torch, "compile", broken)

@@ -7,8 +7,12 @@ import sys
 import time
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onecard.errors import RunFailure
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 HELP = "The whole loop on this machine: plan, prepare, probe, train, sample, compare, report. Interrupted, it goes on."
 EXAMPLE = "onecard demo"
@@ -63,6 +67,33 @@ def run(args: argparse.Namespace) -> int:
     out = console(stderr=args.json)
     _cards_table(out)
     data = folder / "data"
+    runs = {name: folder / name for name in ("baseline", "modern")}
+    _prepare(out, folder, data)
+    _train_both(out, data, runs)
+    _type(out, "generate text with it", "sample", str(runs["modern"]), "def ", "--tokens", "120")
+    _type(
+        out,
+        "what was predicted, what came, and why they differ",
+        "compare",
+        *map(str, runs.values()),
+    )
+    page = folder / "report.html"
+    language = ["--lang", args.lang] if args.lang else []
+    _write_page(page, ["compare", *map(str, runs.values()), "--html", *language])
+    seconds = time.perf_counter() - began
+    out.print(
+        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: `onecard --help`, and the guide on the project's page."
+    )
+    if args.json:
+        places = {name: str(run) for name, run in runs.items()}
+        print(json.dumps({"report": str(page), "runs": places, "seconds": seconds}))
+    elif not args.no_open and _has_screen():
+        webbrowser.open(page.resolve().as_uri())
+    return 0
+
+
+def _prepare(out: "Console", folder: Path, data: Path) -> None:
+    """The data and a probe of this machine, unless an earlier demo here made them."""
     if not (data / "manifest.json").is_file():
         _type(
             out,
@@ -78,7 +109,10 @@ def run(args: argparse.Namespace) -> int:
         _type(out, "measure this machine, so that the plan is for it", "probe", "--quick", "--keep")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "probed").touch()
-    runs = {name: folder / name for name in ("baseline", "modern")}
+
+
+def _train_both(out: "Console", data: Path, runs: dict[str, Path]) -> None:
+    """The same small model by both recipes; a run that was interrupted resumes, a finished one stays."""
     for name, settings in (("baseline", BASELINE), ("modern", MODERN)):
         words = [
             f"--{key}={value}"
@@ -93,36 +127,9 @@ def run(args: argparse.Namespace) -> int:
             *words,
             *(["--resume"] if runs[name].exists() else []),
         )
-    _type(out, "let it speak", "sample", str(runs["modern"]), "def ", "--tokens", "120")
-    _type(
-        out,
-        "what was predicted, what came, and why they differ",
-        "compare",
-        *map(str, runs.values()),
-    )
-    page = folder / "report.html"
-    language = ["--lang", args.lang] if args.lang else []
-    _write_page(page, ["compare", *map(str, runs.values()), "--html", *language])
-    seconds = time.perf_counter() - began
-    out.print(
-        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: `onecard --help`, and the guide on the project's page."
-    )
-    if args.json:
-        print(
-            json.dumps(
-                {
-                    "report": str(page),
-                    "runs": {k: str(v) for k, v in runs.items()},
-                    "seconds": seconds,
-                }
-            )
-        )
-    elif not args.no_open and _has_screen():
-        webbrowser.open(page.resolve().as_uri())
-    return 0
 
 
-def _cards_table(out) -> None:  # type: ignore[no-untyped-def]
+def _cards_table(out: "Console") -> None:
     """One run on several cards and on this machine: what `onecard plan` would tell of each."""
     from rich.table import Table
 
@@ -153,7 +160,7 @@ def _cards_table(out) -> None:  # type: ignore[no-untyped-def]
     out.print(table)
 
 
-def _type(out, why: str, *words: str) -> None:  # type: ignore[no-untyped-def]
+def _type(out: "Console", why: str, *words: str) -> None:
     """Show a command as a person would type it, and run it."""
     from onecard.cli import main
 

@@ -4,13 +4,15 @@ import argparse
 import json
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onecard.errors import RunFailure, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from rich.table import Table
 
     from onecard.facts.gpus import Device
     from onecard.messages import Note
@@ -160,22 +162,28 @@ def _show(calibration: "Calibration", device: "Device", as_json: bool) -> None:
 
 
 def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> None:
-    from rich.table import Table
-
     from onecard.cli.terminal import console
-    from onecard.planner.calibration import mode
-    from onecard.planner.speed import workload_time
-    from onecard.units import show_duration
 
     out = console()
-    rates, peak = calibration.rates, device.peak_flops(calibration.dtype)
     limit = (
         "" if calibration.power_limit_watts is None else f", {calibration.power_limit_watts:.0f} W"
     )
     out.print(
         f"[bold]{calibration.device}[/]{limit}, torch {calibration.torch}, {calibration.date}"
     )
-    table = _table(Table, "measured alone", ("", "measured", "specified or estimated", "share"))
+    out.print(_rates_table(calibration, device))
+    out.print(_steps_table(calibration, device))
+    ranges = ", ".join(f"{kind} ±{half:.0%}" for kind, half in calibration.spread.items())
+    out.print(f"range of a plan  {ranges}")
+    if calibration.runs:
+        out.print(f"refined by       {len(calibration.runs)} finished trainings")
+    out.print(f"kept in          {path}", soft_wrap=True)
+    out.print("`onecard plan` uses it from now on, for this device only")
+
+
+def _rates_table(calibration: "Calibration", device: "Device") -> "Table":
+    rates, peak = calibration.rates, device.peak_flops(calibration.dtype)
+    table = _table("measured alone", ("", "measured", "specified or estimated", "share"))
     for name, what in (
         ("matmul", "large matmul"),
         ("matmul_narrow", "narrow matmul"),
@@ -197,7 +205,14 @@ def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> N
         )
     table.add_row("memory new to the process", f"{rates['fresh'] / 1e9:,.1f} GB/s", "", "")
     table.add_row("tiny operation", f"{rates['operation_seconds'] * 1e6:.1f} µs", "", "")
-    out.print(table)
+    return table
+
+
+def _steps_table(calibration: "Calibration", device: "Device") -> "Table":
+    from onecard.planner.calibration import mode
+    from onecard.planner.speed import workload_time
+    from onecard.units import show_duration
+
     titles = (
         "steps",
         "layers",
@@ -209,7 +224,7 @@ def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> N
         "predicted",
         "off by",
     )
-    table = _table(Table, "real train steps, and what a plan now predicts for them", titles)
+    table = _table("real train steps, and what a plan now predicts for them", titles)
     for seen in calibration.observations:
         w, mid = seen.work, workload_time(seen.work, device, calibration).seconds.mid
         batch = f"{w.batch_size} × {w.accumulation:.0f}"
@@ -224,17 +239,13 @@ def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> N
             show_duration(mid),
             f"{mid / seen.seconds - 1:+.1%}",
         )
-    out.print(table)
-    ranges = ", ".join(f"{kind} ±{half:.0%}" for kind, half in calibration.spread.items())
-    out.print(f"range of a plan  {ranges}")
-    if calibration.runs:
-        out.print(f"refined by       {len(calibration.runs)} finished trainings")
-    out.print(f"kept in          {path}", soft_wrap=True)
-    out.print("`onecard plan` uses it from now on, for this device only")
+    return table
 
 
-def _table(kind: Any, title: str, columns: tuple[str, ...]) -> Any:
-    table = kind(title=title, title_justify="left", box=None, pad_edge=False)
+def _table(title: str, columns: tuple[str, ...]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left", no_wrap=True)
     return table

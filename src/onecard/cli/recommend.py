@@ -49,22 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="L",
         help="the quickest run that should reach this loss",
     )
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--fit",
-        metavar="CONFIG",
-        help="keep this model and total batch; find the fastest way that fits",
-    )
-    mode.add_argument(
-        "--review",
-        metavar="CONFIG",
-        help="what a config really is, and what is better for its hours",
-    )
-    mode.add_argument(
-        "--rent",
-        action="store_true",
-        help="also the same run on rented cards, with hours and money",
-    )
+    _add_modes(parser)
     parser.add_argument(
         "--data",
         metavar="NAME|TOKENS",
@@ -91,6 +76,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="fix a config key that is not the choice's own, such as block_size=512",
     )
     add_report(parser)
+
+
+def _add_modes(parser: argparse.ArgumentParser) -> None:
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--fit",
+        metavar="CONFIG",
+        help="keep this model and total batch; find the fastest way that fits",
+    )
+    mode.add_argument(
+        "--review",
+        metavar="CONFIG",
+        help="what a config really is, and what is better for its hours",
+    )
+    mode.add_argument(
+        "--rent",
+        action="store_true",
+        help="also the same run on rented cards, with hours and money",
+    )
 
 
 def _number(text: str) -> float:

@@ -64,15 +64,7 @@ def plan(
     """
     config = _config(config)
     device = resolve_device(gpu)
-    if gpus < 1:
-        raise UserError(
-            f"{gpus} cards cannot train anything", hint="the number of cards is 1 or more"
-        )
-    if config.gradient_accumulation_steps % gpus:
-        raise UserError(
-            f"gradient_accumulation_steps = {config.gradient_accumulation_steps} cannot be shared by {gpus} cards",
-            hint="it is the total over all cards and must be divisible by their number",
-        )
+    _check_number_of_cards(config, gpus)
     dtype = device.training_dtype if config.dtype == "auto" else config.dtype
     corpus = (
         corpus_of(config.dataset, asked=False)
@@ -112,6 +104,18 @@ def plan(
         warnings=[*ignored, *corpus.notes, *warnings(config, device, dtype, tokens.epochs)],
         formulas=FORMULAS,
     )
+
+
+def _check_number_of_cards(config: RunConfig, gpus: int) -> None:
+    if gpus < 1:
+        raise UserError(
+            f"{gpus} cards cannot train anything", hint="the number of cards is 1 or more"
+        )
+    if config.gradient_accumulation_steps % gpus:
+        raise UserError(
+            f"gradient_accumulation_steps = {config.gradient_accumulation_steps} cannot be shared by {gpus} cards",
+            hint="it is the total over all cards and must be divisible by their number",
+        )
 
 
 def _config(config: object) -> RunConfig:

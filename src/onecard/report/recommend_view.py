@@ -120,7 +120,7 @@ def _sizes(answer: Recommendation) -> Section:
     if any(size is not None and not size.in_support for size in (s.half, s.double)):
         notes.append(
             T(
-                "One of these would see fewer tokens for its size than any public run: its loss is a guess."
+                "One of these would see fewer tokens for its size than any public run: its loss is a rough estimate."
             )
         )
     blocks += [Table(columns, tuple(rows), marked=marked), Notes(tuple(notes))]

@@ -15,6 +15,7 @@ from onecard.report.document import Bars, LineChart, Quantity, Series, StackedBa
 from onecard.report.language import Language
 
 WIDTH = 500
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 10.0, 44.0  # a line chart's margins
 COLORS = ("#2f7ed8", "#1aa3a3", "#4ca64c", "#d98e04", "#d1495b", "#8e63b3", "#8a8f98", "#b08900")
 LETTER = 7.0  # a letter's usual width at that size
 FONT = 'font-family="inherit" font-size="13" fill="currentColor"'
@@ -122,7 +123,6 @@ def bars(chart: Bars, language: Language) -> str:
 
 def line_chart(chart: LineChart, language: Language, height: float = 260) -> str:
     """Curves over a light grid; the band of a range behind its curve; levels dashed across."""
-    left, right, top, bottom = 56.0, 12.0, 10.0, 44.0
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
     ys += [end for series in chart.series for _, low, high in series.band for end in (low, high)]
@@ -133,12 +133,41 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
     span = _across(last, chart.log_x) - _across(first, chart.log_x) or 1.0
 
     def at(x: float, y: float) -> str:
-        across = left + (_across(x, chart.log_x) - _across(first, chart.log_x)) / span * (
-            WIDTH - left - right
+        across = LEFT + (_across(x, chart.log_x) - _across(first, chart.log_x)) / span * (
+            WIDTH - LEFT - RIGHT
         )
-        up = height - bottom - (y - low) / ((high - low) or 1.0) * (height - bottom - top)
+        up = height - BOTTOM - (y - low) / ((high - low) or 1.0) * (height - BOTTOM - TOP)
         return f"{across:.1f} {up:.1f}"
 
+    x_ticks = (
+        log_ticks(first, last)
+        if chart.log_x
+        else [x for x in ticks(first, last, 5) if first <= x <= last]
+    )
+    body = _grid(chart, language, (first, last, low), (x_ticks, y_ticks), at)
+    for number, series in enumerate(chart.series):
+        body += _curve(series, number, at)
+    body += _levels(chart, language, (first, last), at)
+    body.append(
+        _text((LEFT + WIDTH - RIGHT) / 2, height - 6, language.text(chart.x_label), "middle")
+    )
+    turned = f"translate(16 {(height - BOTTOM + TOP) / 2:.0f}) rotate(-90)"
+    body.append(_text(0, 0, language.text(chart.y_label), "middle", f' transform="{turned}"'))
+    if len(chart.series) > 1:
+        body += _legend(chart, language, LEFT + 8, height)
+        height += 18
+    return _svg(height, language.text(chart.title), _about(chart, language), body)
+
+
+def _grid(
+    chart: LineChart,
+    language: Language,
+    corner: tuple[float, float, float],
+    tick_values: tuple[list[float], list[float]],
+    at: Callable[[float, float], str],
+) -> list[str]:
+    """A light line and a number at each tick of y, a number at each of x; `corner` is the first x, the last, the lowest y."""
+    (first, last, low), (x_ticks, y_ticks) = corner, tick_values
     body = []
     for y in y_ticks:
         body.append(
@@ -146,27 +175,29 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
         )
         body.append(
             _text(
-                left - 8,
+                LEFT - 8,
                 float(at(first, y).split()[1]) + 4,
                 language.quantity(Quantity(y, chart.y_spec)),
                 "end",
             )
         )
-    x_ticks = (
-        log_ticks(first, last)
-        if chart.log_x
-        else [x for x in ticks(first, last, 5) if first <= x <= last]
-    )
+    base = float(at(first, low).split()[1])
     for x in x_ticks:
         across = float(at(x, low).split()[0])
         anchor = "end" if across > WIDTH - 40 else "middle"
-        body.append(
-            _text(
-                across, height - bottom + 18, language.quantity(Quantity(x, chart.x_spec)), anchor
-            )
-        )
-    for number, series in enumerate(chart.series):
-        body += _curve(series, number, at)
+        body.append(_text(across, base + 18, language.quantity(Quantity(x, chart.x_spec)), anchor))
+    return body
+
+
+def _levels(
+    chart: LineChart,
+    language: Language,
+    ends: tuple[float, float],
+    at: Callable[[float, float], str],
+) -> list[str]:
+    """The levels, dashed from the first x to the last, each with its name."""
+    first, last = ends
+    body = []
     for number, level in enumerate(chart.levels, len(chart.series)):
         line = f"M{at(first, level.y)}L{at(last, level.y)}"
         body.append(
@@ -174,21 +205,13 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
         )
         body.append(
             _text(
-                WIDTH - right,
+                WIDTH - RIGHT,
                 float(at(last, level.y).split()[1]) - 5,
                 language.text(level.label),
                 "end",
             )
         )
-    body.append(
-        _text((left + WIDTH - right) / 2, height - 6, language.text(chart.x_label), "middle")
-    )
-    turned = f"translate(16 {(height - bottom + top) / 2:.0f}) rotate(-90)"
-    body.append(_text(0, 0, language.text(chart.y_label), "middle", f' transform="{turned}"'))
-    if len(chart.series) > 1:
-        body += _legend(chart, language, left + 8, height)
-        height += 18
-    return _svg(height, language.text(chart.title), _about(chart, language), body)
+    return body
 
 
 def _legend(chart: LineChart, language: Language, left: float, top: float) -> list[str]:

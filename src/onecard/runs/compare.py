@@ -186,7 +186,7 @@ def _effect(key: str, runs: tuple[RunFigures, ...]) -> Note:
         return Note("effect-learning", "changes how fast it learns, not how fast it runs")
     if affects <= {"speed", "memory"}:
         return Note("effect-speed", "changes how fast it runs, hardly what it learns")
-    return Note("effect-unknown", "its effect alone cannot be told from these runs")
+    return Note("effect-unknown", "these runs do not show its effect alone")
 
 
 def _winners(

@@ -66,7 +66,7 @@ class Run:
     last_loss: float | None = None
     logged_seconds: float = 0.0  # of training in the steps that the log covers
     mfu_printed: float | None = None  # median of what the log printed, as a fraction
-    mfu_settled: float | None = None  # 90th percentile: nanoGPT's mean sags after evaluations
+    mfu_settled: float | None = None  # 90th percentile: nanoGPT's mean drops after evaluations
     printed_peak_flops: float | None = None  # what that figure was divided by, where it is known
     params_printed: float | None = None
     params_error: float = 0.0  # half a unit of the printed figure's last digit

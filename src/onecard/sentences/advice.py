@@ -86,7 +86,7 @@ ADVICE = dict(
         ),
         sentence(
             "review-no-loss",
-            "no public losses are on this data, so it cannot be said what would be better",
+            "no public losses are on this data, so what would be better is unknown",
         ),
         sentence(
             "review-sooner",
@@ -196,7 +196,9 @@ ADVICE = dict(
         sentence("choice-savers", "memory savers: {savers}; they pay for themselves here"),
         sentence("choice-plain", "no memory saver is worth its cost here"),
         sentence("needs-eightbit", 'adamw8bit needs bitsandbytes: pip install "onecard[eightbit]"'),
-        sentence("short", "no public run is this short for its size: take the loss as a guess"),
+        sentence(
+            "short", "no public run is this short for its size: take the loss as a rough estimate"
+        ),
         sentence(
             "unknown-data",
             "no public losses are on this data: the sizes are ranked as if it were FineWeb",

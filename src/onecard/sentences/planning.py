@@ -90,7 +90,7 @@ PLANNING = dict(
         sentence(
             "attention-guess",
             "few public runs are on cards like the {card}, which FlashAttention does not "
-            "support: its attention time is a guess",
+            "support: its attention time is a rough estimate",
         ),
         sentence(
             "vocab-padding-plain",

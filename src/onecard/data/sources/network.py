@@ -80,53 +80,12 @@ def patiently(call: Callable[[], T], what: str, kept: Callable[[], bool] = lambd
 
     `kept` says whether part of it has arrived and will be used by the next attempt.
     """
-    from huggingface_hub import errors
-
     wait = 0.5
-    last: BaseException
     for attempt in range(_ATTEMPTS):
         try:
             return call()
-        except errors.LocalEntryNotFoundError as error:  # the server could not be asked
-            asked, last = None, error
-        except errors.HFValidationError as error:
-            raise UserError(
-                f"{what} is not a hub name ({first_line(error)})", hint="write hf:owner/name"
-            ) from None
-        except errors.GatedRepoError:
-            raise UserError(
-                f"{what} needs an accepted licence and a token",
-                hint="accept it on its page, then `hf auth login`",
-            ) from None
-        except (
-            errors.RepositoryNotFoundError,
-            errors.RevisionNotFoundError,
-            errors.EntryNotFoundError,
-        ) as error:
-            kind = type(error).__name__.removesuffix("NotFoundError").removeprefix("Remote").lower()
-            raise UserError(
-                f"the hub does not know {what} (no such {kind})",
-                hint="a private set needs `hf auth login`",
-            ) from None
-        except errors.HfHubHTTPError as error:
-            status = error.response.status_code if error.response is not None else None
-            if status is not None and status < 500 and status not in (408, 429):
-                raise RunFailure(
-                    f"{what}: the hub answered {status}", hint=first_line(error)
-                ) from None
-            asked = _retry_after(error.response.headers if error.response is not None else {})
-            last = error
-        except (OSError, RuntimeError) as error:  # cut connections, wrong lengths, time-outs
-            if isinstance(error, OSError) and error.errno in DISK_FULL:
-                raise RunFailure(
-                    "the disk with the hub's cache is full",
-                    hint="free some space or set HF_HOME; the same command continues",
-                ) from None
-            asked, last = None, error
         except Exception as error:
-            if type(error).__module__.split(".")[0] not in _NETWORK_MODULES:
-                raise
-            asked, last = None, error
+            asked, last = _wait_asked_for(error, what), error
         if attempt + 1 == _ATTEMPTS or (asked is not None and asked > _LONGEST_WAIT):
             break
         time.sleep(wait if asked is None else asked)
@@ -137,6 +96,47 @@ def patiently(call: Callable[[], T], what: str, kept: Callable[[], bool] = lambd
         if kept()
         else "run the same command again later",
     )
+
+
+def _wait_asked_for(error: Exception, what: str) -> float | None:
+    """How long the server asks to wait before the next attempt, if it says so; final answers are raised."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError):  # the server could not be asked
+        return None
+    if isinstance(error, errors.HFValidationError):
+        raise UserError(
+            f"{what} is not a hub name ({first_line(error)})", hint="write hf:owner/name"
+        ) from None
+    if isinstance(error, errors.GatedRepoError):
+        raise UserError(
+            f"{what} needs an accepted licence and a token",
+            hint="accept it on its page, then `hf auth login`",
+        ) from None
+    if isinstance(
+        error,
+        errors.RepositoryNotFoundError | errors.RevisionNotFoundError | errors.EntryNotFoundError,
+    ):
+        kind = type(error).__name__.removesuffix("NotFoundError").removeprefix("Remote").lower()
+        raise UserError(
+            f"the hub does not know {what} (no such {kind})",
+            hint="a private set needs `hf auth login`",
+        ) from None
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code if error.response is not None else None
+        if status is not None and status < 500 and status not in (408, 429):
+            raise RunFailure(f"{what}: the hub answered {status}", hint=first_line(error)) from None
+        return _retry_after(error.response.headers if error.response is not None else {})
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        raise RunFailure(
+            "the disk with the hub's cache is full",
+            hint="free some space or set HF_HOME; the same command continues",
+        ) from None
+    if isinstance(error, OSError | RuntimeError):  # cut connections, wrong lengths, time-outs
+        return None
+    if type(error).__module__.split(".")[0] not in _NETWORK_MODULES:
+        raise error
+    return None
 
 
 def _retry_after(headers: Any) -> float | None:

@@ -25,7 +25,7 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
 
 
 def disagreements(f: RunFigures) -> Iterator[Finding]:
-    """Where two things that the log says cannot both be true. Does not apply where only one of them is said."""
+    """Where two statements of the log cannot both be true. Does not apply where it makes only one of them."""
     for problem in f.problems:
         note = Note(problem.code, "{name}: {problem}", name=f.name, problem=problem)
         yield Finding(note, dict(problem.values), (f.name,))
@@ -37,8 +37,8 @@ def too_short(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "one-iteration",
-                "{name}: only one step is timed, and the first one carries the compilation: I can't tell "
-                "its speed",
+                "{name}: only one step is timed, and the first one carries the compilation, so its "
+                "speed is unknown",
                 name=f.name,
             ),
             {"first_step_seconds": f.run.times.first},
@@ -96,7 +96,7 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
             Note(
                 "evaluation-in-steps",
                 "{name}: logged step times that carry an evaluation: {n:int}, of about {each:duration} "
-                "each; they are left out of the speed, but the printed MFU sags after each",
+                "each; they are left out of the speed, but the printed MFU drops after each",
                 name=f.name,
                 n=times.leaks,
                 each=each,
@@ -198,7 +198,7 @@ def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
             Note(
                 "evaluation-apart",
                 "{name}: at step {step:int} the validation loss {val:.3f} is far from the training loss "
-                "{train:.3f} around it: other data, learnt by heart, or a damaged number",
+                "{train:.3f} around it: other data, memorised text, or a damaged number",
                 name=f.name,
                 step=step,
                 val=val,
@@ -217,7 +217,7 @@ def missing(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "no-card",
-                "{name}: the log does not name its card, so I can't tell how well it is used; give --gpu",
+                "{name}: the log does not name its card, so how well it is used is unknown; give --gpu",
                 name=f.name,
             ),
             {},
@@ -227,7 +227,7 @@ def missing(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "no-config",
-                "{name}: the log does not hold its config, so I can't tell parameters, tokens or FLOPs; give "
+                "{name}: the log does not hold its config, so its parameters, tokens and FLOPs are unknown; give "
                 "--config FILE, or keys as --n_embd=384",
                 name=f.name,
             ),
@@ -237,7 +237,7 @@ def missing(f: RunFigures) -> Iterator[Finding]:
     if f.step_seconds is None and f.run.times.first is None:
         yield Finding(
             Note(
-                "no-times", "{name}: the log holds no times, so I can't tell its speed", name=f.name
+                "no-times", "{name}: the log holds no times, so its speed is unknown", name=f.name
             ),
             {},
             (f.name,),

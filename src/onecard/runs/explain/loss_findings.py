@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 from onecard.messages import Note
 from onecard.runs.figures import RunFigures, expected_at
@@ -37,71 +38,60 @@ def normal(f: RunFigures) -> Iterator[Finding]:
         return
     warm = max(100, f.config.warmup_iters if f.config.decay_lr else 0)
     if f.run.last_step <= warm:
-        yield Finding(
-            Note(
-                "loss-early",
-                "{name}: at step {step:int} it is still in its warm-up of {warm:int} steps, where curves differ "
-                "widely: I can't tell yet whether the loss of {loss:.3f} is normal",
-                name=f.name,
-                step=f.run.last_step,
-                warm=warm,
-                loss=f.final_loss,
-            ),
-            {"loss": f.final_loss, "warmup_iters": warm},
-            (f.name,),
-        )
+        yield _too_early(f, warm)
         return
     expected = expected_at(f.plan, f.run.last_step)
     if expected is None:
         return
     band = _band(f)
-    evidence = {
-        "loss": f.final_loss,
-        "expected": expected,
-        "band": band,
-        "step": f.run.last_step,
-        "in_support": f.plan.loss.in_support,
-    }
     figures = {
-        "name": f.name,
         "loss": f.final_loss,
         "expected": expected,
         "band": band,
         "step": f.run.last_step,
     }
-    if abs(f.final_loss - expected) <= band:
-        yield Finding(
-            Note(
-                "loss-normal",
-                "{name}: a loss of {loss:.3f} at step {step:int} is normal for this model and schedule "
-                "({expected:.2f} ± {band:.2f})",
-                **figures,
-            ),
-            evidence,
-            (f.name,),
+    evidence = {**figures, "in_support": f.plan.loss.in_support}
+    yield Finding(_loss_verdict({"name": f.name, **figures}), evidence, (f.name,))
+
+
+def _too_early(f: RunFigures, warm: int) -> Finding:
+    return Finding(
+        Note(
+            "loss-early",
+            "{name}: at step {step:int} it is still in its warm-up of {warm:int} steps, where curves differ "
+            "widely: too early to say whether the loss of {loss:.3f} is normal",
+            name=f.name,
+            step=f.run.last_step,
+            warm=warm,
+            loss=f.final_loss,
+        ),
+        {"loss": f.final_loss, "warmup_iters": warm},
+        (f.name,),
+    )
+
+
+def _loss_verdict(figures: dict[str, Any]) -> Note:
+    above = figures["loss"] - figures["expected"]
+    if abs(above) <= figures["band"]:
+        return Note(
+            "loss-normal",
+            "{name}: a loss of {loss:.3f} at step {step:int} is normal for this model and schedule "
+            "({expected:.2f} ± {band:.2f})",
+            **figures,
         )
-    elif f.final_loss > expected:
-        yield Finding(
-            Note(
-                "loss-high",
-                "{name}: a loss of {loss:.3f} at step {step:int} is higher than is normal for this model and "
-                "schedule ({expected:.2f} ± {band:.2f})",
-                **figures,
-            ),
-            evidence,
-            (f.name,),
+    if above > 0:
+        return Note(
+            "loss-high",
+            "{name}: a loss of {loss:.3f} at step {step:int} is higher than is normal for this model and "
+            "schedule ({expected:.2f} ± {band:.2f})",
+            **figures,
         )
-    else:
-        yield Finding(
-            Note(
-                "loss-low",
-                "{name}: a loss of {loss:.3f} at step {step:int} is lower than is normal for this model and "
-                "schedule ({expected:.2f} ± {band:.2f}): easier data, or text that is seen again",
-                **figures,
-            ),
-            evidence,
-            (f.name,),
-        )
+    return Note(
+        "loss-low",
+        "{name}: a loss of {loss:.3f} at step {step:int} is lower than is normal for this model and "
+        "schedule ({expected:.2f} ± {band:.2f}): easier data, or text that is seen again",
+        **figures,
+    )
 
 
 def _band(f: RunFigures) -> float:

@@ -1,6 +1,7 @@
 """How far a run is from what its plan expects of the card, and whether memory is the reason."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from onecard.messages import Note
 from onecard.runs.explain.speed_findings import (
@@ -61,40 +62,9 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
     if not f.step_seconds or not wanted or not low or not high or f.run.times.every_one_leaks:
         return
     evidence = {"step_seconds": f.step_seconds, "predicted": wanted, "low": low, "high": high}
+    figures = {"name": f.name, "actual": f.step_seconds, "low": low, "high": high}
     if f.step_seconds > high:
-        known = [
-            *compile_off(f),
-            *attention(f),
-            *data_wait(f),
-            *slows_down(f),
-            *uneven(f),
-            *memory_spill(f),
-            *recompiles(f),
-        ]
-        note = (
-            Note(
-                "slower-than-planned",
-                "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
-                "expected: {times:.1f} times slower than planned. What is named here explains it, at least in part",
-                name=f.name,
-                actual=f.step_seconds,
-                low=low,
-                high=high,
-                times=f.step_seconds / wanted,
-            )
-            if known
-            else Note(
-                "slower-unexplained",
-                "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
-                "expected: {times:.1f} times slower than planned. I can't tell why from the log: look for another "
-                "program on the card, a power limit, or a laptop's card",
-                name=f.name,
-                actual=f.step_seconds,
-                low=low,
-                high=high,
-                times=f.step_seconds / wanted,
-            )
-        )
+        note = _slower_note(f, {**figures, "times": f.step_seconds / wanted})
         yield Finding(note, evidence, (f.name,), 1 - wanted / f.step_seconds)
     elif f.step_seconds < low:
         yield Finding(
@@ -102,10 +72,7 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
                 "faster-than-planned",
                 "{name}: a step takes {actual:duration}, less than the {low:duration} to "
                 "{high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this card",
-                name=f.name,
-                actual=f.step_seconds,
-                low=low,
-                high=high,
+                **figures,
             ),
             evidence,
             (f.name,),
@@ -116,14 +83,32 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
                 "as-planned",
                 "{name}: a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was "
                 "expected of this card",
-                name=f.name,
-                actual=f.step_seconds,
-                low=low,
-                high=high,
+                **figures,
             ),
             evidence,
             (f.name,),
         )
+
+
+# Findings that explain, at least in part, why steps are slow.
+_REASONS = (compile_off, attention, data_wait, slows_down, uneven, memory_spill, recompiles)
+
+
+def _slower_note(f: RunFigures, figures: dict[str, Any]) -> Note:
+    if any(True for rule in _REASONS for _ in rule(f)):
+        return Note(
+            "slower-than-planned",
+            "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+            "expected: {times:.1f} times slower than planned. What is named here explains it, at least in part",
+            **figures,
+        )
+    return Note(
+        "slower-unexplained",
+        "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+        "expected: {times:.1f} times slower than planned. The log does not show why: look for another "
+        "program on the card, a power limit, or a laptop's card",
+        **figures,
+    )
 
 
 RULES = (against_the_plan, memory_spill, out_of_memory)

@@ -1,7 +1,8 @@
-"""Is the recipe right for the model: data seen again and again, learnt by heart, a learning rate far from the usual?"""
+"""Is the recipe right for the model: data seen again and again, memorised, a learning rate far from the usual?"""
 
 from collections.abc import Iterator
 
+from onecard.config import RunConfig
 from onecard.messages import Note
 from onecard.planner.warnings import usual_learning_rate
 from onecard.runs.explain.loss_findings import diverging, spikes
@@ -39,7 +40,7 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
                 Note(
                     "overfitting",
                     "{name}: since step {step:int} the training loss falls by {fall:.2f} while validation "
-                    "rises by {rise:.2f}: it learns its text by heart; stop there, take more data or dropout",
+                    "rises by {rise:.2f}: it memorises its text; stop there, take more data or dropout",
                     name=f.name,
                     step=f.run.evals[lowest].step,
                     fall=fall,
@@ -51,16 +52,16 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
 
 
 def learning_rate(f: RunFigures) -> Iterator[Finding]:
-    """Against GPT-2's recipe by size. Does not apply to other recipes and optimizers, nor within a factor of three."""
+    """Against GPT-2's recipe by size. Does not apply to other recipes and optimizers, nor to fine-tuning, which wants a
+    lower one, nor within a factor of three."""
     if (
         f.config is None
         or not f.params_nanogpt
         or f.config.recipe != "gpt2"
         or f.config.optimizer != "adamw"
+        or f.config.init_from.startswith("gpt2")
     ):
         return
-    if f.config.init_from.startswith("gpt2"):
-        return  # fine-tuning wants a lower one
     usual = usual_learning_rate(f.params_nanogpt)
     ratio = f.config.learning_rate / usual
     evidence = {"learning_rate": f.config.learning_rate, "usual": usual}
@@ -100,17 +101,21 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
             evidence,
             (f.name,),
         )
-    if f.config.decay_lr and f.config.lr_decay_iters > 1.5 * f.config.max_iters:
+    yield from _never_decays(f, f.config)
+
+
+def _never_decays(f: RunFigures, config: RunConfig) -> Iterator[Finding]:
+    if config.decay_lr and config.lr_decay_iters > 1.5 * config.max_iters:
         yield Finding(
             Note(
                 "never-decays",
                 "{name}: lr_decay_iters = {decay:int} lies beyond max_iters = {last:int}: the learning rate "
                 "never comes down, and the last fall of the loss is missed",
                 name=f.name,
-                decay=f.config.lr_decay_iters,
-                last=f.config.max_iters,
+                decay=config.lr_decay_iters,
+                last=config.max_iters,
             ),
-            {"lr_decay_iters": f.config.lr_decay_iters, "max_iters": f.config.max_iters},
+            {"lr_decay_iters": config.lr_decay_iters, "max_iters": config.max_iters},
             (f.name,),
         )
 

@@ -13,7 +13,7 @@ _WORTH = 0.02  # a gain below this is not worth a person's time
 
 
 def gain_of(f: RunFigures, **changes: Any) -> tuple[float, RunPlan] | None:
-    """The share of the step's time that a change of config saves by the plan, and that plan; None where it can't be told."""
+    """The share of the step's time that a change of config saves by the plan, and that plan; None where that is unknown."""
     if f.plan is None or f.config is None or f.device is None:
         return None
     try:
@@ -223,7 +223,7 @@ def uneven(f: RunFigures) -> Iterator[Finding]:
             Note(
                 "uneven-steps",
                 "{name}: its step times scatter by ± {share:percent}: something else uses the card or the "
-                "processor now and then; I can't tell what from the log",
+                "processor now and then; the log does not show what",
                 name=f.name,
                 share=spread,
             ),
