@@ -35,3 +35,16 @@ def test_files_that_pages_name_are_there(page: str) -> None:
         assert (ROOT / name).exists(), name
     for link in links:
         assert (folder / link).exists(), link
+
+
+def test_tests_that_the_hardware_page_names_are_there() -> None:
+    text = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    named = 0
+    for file, tests in re.findall(r"((?:pure/)?test_\w+): ((?:`test_\w+`(?:, )?)+)", text):
+        folder = ROOT / "tests" if file.startswith("pure/") else ROOT / "tests" / "torch"
+        source = (folder / f"{file}.py").read_text(encoding="utf-8")
+        for test in re.findall(r"`(\w+)`", tests):
+            assert f"def {test}(" in source, (file, test)
+            named += 1
+    assert named == len(re.findall(r"`test_\w+`", text))
+    assert named > 40

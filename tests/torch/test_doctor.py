@@ -273,7 +273,11 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path, monkeypatch, capsys, part):
     else:
         monkeypatch.setattr(compute, "step", lambda found, compiled: Check("step", "ok", ""))
         monkeypatch.setattr(machine, "peak_memory_bytes", interrupted)  # asked by every log line
-    assert main(["doctor", "--device", "cpu", "--report", "r.json", *quick]) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
+    try:
+        assert main(["doctor", "--device", "cpu", "--report", "r.json", *quick]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert "stopped" in capsys.readouterr().err
     assert [list(place.iterdir()) for place in places] == [[], []]
 
