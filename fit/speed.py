@@ -27,7 +27,7 @@ from fit.held_out import leave_out, quantiles, write  # noqa: E402
 from fit.runs import DATA, Run, all_runs, find_card  # noqa: E402
 from onecard.errors import UserError  # noqa: E402
 from onecard.facts.gpus import all_gpus  # noqa: E402
-from onecard.planner.speed import Fit, step_parts  # noqa: E402
+from onecard.planner.step_time import Fit, step_parts  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "speed_fit.json"
 COLUMNS = {

@@ -25,8 +25,10 @@ from onecard.errors import RunFailure
 from onecard.model import machine
 from onecard.model.build import make_model
 from onecard.model.out_of_memory import is_out_of_memory
-from onecard.planner.calibration import PART_OF, Calibration, Observation, fit_costs, spread_of
+from onecard.planner.calibration import Calibration, Observation
 from onecard.planner.calibration_file import torch_version
+from onecard.planner.calibration_fit import fit_costs, spread_of
+from onecard.planner.step_work import PART_OF
 from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
 from onecard.train.run.faults import Faults
