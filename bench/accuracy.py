@@ -25,7 +25,7 @@ from onecard.errors import OnecardError  # noqa: E402
 from onecard.planner.flops import model_flops  # noqa: E402
 from onecard.planner.memory import step_memory  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
-from onecard.planner.speed import link_bandwidth, workload_time  # noqa: E402
+from onecard.planner.step_time import link_bandwidth, workload_time  # noqa: E402
 
 PEER_INSTALL = "pip install --no-deps llm-analysis fire termcolor"  # its own pins would pull an old huggingface-hub
 PEER_EFFICIENCY = (

@@ -23,7 +23,7 @@ from fit.table import encoding_of  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, into_pipe, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
-from onecard.planner.loss import estimate, loss_fit, running  # noqa: E402
+from onecard.planner.expected_loss import estimate, loss_fit, running  # noqa: E402
 
 FIRST_TOKENS = (
     3e8  # before that a curve is falling by the warm-up's rules, and is predicted but not scored

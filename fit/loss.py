@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 from fit.held_out import leave_out, quantiles, write  # noqa: E402
 from fit.losses import DATA, Point, covered, read_curves, read_losses  # noqa: E402
-from onecard.planner.loss import estimate, running  # noqa: E402
+from onecard.planner.expected_loss import estimate, running  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "loss_fit.json"
 REUSE_EPOCHS = 15.4  # Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", table 2

@@ -14,7 +14,7 @@ from fit.table import read_rows
 from fit.words import number_in, whole_in, word_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
-from onecard.planner.loss import GPT2_VOCABULARY, bare_name, known_dataset
+from onecard.planner.expected_loss import GPT2_VOCABULARY, bare_name, known_dataset
 
 DATA = Path(__file__).parent / "data"
 LONG_CONTEXT = 4096  # beyond it the evaluation reads further back than 1024 tokens, and the loss is lower for it

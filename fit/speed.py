@@ -29,7 +29,7 @@ from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import DATA, Run, find_card  # noqa: E402
 from onecard.errors import UserError  # noqa: E402
 from onecard.facts.gpus import all_gpus  # noqa: E402
-from onecard.planner.speed import Fit, step_parts  # noqa: E402
+from onecard.planner.step_time import Fit, step_parts  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "speed_fit.json"
 COLUMNS = {

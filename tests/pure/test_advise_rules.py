@@ -10,6 +10,7 @@ from onecard.advise.budget import Budget
 from onecard.advise.can import can
 from onecard.advise.fit import fit
 from onecard.advise.limits import FLAT, _largest, limits
+from onecard.advise.memory_table import memory_table
 from onecard.advise.models import named_model
 from onecard.advise.need import readings
 from onecard.advise.offload import offload
@@ -18,7 +19,6 @@ from onecard.advise.review import _claims, review
 from onecard.advise.savers import Savers, all_savers, fastest, micro_batches, with_memory
 from onecard.advise.schedule import run_seconds
 from onecard.advise.shapes import usual_batch
-from onecard.advise.table import memory_table
 from onecard.advise.write import config_text
 from onecard.cli import main
 from onecard.planner.params import params

@@ -15,28 +15,18 @@ from onecard.config import RunConfig
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
 from onecard.planner import calibration_file, plan
-from onecard.planner.calibration import (
-    PART_OF,
-    RATES,
-    Calibration,
-    Observation,
-    fit_costs,
-    mode,
-    non_negative_least_squares,
-    predicted,
-    refine,
-    spread_of,
-    work,
-)
+from onecard.planner.calibration import RATES, Calibration, Observation, refine
 from onecard.planner.calibration_file import (
     calibrations_folder,
-    from_json,
     load_calibration,
     read_calibrations,
-    to_json,
     write_calibration,
 )
-from onecard.planner.speed import step_time, workload_time
+from onecard.planner.calibration_fit import fit_costs, spread_of
+from onecard.planner.calibration_json import from_json, to_json
+from onecard.planner.least_squares import non_negative_least_squares
+from onecard.planner.step_time import step_time, workload_time
+from onecard.planner.step_work import PART_OF, mode, predicted, work
 from onecard.planner.workload import Workload
 
 SMALL = RunConfig(

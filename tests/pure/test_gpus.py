@@ -7,8 +7,8 @@ import pytest
 
 from onecard.errors import UserError
 from onecard.facts import all_gpus, find_gpu, search_gpus
+from onecard.facts.data_files import table
 from onecard.facts.gpus import all_gpus as cached_gpus
-from onecard.facts.table import table
 
 ROOT = Path(__file__).parents[2]
 RATES = {

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.config import RunConfig
-from onecard.planner.loss import effective_tokens, expected_loss, known_dataset, loss_fit
+from onecard.planner.expected_loss import effective_tokens, expected_loss, known_dataset, loss_fit
 
 RUN = RunConfig(
     batch_size=16,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from onecard.advise.budget import Budget
 from onecard.advise.fit import fit
+from onecard.advise.memory_table import TYPICAL, memory_table
 from onecard.advise.recommend import chosen_run, recommend
 from onecard.advise.review import review
 from onecard.advise.savers import with_memory
-from onecard.advise.table import TYPICAL, memory_table
 from onecard.advise.write import config_text
 from onecard.cli import main
 from onecard.config import PRESETS, load
@@ -22,7 +22,7 @@ from onecard.errors import UserError
 from onecard.facts.gpus import find_gpu
 from onecard.facts.rentals import rentals
 from onecard.planner import plan
-from onecard.planner.loss import loss_fit
+from onecard.planner.expected_loss import loss_fit
 from onecard.units import GIB, HOUR
 
 ADVICE = [name for name in PRESETS if name.startswith("fineweb-") and name.endswith("gb")]

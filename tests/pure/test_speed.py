@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onecard.config import ModelShape, RunConfig
 from onecard.facts.gpus import all_gpus, find_gpu
 from onecard.planner.flops import exact_per_token, nanogpt_per_token, six_n_per_token
-from onecard.planner.speed import link_bandwidth, speed_fit, step_time, workload_time
+from onecard.planner.step_time import link_bandwidth, speed_fit, step_time, workload_time
 from onecard.planner.workload import Workload
 
 CARD = find_gpu("RTX 4070")

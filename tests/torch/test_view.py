@@ -8,8 +8,9 @@ from rich.console import Console
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
+from onecard.train.io.curve_and_pace import Curve, Pace
 from onecard.train.io.loggers import open_loggers
-from onecard.train.io.view import Curve, Pace, View
+from onecard.train.io.view import View
 
 CONFIG = RunConfig(max_iters=1000, lr_decay_iters=1000, warmup_iters=10, log_interval=10)
 STEP = {

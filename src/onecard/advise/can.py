@@ -23,7 +23,7 @@ from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner import resolve_device
 from onecard.planner.result import as_plain
-from onecard.planner.speed import padding_gain
+from onecard.planner.step_time import padding_gain
 from onecard.units import YEAR
 from onecard.version import __version__
 

@@ -23,7 +23,7 @@ from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import Range, RunPlan, plan, resolve_device
 from onecard.planner.corpus import Corpus, corpus_of
-from onecard.planner.loss import GPT2_VOCABULARY
+from onecard.planner.expected_loss import GPT2_VOCABULARY
 from onecard.planner.result import as_plain
 from onecard.version import __version__
 

@@ -20,7 +20,7 @@ from onecard.planner.calibration import Calibration
 from onecard.planner.calibration_file import load_calibration
 from onecard.planner.memory import peak_memory
 from onecard.planner.result import Memory
-from onecard.planner.speed import StepTime, step_time
+from onecard.planner.step_time import StepTime, step_time
 from onecard.units import GIB
 
 # What a saver must bring before it is taken, as a share of the step's time. All but the last change no result, only

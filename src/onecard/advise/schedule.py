@@ -12,7 +12,7 @@ from onecard.config.model_rules import evaluation_steps
 from onecard.facts.builds import support_of
 from onecard.facts.gpus import Device
 from onecard.planner.corpus import Corpus
-from onecard.planner.speed import StepTime
+from onecard.planner.step_time import StepTime
 from onecard.planner.warnings import usual_learning_rate
 from onecard.units import HOUR
 

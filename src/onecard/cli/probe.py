@@ -152,7 +152,8 @@ def _progress(quiet: bool) -> "Iterator[Callable[[float, float, str], None]]":
 
 
 def _show(calibration: "Calibration", device: "Device", as_json: bool) -> None:
-    from onecard.planner.calibration_file import file_of, to_json
+    from onecard.planner.calibration_file import file_of
+    from onecard.planner.calibration_json import to_json
 
     path = file_of(calibration)
     if as_json:
@@ -209,8 +210,8 @@ def _rates_table(calibration: "Calibration", device: "Device") -> "Table":
 
 
 def _steps_table(calibration: "Calibration", device: "Device") -> "Table":
-    from onecard.planner.calibration import mode
-    from onecard.planner.speed import workload_time
+    from onecard.planner.step_time import workload_time
+    from onecard.planner.step_work import mode
     from onecard.units import show_duration
 
     titles = (

@@ -213,7 +213,7 @@ def _review(args: argparse.Namespace) -> int:
 
 
 def _table(args: argparse.Namespace) -> int:
-    from onecard.advise.table import memory_table
+    from onecard.advise.memory_table import memory_table
     from onecard.cli.options import show_report
 
     answer = memory_table(

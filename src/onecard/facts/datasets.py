@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from onecard.errors import UserError, nearest
-from onecard.facts.table import fact_file
+from onecard.facts.data_files import fact_file
 
 
 @dataclass(frozen=True)

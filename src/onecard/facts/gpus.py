@@ -7,13 +7,13 @@
 """
 
 import difflib
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from onecard.errors import UserError
-from onecard.facts.table import table
+from onecard.facts.card_names import name_key, without_memory
+from onecard.facts.data_files import table
 from onecard.facts.user_cards import own_cards, read_user_cards, user_cards_file
 from onecard.units import GIB
 
@@ -87,8 +87,8 @@ def all_gpus() -> tuple[Device, ...]:
     """Every card known: the shipped table, then the user's own file, whose names win."""
     shipped = [_from_row(row) for row in table("gpus")]
     own = [card(entry, user_cards_file()) for entry in own_cards()]
-    taken = {_key(device.name) for device in own}
-    return (*own, *(device for device in shipped if _key(device.name) not in taken))
+    taken = {name_key(device.name) for device in own}
+    return (*own, *(device for device in shipped if name_key(device.name) not in taken))
 
 
 def find_gpu(name: str, memory_gib: float | None = None) -> Device:
@@ -107,14 +107,14 @@ def find_gpu(name: str, memory_gib: float | None = None) -> Device:
             f"{name!r} can mean {', '.join(names[:-1])} or {names[-1]}",
             hint=f'say which: --gpu "{names[0]}"',
         )
-    if others := _matches(_without_memory(name), None):
+    if others := _matches(without_memory(name), None):
         has = " or ".join(f"{device.memory_bytes / GIB:g}" for device in others)
         raise UserError(
             f"no {others[0].name} has that memory: {name!r}", hint=f"it is sold with {has} GB"
         )
     known = {key: device.name for device in all_gpus() for key, _ in _keys(device)}
     close = dict.fromkeys(
-        known[key] for key in difflib.get_close_matches(_key(name)[0], known, n=6)
+        known[key] for key in difflib.get_close_matches(name_key(name)[0], known, n=6)
     )
     hint = f"did you mean {' or '.join(list(close)[:3])}? " if close else ""
     raise UserError(f"unknown GPU {name!r}", hint=f"{hint}`onecard gpus` lists them all")
@@ -141,11 +141,11 @@ def search_gpus(words: list[str]) -> list[Device]:
 
 
 def _matches(name: str, memory_gib: float | None) -> list[Device]:
-    key, said_gib = _key(name)
+    key, said_gib = name_key(name)
     gib = memory_gib or said_gib
     devices = all_gpus()
     for candidates in (
-        [d for d in devices if _key(d.name) == (key, said_gib)],
+        [d for d in devices if name_key(d.name) == (key, said_gib)],
         [d for d in devices if (key, said_gib) in _keys(d)],
         [d for d in devices if key in {k for k, _ in _keys(d)}],
     ):
@@ -179,33 +179,8 @@ def metal_bytes(memory_bytes: float) -> int:
     return round(memory_bytes * (0.75 if memory_bytes >= 36 * GIB else 2 / 3))
 
 
-_LEFT_OUT = r"nvidia|geforce|amd|radeon|intel|apple|tesla|instinct|graphics|gpu|generation|corporation|edition|\(r\)|\(tm\)"
-
-
-_MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3}) ?gi?b?(?![a-z0-9])", re.IGNORECASE)
-
-
-def _without_memory(name: str) -> str:
-    return _MEMORY.sub(" ", name)
-
-
-@cache
-def _key(name: str) -> tuple[str, float | None]:
-    """A name without what people leave out, and its memory: "NVIDIA GeForce RTX 4090 24GB" is ("4090", 24)."""
-    bare = name.lower()
-    memory = _MEMORY.search(bare)
-    if memory:
-        bare = bare.replace(memory[0], " ")
-    words = (
-        re.sub(r"[^a-z0-9]", "", re.sub(_LEFT_OUT, " ", bare))
-        or re.sub(r"[^a-z0-9]", "", bare)
-        or bare.strip()
-    )
-    return re.sub(r"^(rtx|gtx|rx)(?=a?\d)", "", words), float(memory[1]) if memory else None
-
-
 def _keys(device: Device) -> set[tuple[str, float | None]]:
-    return {_key(device.name), *map(_key, device.aliases)}
+    return {name_key(device.name), *map(name_key, device.aliases)}
 
 
 def _number(text: str) -> float | None:
@@ -261,13 +236,13 @@ def card(entry: dict[str, object], path: Path) -> Device:
     like = own.pop("like", None)
     name = str(own.pop("name"))
     if like is not None:
-        shipped = {_key(row["name"]): row for row in table("gpus")}
-        if _key(str(like)) not in shipped:
+        shipped = {name_key(row["name"]): row for row in table("gpus")}
+        if name_key(str(like)) not in shipped:
             raise UserError(
                 f"{path.name}: {name!r} is like an unknown card {like!r}",
                 hint="`onecard gpus` lists them all",
             )
-        device = _from_row(shipped[_key(str(like))])
+        device = _from_row(shipped[name_key(str(like))])
     else:
         missing = [
             key for key in ("memory_gib", "bandwidth_gbs", "fp32_tflops", "watts") if key not in own

@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 
-from onecard.facts.table import fact_file
+from onecard.facts.data_files import fact_file
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from onecard.errors import UserError, nearest
-from onecard.facts.table import table
+from onecard.facts.data_files import table
 from onecard.messages import T
 
 

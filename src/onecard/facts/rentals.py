@@ -7,7 +7,7 @@
 from dataclasses import dataclass
 from functools import cache
 
-from onecard.facts.table import table
+from onecard.facts.data_files import table
 
 
 @dataclass(frozen=True)

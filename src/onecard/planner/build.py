@@ -20,9 +20,9 @@ from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note, T
 from onecard.planner.calibration_file import load_calibration
 from onecard.planner.corpus import Corpus, corpus_of
+from onecard.planner.expected_loss import LossEstimate, expected_loss
 from onecard.planner.flops import flops as flops_of
 from onecard.planner.formulas import FORMULAS
-from onecard.planner.loss import LossEstimate, expected_loss
 from onecard.planner.memory import peak_memory
 from onecard.planner.optimal import compute_optimal_tokens
 from onecard.planner.params import params
@@ -39,7 +39,7 @@ from onecard.planner.result import (
     Time,
     Tokens,
 )
-from onecard.planner.speed import StepTime, step_time
+from onecard.planner.step_time import StepTime, step_time
 from onecard.planner.warnings import warnings
 from onecard.planner.whatif import whatif
 from onecard.units import local_now

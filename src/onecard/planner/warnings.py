@@ -13,7 +13,7 @@ from onecard.facts.builds import DEFAULT_BUILD, support_of
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.params import params
-from onecard.planner.speed import OLD_ATTENTION, padding_gain
+from onecard.planner.step_time import OLD_ATTENTION, padding_gain
 
 
 def warnings(

@@ -1,6 +1,6 @@
 """The table by memory class as a document, to be pinned to the wall."""
 
-from onecard.advise.table import MemoryTable, Row
+from onecard.advise.memory_table import MemoryTable, Row
 from onecard.messages import T
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
 from onecard.report.recommend_view import asked

@@ -25,8 +25,9 @@ from onecard.errors import RunFailure
 from onecard.model import machine
 from onecard.model.build import make_model
 from onecard.model.out_of_memory import is_out_of_memory
-from onecard.planner.calibration import Calibration, Observation, fit_costs, spread_of
+from onecard.planner.calibration import Calibration, Observation
 from onecard.planner.calibration_file import torch_version
+from onecard.planner.calibration_fit import fit_costs, spread_of
 from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
 from onecard.train.probe_rates import hints_of, measure_rates

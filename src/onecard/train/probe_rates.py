@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from onecard.model import machine
-from onecard.planner.calibration import PART_OF
+from onecard.planner.step_work import PART_OF
 
 
 def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, float]:

@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 
 from onecard.config import RunConfig
-from onecard.facts.table import fact_file
+from onecard.facts.data_files import fact_file
 from onecard.planner.result import Range
 from onecard.planner.workload import Workload
 

@@ -6,21 +6,29 @@
 >>> time.seconds.low < 9.34 < time.seconds.high  # a real log's figure
 True
 
-Bytes are counted kernel by kernel below; what the card reaches of its specification (facts/speed_fit.json) is fitted by
+`step_counts` counts the bytes kernel by kernel; what the card reaches of its specification (facts/speed_fit.json) is fitted by
 fit/speed.py from public runs. Everything grows strictly with layers, width, batch and vocabulary.
 """
 
 import json
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab
+from onecard.facts.data_files import fact_file
 from onecard.facts.gpus import Device
-from onecard.facts.table import fact_file
 from onecard.planner.flops import attention_flops
 from onecard.planner.result import Range
+from onecard.planner.step_counts import (
+    Fit,
+    micro_bytes,
+    micro_kernels,
+    operand_bytes,
+    optimizer_bytes,
+    optimizer_flops,
+)
 from onecard.planner.workload import Workload
 
 if TYPE_CHECKING:
@@ -28,14 +36,12 @@ if TYPE_CHECKING:
         Calibration,  # which counts work by this file's functions
     )
 
-Fit = dict[str, Any]
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
 OLD_ATTENTION = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
 _OLD_ATTENTION_HIGH = (
     2.0  # their attention is a guess: logs of a V100 and a TITAN Xp took 1.3 and 1.9 times as long
 )
 COMPILE_SECONDS_PER_LAYER = 2.75
-DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -189,90 +195,6 @@ def attention_work(w: Workload, device: Device, fit: Fit) -> float:
     if device.architecture in OLD_ATTENTION:
         waiting *= fit["old_attention"]  # torch falls back to its memory-efficient kernel
     return float(attention_flops(w) * w.tokens * passes * waiting)
-
-
-def micro_bytes(w: Workload, fit: Fit) -> float:
-    """Bytes that one micro-batch moves outside the matmuls."""
-    e = DTYPE_BYTES[w.dtype]  # bytes of an activation
-    r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
-    width, ff, kv = w.n_embd, w.ff_width, w.kv_width
-    gate = 2 if w.gated else 1
-    qkv = width + 2 * kv
-    if w.compiled:
-        # two fused residual-add + norm forward, each reading stream and branch, writing stream and norm; and backward
-        norms = 2 * width * (2 * r + 2 * e) + 2 * width * (3 * r + 2 * e)
-        activation: float = ff * (gate + 1) * e + ff * (2 * gate + 1) * e
-        rotary = 4 * (width + kv) * e if w.modern else 0
-    else:
-        # each op by itself: norm, cast, add; and backward the same with the gradient's own add
-        cast = 0 if w.pure or e == 4 else r + e
-        norms = 2 * width * (2 * r + cast + 2 * r + e) + 2 * width * (3 * r + cast + 3 * r)
-        activation = ff * (2 * gate + (gate > 1)) * e + ff * (3 * gate + 2 * (gate > 1)) * e
-        activation += (ff + qkv + 2 * width) * e if w.bias else 0
-        rotary = 16 * (width + kv) * e if w.modern else 0
-    attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
-    if not w.flash:
-        # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
-        passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
-        attention += passes * w.n_head * w.block_size * e
-    layer = float(norms + activation + rotary + attention)
-    if w.recompute == "block":
-        layer *= 1.35  # the forward third once more
-    elif w.recompute == "cheap":
-        layer += norms / 3 + activation / 3
-    slack = 1.0 if w.compiled else fit["eager_bytes"]
-    # weights read in fp32 and cast; gradients added up
-    weights = (0 if w.pure or e == 4 else 4 + e) + (2 * e if w.pure else e + 8)
-    return float(slack * (w.tokens * w.n_layer * layer + logits_bytes(w)) + weights * w.params)
-
-
-def logits_bytes(w: Workload) -> float:
-    """Of these, the loss's: compiled it reads the logits twice, again going backward, and writes their gradient; op by op
-    each of softmax, loss and cast reads and writes an fp32 copy."""
-    passes = 8 if w.compiled or w.chunked_loss else 24 if w.pure else 36
-    return float(passes * w.vocab_size * w.tokens)
-
-
-def operand_bytes(w: Workload) -> float:
-    """Bytes that the matmuls of one micro-batch read and write: inputs, outputs and weights, forward and twice backward."""
-    e = DTYPE_BYTES[w.dtype]
-    per_token = (
-        w.n_layer * sum(inputs + outputs for inputs, outputs in w.layer_matrices)
-        + w.vocab_size
-        + w.n_embd
-    )
-    return 3.0 * e * (w.tokens * per_token + w.matmul_params)
-
-
-def optimizer_bytes(w: Workload) -> float:
-    """Bytes of the update: gradient norm and clip, weights, gradients and moments read and written."""
-    e = DTYPE_BYTES[w.dtype] if w.pure else 4
-    clip = 3 * e
-    update = 7 * e if w.fused_optimizer else 18 * e
-    if w.optimizer == "adamw8bit":
-        update = 3 * e + 4
-    elif w.optimizer == "muon":
-        update = 5 * e + 16
-    share = 1 / w.gpus if w.sharded else 1.0
-    return (clip + update) * w.params * share
-
-
-def optimizer_flops(w: Workload) -> float:
-    """Muon's five Newton-Schulz rounds on every layer matrix: 4·short²·long + 2·short³ each."""
-    if w.optimizer != "muon":
-        return 0.0
-    shapes = ((w.n_embd, w.n_embd),) * 4 + w.layer_matrices[2:]
-    rounds = sum(4 * min(s) ** 2 * max(s) + 2 * min(s) ** 3 for s in shapes)
-    return 5.0 * w.n_layer * rounds
-
-
-def micro_kernels(w: Workload) -> float:
-    """Kernels launched in one micro-batch, forward and backward."""
-    if w.compiled:
-        return 12 + 24 * w.n_layer
-    return (
-        30 + (62 + 30 * w.modern + 12 * (not w.flash) + 25 * (w.recompute == "block")) * w.n_layer
-    )
 
 
 def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> float:

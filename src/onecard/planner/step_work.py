@@ -1,0 +1,106 @@
+"""A step as a sum of a few kinds of work, each of which has its own cost on a device.
+
+Everything grows with layers, width, batch and vocabulary.
+
+>>> from onecard.config import RunConfig
+>>> small = Workload.of(RunConfig(n_layer=2, n_head=2, n_embd=64, vocab_size=256, compile=False), "float32")
+>>> wide = Workload.of(RunConfig(n_layer=2, n_head=2, n_embd=128, vocab_size=256, compile=False), "float32")
+>>> work(wide)["blocks"] / work(small)["blocks"], work(wide)["head"] / work(small)["head"]
+(4.0, 2.0)
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from onecard.planner.flops import attention_flops
+from onecard.planner.step_counts import (
+    micro_bytes,
+    micro_kernels,
+    optimizer_bytes,
+    optimizer_flops,
+)
+from onecard.planner.step_time import speed_fit, waiting
+from onecard.planner.workload import Workload
+from onecard.units import MIB
+
+Costs = dict[str, float]  # seconds a unit of work: a FLOP, a byte, a kernel, a step
+# Which part of the step (plan.time.parts) each kind of work belongs to.
+PART_OF = {
+    "blocks": "matmul",  # FLOPs of the layers' matrices
+    "head": "matmul",  # FLOPs of the vocabulary's matrix
+    "attention": "matmul",  # FLOPs between the tokens of a sequence
+    "layers": "memory",  # bytes of activations
+    "logits": "memory",  # bytes of scores over the vocabulary: far larger tensors, out of any cache
+    "fresh": "memory",  # bytes of tensors so large that the system hands out fresh pages every time
+    "weights": "memory",  # bytes of weights and gradients, once a micro-batch
+    "kernels": "launch",  # kernels or operations started
+    "update": "optimizer",  # bytes of weights, gradients and moments, once a step
+    "step": "launch",  # what every step costs whatever its size
+}
+_LARGE = (
+    32 * MIB
+)  # glibc's largest mmap threshold: a tensor above it is mapped by itself and faulted in anew
+
+
+def mode(w: Workload) -> str:
+    return "compiled" if w.compiled else "eager"
+
+
+def work(w: Workload) -> dict[str, float]:
+    """How much of each kind of work one step is: FLOPs, bytes, kernels."""
+    fit = speed_fit()
+    again = w.recompute == "block"
+    everything = w.tokens * w.accumulation
+    # micro_bytes is a sum over layers, logits and weights: without layers, and without tokens, the others are left
+    bare, empty = dataclasses.replace(w, n_layer=0), dataclasses.replace(w, batch_size=0)
+    logits = micro_bytes(bare, fit) - micro_bytes(dataclasses.replace(bare, batch_size=0), fit)
+    weights = micro_bytes(empty, fit)
+    layers = micro_bytes(w, fit) - weights - logits
+    head = 6.0 * everything * w.vocab_size * w.n_embd
+    if w.vocab_size % 8 and w.dtype in ("bfloat16", "float16"):
+        head *= fit["odd_vocab_compiled"] if w.compiled else fit["odd_vocab"]
+    amounts = {
+        "blocks": (6.0 + 2 * again) * everything * w.n_layer * w.layer_params,
+        "head": head,
+        "attention": attention_flops(w)
+        * everything
+        * (3.5 + again if w.flash else 2.0 * (3 + again)),
+        "layers": layers * w.accumulation,
+        "logits": logits * w.accumulation,
+        "fresh": fresh_bytes(w) * w.accumulation,
+        "weights": weights * w.accumulation,
+        "kernels": micro_kernels(w) * w.accumulation,
+    }
+    if w.dropout:
+        amounts = {kind: amount * fit["dropout"] for kind, amount in amounts.items()}
+    amounts["blocks"] += optimizer_flops(w)
+    return {**amounts, "update": optimizer_bytes(w), "step": 1.0}
+
+
+def fresh_bytes(w: Workload) -> float:
+    """Bytes of one micro-batch in tensors above _LARGE: so many page faults were counted on a CPU."""
+    logits = (
+        0 if w.chunked_loss else 3 if w.compiled else 4
+    )  # scores, their logarithms, and gradients of both
+    tensors = [
+        (4.0 * w.vocab_size * w.tokens, logits),
+        (
+            4.0 * w.vocab_size * w.n_embd,
+            3 if w.tied else 2,
+        ),  # the head's gradient, the embedding's, their sum
+        (
+            4.0 * w.ff_width * w.tokens,
+            5 * w.n_layer,
+        ),  # the MLP's input and output, its slope, two gradients
+        (
+            4.0 * (w.n_embd + 2 * w.kv_width) * w.tokens,
+            2 * w.n_layer,
+        ),  # queries, keys and values, and their gradients
+    ]
+    return sum(size * count for size, count in tensors if size > _LARGE)
+
+
+def predicted(w: Workload, costs: Mapping[str, float], host_seconds: float = 0.0) -> float:
+    """Seconds of one step on one device."""
+    busy = sum(costs[kind] * amount for kind, amount in work(w).items())
+    return busy + waiting(busy, micro_kernels(w) * w.accumulation * host_seconds)
