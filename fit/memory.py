@@ -41,7 +41,7 @@ class Reading:
 
 
 def readings() -> list[Reading]:
-    """The PyTorch rows with a memory reading that is not a guess."""
+    """The PyTorch rows with a memory reading that is not an estimate."""
     found = []
     for run in all_runs():
         if run.workload is None or run.memory_gb is None or run.foreign or run.quality == "C":

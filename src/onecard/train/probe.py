@@ -39,7 +39,7 @@ from onecard.train.run.workers import Workers
 
 Tell = Callable[
     [float, float, str], None
-]  # seconds done, seconds in all as far as can be told, what is being done
+]  # seconds done, seconds in all as far as is known, what is being done
 
 # Layers, heads, width, context, micro-batch, accumulation, vocabulary. Each kind of work is large in some of them and
 # small in others: depth and width, long and short contexts, GPT-2's vocabulary and small ones, one micro-batch and more.
@@ -324,10 +324,10 @@ def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, fl
             / best(device, lambda: torch.add(large, other, alpha=2.0, out=third), again)
         )
         used = best(device, lambda: third.fill_(1.0), again)
-        anew = best(device, lambda: torch.ones(large.numel(), device=device), again)
+        fresh = best(device, lambda: torch.ones(large.numel(), device=device), again)
         fresh = (
-            4.0 * large.numel() / max(anew - used, 0.1 * used)
-        )  # a card's allocator keeps what it has: nothing is anew
+            4.0 * large.numel() / max(fresh - used, 0.1 * used)
+        )  # a card's allocator keeps what it has: nothing is fresh
         tiny = torch.ones(16, device=device)
         host, whole = _tiny_operations(device, tiny, 300 if quick else 1000)
         return {
