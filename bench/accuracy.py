@@ -3,7 +3,7 @@
     python bench/accuracy.py RUNS.csv [--json] [--cross-validate] [--quality ABC]
 
 Each row is predicted from its configuration and its card alone. A row that cannot be is listed with the reason. Stacks other
-than PyTorch are predicted as what PyTorch would do, and marked. --cross-validate fits the speed constants anew for each
+than PyTorch are predicted as what PyTorch would do, and marked. --cross-validate fits the speed constants again for each
 source family, from the public runs of all other families: what it says is about runs the constants never saw.
 """
 

@@ -174,7 +174,7 @@ def main() -> int:
 
     def peer(kind: str) -> dict[str, Any]:
         found = held_out["peers"].get("llm_analysis")
-        return {"llm-analysis, told MFU 50 %": found[kind]} if found else {}
+        return {"llm-analysis, given MFU 50 %": found[kind]} if found else {}
 
     if "llm_analysis" not in held_out["peers"]:
         print(f"without the line for llm-analysis: {accuracy.PEER_INSTALL}")

@@ -5,7 +5,7 @@
 End points are predicted from shape, recipe, tokens and data set; a curve's points from the same and the schedule. Beside
 them: the best constant (the median of the known losses) and the nearest known run of another family, by size, tokens and data set,
 scored on the same rows as "without quality C". Other tokenizers and data sets are predicted where their own public runs agree.
---cross-validate fits the law anew for each family from all the others.
+--cross-validate fits the law again for each family from all the others.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One program under measurement, in a process of its own: nanoGPT's step or onecard's, told by lines of JSON what to do.
+"""One program under measurement, in a process of its own: nanoGPT's step or onecard's, driven by lines of JSON.
 
     {"do": "steps", "count": 5}  →  {"seconds": [0.021, …], "cpu_seconds": […], "loss": 2.31}
     {"do": "eval"}               →  {"loss": 1.93}           the whole validation split, fixed windows; not in any clock

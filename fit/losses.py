@@ -132,12 +132,12 @@ def _seen(row: dict[str, str]) -> float | None:
 def amount_in(row: dict[str, str], key: str, unit: float) -> float | None:
     """What a column in millions or billions says, in ones: "10" and "10B" are the same number of tokens_seen_b."""
     text = row.get(key, "")
-    said = re.search(r"\d\s*(k|m|bn?|g|t|thousand|million|billion|trillion)t?\b", text.lower())
-    if not said:
+    scale = re.search(r"\d\s*(k|m|bn?|g|t|thousand|million|billion|trillion)t?\b", text.lower())
+    if not scale:
         number = number_in(row, key)
         return None if number is None else number * unit
-    number = number_in({key: text[: said.start(1)]}, key)
-    return None if number is None else number * _SCALE[said[1][:2]]
+    number = number_in({key: text[: scale.start(1)]}, key)
+    return None if number is None else number * _SCALE[scale[1][:2]]
 
 
 def _point(point: Point, row: dict[str, str]) -> Point:

@@ -43,7 +43,7 @@ class Reading:
 
 
 def readings(runs: list[Run] | None = None) -> list[Reading]:
-    """The PyTorch rows with a memory reading that is not a guess."""
+    """The PyTorch rows with a memory reading that is not an estimate."""
     found = []
     for run in all_runs() if runs is None else runs:
         if run.workload is None or run.memory_gb is None or run.foreign or run.quality == "C":

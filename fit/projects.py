@@ -9,14 +9,14 @@ True
 import re
 from typing import Any
 
-from fit.words import HUGGING_FACE, said_no
+from fit.words import HUGGING_FACE, is_negative
 from onecard.facts.gpus import Device
 
 
-def tied(said: str, text: str) -> bool:
-    """As said; else as GPT-2, but for the projects that never tie."""
-    if said:
-        return not said_no(said)
+def tied(given: str, text: str) -> bool:
+    """As given; else as GPT-2, but for the projects that never tie."""
+    if given:
+        return not is_negative(given)
     return not re.search(r"nanochat|autoresearch|modded|pythia|tinyllama|untied", text)
 
 

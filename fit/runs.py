@@ -18,11 +18,11 @@ from fit.words import (
     batch_of,
     dropout_of,
     dtype_of,
+    is_negative,
     modern,
     number_in,
     optimizer_of,
     recompute_of,
-    said_no,
     shape_of,
     whole_in,
     window_of,
@@ -227,12 +227,12 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     compiled = word_in(row, "compile")
     if not compiled:
         assumed.append("compiled" if foreign or compiles(framework) else "not compiled")
-    runs_compiled = foreign or (not said_no(compiled) if compiled else compiles(framework))
+    runs_compiled = foreign or (not is_negative(compiled) if compiled else compiles(framework))
     if runs_compiled and not support_of(device).compiles:
         runs_compiled = False
         assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
     dropout = dropout_of(text)
-    by_hand = said_no(word_in(row, "flash_sdpa"))
+    by_hand = is_negative(word_in(row, "flash_sdpa"))
     early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
     if (
         not row.get("flash_sdpa")

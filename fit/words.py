@@ -4,7 +4,7 @@
 131000.0
 >>> number_in({"n_layer": "n/a"}, "n_layer") is None
 True
->>> said_no("False"), said_no("FA2"), said_no("")
+>>> is_negative("False"), is_negative("FA2"), is_negative("")
 (True, False, False)
 
 Strangers fill these tables in by hand. What can be read one way only is read; what cannot is a UserError, one sentence.
@@ -49,7 +49,7 @@ _UNITS = {  # what may follow a number, by how the column's name ends; times thi
 
 
 def number_in(row: dict[str, str], key: str) -> float | None:
-    """The number in a column; None where nothing is said; a UserError where something else is."""
+    """The number in a column; None where it is empty; a UserError where something else is."""
     text = row.get(key, "").strip().replace(",", "").replace("_", "")
     if text.lower() in _NOTHING:
         return None
@@ -72,7 +72,7 @@ def number_in(row: dict[str, str], key: str) -> float | None:
 
 
 def whole_in(row: dict[str, str], key: str, most: float = 2e5) -> int | None:
-    """A count in a column, None where nothing is said."""
+    """A count in a column, None where it is empty."""
     number = number_in(row, key)
     if number is None:
         return None
@@ -87,7 +87,7 @@ def word_in(row: dict[str, str], key: str) -> str:
     return "" if text in _NOTHING - {"none"} else text
 
 
-def said_no(text: str) -> bool:
+def is_negative(text: str) -> bool:
     """`no`, `False`, `0`, `off` and the like."""
     return bool(
         re.match(
@@ -117,7 +117,7 @@ def optimizer_of(text: str) -> str:
 
 def recompute_of(text: str) -> str:
     text = text.lower()
-    if not text or said_no(text):
+    if not text or is_negative(text):
         return "none"
     if "selective" in text or ("recompute" in text and not re.search(r"att|qkv|block|full", text)):
         return "cheap"
@@ -167,9 +167,9 @@ def modern(text: str) -> bool:
 
 
 def dropout_of(text: str) -> float:
-    said = re.search(r"dropout(?: of|[ =:])*(0?\.\d+|0\b)", text)
-    if said:
-        return float(said[1])
+    match = re.search(r"dropout(?: of|[ =:])*(0?\.\d+|0\b)", text)
+    if match:
+        return float(match[1])
     if re.search(r"(no|without|zero) dropout|dropout[ =:]*(off|none|disabled)", text):
         return 0.0
     # nanoGPT's config for it has 0.2; the book's GPT_CONFIG_124M has 0.1

@@ -2,9 +2,13 @@
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from onecard.cli import parser_of
+from onecard.config import parse_overrides
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +39,29 @@ def test_files_that_pages_name_are_there(page: str) -> None:
         assert (ROOT / name).exists(), name
     for link in links:
         assert (folder / link).exists(), link
+
+
+def guide_commands() -> list[list[str]]:
+    """The words of each `onecard …` line in the guide's blocks, comments left out."""
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    lines = "".join(re.findall(r"```\n(.*?)```", text, re.DOTALL)).splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("onecard ")]
+
+
+def test_the_guides_commands_and_options_exist() -> None:
+    commands = guide_commands()
+    assert len(commands) >= 8
+    for verb, *words in commands:
+        _, rest = parser_of(verb).parse_known_args(words)
+        parse_overrides(rest)
+
+
+def test_the_guide_samples_from_the_folder_that_it_trains_into() -> None:
+    commands = {verb: words for verb, *words in guide_commands()}
+    overrides = parse_overrides([word for word in commands["train"] if word.startswith("--")])
+    assert commands["sample"][0] == commands["explain"][0] == overrides["out_dir"]
+    recommended = commands["recommend"]
+    assert recommended[recommended.index("--out") + 1] == commands["train"][0]
 
 
 def test_tests_that_the_hardware_page_names_are_there() -> None:

@@ -130,7 +130,7 @@ def _train_both(out: "Console", data: Path, runs: dict[str, Path]) -> None:
 
 
 def _cards_table(out: "Console") -> None:
-    """One run on several cards and on this machine: what `onecard plan` would tell of each."""
+    """One run on several cards and on this machine: what `onecard plan` says of each."""
     from rich.table import Table
 
     from onecard import load, plan

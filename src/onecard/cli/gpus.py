@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     out.print(table)
     out.print(
-        "\n[dim]TFLOPS, dense, accumulating in fp32. sure: A checked, B computed from the specification, C a guess.[/]"
+        "\n[dim]TFLOPS, dense, accumulating in fp32. sure: A checked, B computed from the specification, C a rough estimate.[/]"
     )
     for card in cards if len(cards) <= 3 else ():
         taken = (
@@ -80,6 +80,6 @@ def run(args: argparse.Namespace) -> int:
             else f"; {card.taken_bytes / GIB:.2f} GiB in use by other programs"
         )
         checked = f" ({card.checked})" if card.checked else ""
-        told = f"{card.name}: {card.source}{checked}{taken}. {card.note}".rstrip()
-        out.print(f"[dim]{escape(told)}[/]")
+        line = f"{card.name}: {card.source}{checked}{taken}. {card.note}".rstrip()
+        out.print(f"[dim]{escape(line)}[/]")
     return 0

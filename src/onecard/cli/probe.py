@@ -127,11 +127,11 @@ def _progress(quiet: bool) -> "Iterator[Callable[[float, float, str], None]]":
 
     out = console(stderr=True)
     if not out.is_terminal:
-        said = set()
+        reported = set()
 
         def line(done: float, whole: float, what: str) -> None:
-            if what not in said and not quiet:
-                said.add(what)
+            if what not in reported and not quiet:
+                reported.add(what)
                 out.print(f"{what} ({done / whole:.0%})")
 
         yield line

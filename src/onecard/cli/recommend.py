@@ -98,7 +98,7 @@ def _add_modes(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(text: str) -> float:
-    """A float for argparse; what is wrong with it is said later, in one sentence."""
+    """A float for argparse; what is wrong with it is reported later, in one sentence."""
     try:
         return float(text)
     except ValueError:

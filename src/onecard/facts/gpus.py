@@ -29,7 +29,7 @@ class Device:
     name: str
     vendor: str
     architecture: str
-    rate_class: str  # cards with the same FLOP per clock and unit: the kin for fitted efficiencies
+    rate_class: str  # cards with the same FLOP per clock and unit: they share fitted efficiencies
     memory_bytes: int  # as sold
     usable_bytes: int  # what torch reports as total
     bandwidth: float  # bytes per second
@@ -40,7 +40,9 @@ class Device:
     tdp_watts: float
     units: int  # SMs, CUs or cores
     bf16_native: bool
-    confidence: str  # A: vendor's figure checked, B: computed from the specification, C: a guess
+    confidence: (
+        str  # A: vendor's figure checked, B: computed from the specification, C: a rough estimate
+    )
     source: str
     checked: str
     note: str = ""
@@ -78,7 +80,7 @@ class Device:
 
     @property
     def watts(self) -> float:
-        """The draw under load: the power limit if the driver told it, else the TDP."""
+        """The draw under load: the power limit if the driver reports it, else the TDP."""
         return self.power_limit_watts or self.tdp_watts
 
 
@@ -94,7 +96,7 @@ def all_gpus() -> tuple[Device, ...]:
 def find_gpu(name: str, memory_gib: float | None = None) -> Device:
     """The card a person means, by name or alias; case, spacing and vendor are ignored, substrings never match.
 
-    A name that means several memory sizes asks which, unless `memory_gib` tells. A path to a .toml file describes one.
+    A name that means several memory sizes asks which, unless `memory_gib` is given. A path to a .toml file describes one.
     """
     if name.lower().endswith(".toml"):
         return card(read_user_cards(Path(name), must_exist=True)[0], Path(name))
@@ -141,12 +143,12 @@ def search_gpus(words: list[str]) -> list[Device]:
 
 
 def _matches(name: str, memory_gib: float | None) -> list[Device]:
-    key, said_gib = name_key(name)
-    gib = memory_gib or said_gib
+    key, named_gib = name_key(name)
+    gib = memory_gib or named_gib
     devices = all_gpus()
     for candidates in (
-        [d for d in devices if name_key(d.name) == (key, said_gib)],
-        [d for d in devices if (key, said_gib) in _keys(d)],
+        [d for d in devices if name_key(d.name) == (key, named_gib)],
+        [d for d in devices if (key, named_gib) in _keys(d)],
         [d for d in devices if key in {k for k, _ in _keys(d)}],
     ):
         if gib is not None:

@@ -195,8 +195,8 @@ def _gigahertz(info: str) -> float:
 def _memory() -> tuple[int, int]:
     """Total and available bytes."""
     try:
-        told = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text()))
-        return int(told["MemTotal"]) * 1024, int(told["MemAvailable"]) * 1024
+        meminfo = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text()))
+        return int(meminfo["MemTotal"]) * 1024, int(meminfo["MemAvailable"]) * 1024
     except (OSError, KeyError):
         pass
     if sys.platform == "win32":

@@ -76,10 +76,10 @@ class _ChunkedLoss(torch.autograd.Function):
                 target_bend = bend.gather(1, t[:, None])
                 logits = bent.mul_(soft_cap)
             top = logits.amax(1, keepdim=True)
-            said = logits.gather(1, t[:, None])
+            target_logits = logits.gather(1, t[:, None])
             weights = logits.sub_(top).exp_()
             sums = weights.sum(1, keepdim=True)
-            total += (sums.log() + top - said).sum()
+            total += (sums.log() + top - target_logits).sum()
             if bend is not None:
                 weights.mul_(bend)
             weights = weights.to(h.dtype)  # from 0 to 1, so that nothing is lost in fp16 either

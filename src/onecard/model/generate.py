@@ -4,7 +4,7 @@
 >>> for token in generate(model, [[15496]], count=20, vocab_size=50257): ...   # doctest: +SKIP
 
 Learned positions have no number beyond block_size: once the window is full it slides by one token at a time, and every
-key and value in it changes its position. So from there on the window is computed anew for each token, which is what
+key and value in it changes its position. So from there on the window is computed again for each token, which is what
 nanoGPT does from the beginning and gives the same tokens.
 """
 

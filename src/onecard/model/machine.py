@@ -170,7 +170,7 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
 def keep_freed_memory(device: torch.device) -> None:
     """On a CPU under glibc: what one step frees stays with the process, for the next one needs it again.
 
-    Left alone, glibc gives some of it back and faults it in anew, more or less of it depending on what the process did
+    Left alone, glibc gives some of it back and faults it in again, more or less of it depending on what the process did
     before; so a step's time would, too. Tensors above 32 MiB keep mappings of their own: among the others they would leave
     holes, a third more memory with GPT-2's vocabulary. Other C libraries are left as they are.
     """

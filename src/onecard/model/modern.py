@@ -174,7 +174,7 @@ class ModernGPT(GPT):
         length = idx.shape[1]
         assert isinstance(cache, ModernCache)
         assert length == 1 or cache.length == 0, "a prompt goes into an empty cache"
-        if cache.length == 0:  # also when a full window slides and is computed anew
+        if cache.length == 0:  # also when a full window slides and is computed again
             cache.recent = self._nothing_recent(len(idx), self.lm_head.weight)
         around = Around(self._turn(cache.length, length), cache=cache)
         x = rms_norm(self.transformer.wte(idx))

@@ -31,9 +31,9 @@ RATES = (
 )
 MOST_SPREAD = 0.25  # leaving one of very few shapes out asks more of the costs than a plan does
 _HELD = 0.8  # of the probe's own steps, that the range holds however disturbed they were
-_WIDEST = 100.0  # a range beyond which nothing is said anyway
+_WIDEST = 100.0  # a range beyond which a plan means nothing
 _MOST_RUNS = 50  # finished runs kept as observations
-ODD_RUN = 3.0  # a run slower or faster than predicted by more than this tells of something else than the device
+ODD_RUN = 3.0  # a run slower or faster than predicted by more than this was slowed by something else than the device
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def own_miss(
 ) -> float:
     """Half the range that holds four of five of the steps which the costs were fitted to; 0 where it is within the usual.
 
-    A fit always lies nearer to its own steps than to others, so only what is beyond MOST_SPREAD tells anything.
+    A fit always lies nearer to its own steps than to others, so only what is beyond MOST_SPREAD means anything.
     """
     ratios = [predicted(seen.work, costs, host_seconds) / seen.seconds for seen in observations]
     misses = sorted(max(ratio, 1 / ratio) - 1 for ratio in ratios)

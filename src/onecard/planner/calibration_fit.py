@@ -11,11 +11,9 @@ from onecard.planner.step_counts import micro_kernels
 from onecard.planner.step_work import Costs, predicted, work
 
 _NOISE = 0.02  # relative error of one measured step: what the median of a dozen steps leaves on a quiet machine
-_TRUST = 0.7  # how well a micro-benchmark tells a cost, as a share of it; steps that say otherwise move it further
+_TRUST = 0.7  # how well a micro-benchmark predicts a cost, as a share of it; steps that say otherwise move it further
 _LEAST_SHARE = 0.05  # of its hint, that every kind of work costs
-_LEAST_SPREAD = (
-    0.04  # the same run, twice, on a machine that does nothing else differs by about this
-)
+_LEAST_SPREAD = 0.04  # two equal runs on an idle machine differ by about this
 
 
 def fit_costs(

@@ -68,7 +68,7 @@ class Time:
         str, float
     ]  # seconds of one step: matmul, memory, optimizer, launch, data, exchange
     what_if: list[WhatIf]  # hours in all for other seconds per step
-    basis: str  # "measured": a probe of this very card; "fitted": kin of its architecture; "class": a wider guess
+    basis: str  # "measured": a probe of this very card; "fitted": cards of its architecture; "class": a wider estimate
     finish: str | None  # ISO time if started now; None beyond the calendar
 
 

@@ -47,7 +47,7 @@ COMPILE_SECONDS_PER_LAYER = 2.75
 class StepTime:
     seconds: Range
     parts: dict[str, float]  # seconds of one step; they sum to seconds.mid
-    basis: str  # "measured": a probe of this very card; "fitted": kin of its architecture; "class": a wider guess
+    basis: str  # "measured": a probe of this very card; "fitted": cards of its architecture; "class": a wider estimate
     compile_seconds: float
 
 

@@ -37,9 +37,8 @@ PART_OF = {
     "update": "optimizer",  # bytes of weights, gradients and moments, once a step
     "step": "launch",  # what every step costs whatever its size
 }
-_LARGE = (
-    32 * MIB
-)  # glibc's largest mmap threshold: a tensor above it is mapped by itself and faulted in anew
+# glibc's largest mmap threshold: a tensor above it is mapped by itself, and its pages are faulted in every time
+_LARGE = 32 * MIB
 
 
 def mode(w: Workload) -> str:

@@ -1,4 +1,4 @@
-"""Choices that are unwise, each said in a sentence with its figure; small functions over one run.
+"""Choices that are unwise, each reported in a sentence with its figure; small functions over one run.
 
 >>> from onecard.config import RunConfig
 >>> [str(note) for note in warnings(RunConfig(warmup_iters=200, max_iters=1000, lr_decay_iters=1000))][0]

@@ -60,7 +60,7 @@ class Language:
         return self.quantity(value) if isinstance(value, Quantity) else self.text(value)
 
     def span(self, low: Quantity, high: Quantity) -> str:
-        """Two ends as one: "6.90 – 7.42 GiB", the unit said once where it is the same."""
+        """Two ends as one: "6.90 – 7.42 GiB", the unit written once where it is the same."""
         first, last = self.quantity(low), self.quantity(high)
         if first == last:
             return first
@@ -113,7 +113,7 @@ class _Kept(Words):
 
 
 def language(asked: str | None = None, environ: Mapping[str, str] = os.environ) -> Language:
-    """The language asked for; else the locale's, where we speak it; else English.
+    """The language asked for; else the locale's, where it is supported; else English.
 
     An unknown language is a mistake only when a person typed it.
     """
@@ -154,7 +154,7 @@ def system_locale() -> str:
 
 
 def _split(locale: str) -> tuple[str, str]:
-    """("es", "MX") from "es_MX.UTF-8" or "es-mx"; junk gives junk, which is no language we speak."""
+    """("es", "MX") from "es_MX.UTF-8" or "es-mx"; junk gives junk, which is no supported language."""
     plain = locale.split(".")[0].split("@")[0].replace("-", "_")
     code, _, region = plain.partition("_")
     return code.lower(), region.upper()

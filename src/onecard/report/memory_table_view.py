@@ -21,7 +21,7 @@ def memory_table_document(answer: MemoryTable) -> Document:
         Column(T("10 B tokens"), "right"),
         Column(T("loss"), "right"),
     )
-    said: list[Text] = [
+    notes: list[Text] = [
         T(
             "Each row is {asked} on that card; heads are 64 wide, the context is 1024, parameters are the true total.",
             asked=asked(answer.budget),
@@ -37,7 +37,9 @@ def memory_table_document(answer: MemoryTable) -> Document:
         T("`onecard recommend --gpu NAME` has the reasons, the runners-up and the config."),
     ]
     if saving:
-        said.append(T("Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 adamw8bit."))
+        notes.append(
+            T("Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 adamw8bit.")
+        )
     return Document(
         title=T("What to run, by the memory of the card"),
         subtitle=asked(answer.budget),
@@ -46,7 +48,7 @@ def memory_table_document(answer: MemoryTable) -> Document:
                 T("By memory"),
                 (
                     Table(columns, tuple(_row(row, saving) for row in answer.rows)),
-                    Notes(tuple(said)),
+                    Notes(tuple(notes)),
                 ),
             ),
         ),

@@ -159,7 +159,7 @@ def _where(point: Point, plan: RunPlan) -> Text:
 
 def _summary(plan: RunPlan, explained: MemoryExplained) -> tuple[Text, ...]:
     largest = explained.tensors[0]
-    said: list[Text] = [
+    notes: list[Text] = [
         T(
             "At its peak a step holds {peak:bytes}, {share:percent} of it in {parts}.",
             peak=explained.peak.bytes,
@@ -171,14 +171,14 @@ def _summary(plan: RunPlan, explained: MemoryExplained) -> tuple[Text, ...]:
     ]
     best = max(explained.savings, key=lambda saving: saving.saved_bytes, default=None)
     if best is not None and best.saved_bytes > 0:
-        said.append(
+        notes.append(
             T(
                 "{setting} takes away the most: {size:bytes}.",
                 setting=best.setting,
                 size=best.saved_bytes,
             )
         )
-    return tuple(said)
+    return tuple(notes)
 
 
 def _largest_part(explained: MemoryExplained) -> str:

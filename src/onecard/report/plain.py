@@ -1,4 +1,4 @@
-"""Text that an old terminal's encoding can carry: what it cannot is said in ASCII.
+"""Text that an old terminal's encoding can carry: the rest is written in ASCII.
 
 >>> plain("2.55 × 10¹⁸ FLOPs – 6·N·D", "ascii")
 '2.55 x 10^18 FLOPs - 6*N*D'
@@ -45,7 +45,7 @@ _ASCII = {
 
 
 def plain(text: str, encoding: str) -> str:
-    """`text` as it is where `encoding` has all of it, else with the rest said in ASCII."""
+    """`text` as it is where `encoding` has all of it, else with the rest written in ASCII."""
     if _carries(text, encoding):
         return text
     text = re.sub("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda found: "^" + found[0].translate(_RAISED), text)

@@ -49,11 +49,11 @@ def stacked_bar(chart: StackedBar, language: Language) -> str:
     limit = float(chart.limit.value)
     total = sum(float(part.value.value) for part in chart.parts)
     scale = WIDTH / max(limit, total, 1e-300)
-    body, x, said = [], 0.0, []
+    body, x, labels = [], 0.0, []
     for number, part in enumerate(chart.parts):
         wide = float(part.value.value) * scale
         label = f"{language.text(part.label)}: {language.quantity(part.value)}"
-        said.append(label)
+        labels.append(label)
         body.append(
             f'<rect x="{x:.1f}" y="4" width="{max(wide, 0.5):.1f}" height="34" fill="{fill(number)}">'
             f"<title>{escape(label)}</title></rect>"
@@ -96,7 +96,7 @@ def stacked_bar(chart: StackedBar, language: Language) -> str:
             )
         )
     height = y + math.ceil(len(chart.parts) / columns) * 22 - 8
-    return _svg(height, language.text(chart.title), "; ".join([*said, caption]), body)
+    return _svg(height, language.text(chart.title), "; ".join([*labels, caption]), body)
 
 
 def bars(chart: Bars, language: Language) -> str:

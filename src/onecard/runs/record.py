@@ -153,12 +153,12 @@ class RunRecord:
     @property
     def state(self) -> State:
         """What became of the run; `dead` when its process went away without a word."""
-        said = _json(self.path / "run.json") or {}
-        if said.get("state") in ("finished", "stopped"):
-            return "finished" if said["state"] == "finished" else "stopped"
-        if said.get("state") != "running":
+        saved = _json(self.path / "run.json") or {}
+        if saved.get("state") in ("finished", "stopped"):
+            return "finished" if saved["state"] == "finished" else "stopped"
+        if saved.get("state") != "running":
             return "stopped"  # a folder that was made and never begun
-        if said.get("host") != socket.gethostname():  # its lock says nothing here; its log does
+        if saved.get("host") != socket.gethostname():  # its lock says nothing here; its log does
             try:
                 return (
                     "running"

@@ -1,4 +1,4 @@
-# Advice in circulation for 24 GB (4090), said to be 350M: it is 123.59M, and too tight without a saver.
+# Advice in circulation for 24 GB (4090), labelled 350M: it is 123.59M, and too tight without a saver.
 out_dir = "out-fineweb-124M-24gb"
 dataset = "fineweb-edu"
 batch_size = 32

@@ -1,4 +1,4 @@
-# Advice in circulation for 80 GB (A100, H100), said to be 350M: it is 123.59M.
+# Advice in circulation for 80 GB (A100, H100), labelled 350M: it is 123.59M.
 out_dir = "out-fineweb-124M-80gb"
 dataset = "fineweb-edu"
 batch_size = 64

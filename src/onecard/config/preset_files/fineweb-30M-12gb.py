@@ -1,4 +1,4 @@
-# Advice in circulation for under 16 GB (4070 Ti), said to be 84M: it is 29.94M.
+# Advice in circulation for under 16 GB (4070 Ti), labelled 84M: it is 29.94M.
 out_dir = "out-fineweb-30M-12gb"
 dataset = "fineweb-edu"
 batch_size = 16

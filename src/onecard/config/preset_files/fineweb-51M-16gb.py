@@ -1,4 +1,4 @@
-# Advice in circulation for 16–20 GB (4080), said to be 125M: it is 50.93M.
+# Advice in circulation for 16–20 GB (4080), labelled 125M: it is 50.93M.
 out_dir = "out-fineweb-51M-16gb"
 dataset = "fineweb-edu"
 batch_size = 32

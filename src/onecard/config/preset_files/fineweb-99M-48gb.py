@@ -1,4 +1,4 @@
-# Advice in circulation for 48 GB (A6000), said to be 250–300M: it is 98.85M, with 56-wide heads.
+# Advice in circulation for 48 GB (A6000), labelled 250–300M: it is 98.85M, with 56-wide heads.
 out_dir = "out-fineweb-99M-48gb"
 dataset = "fineweb-edu"
 batch_size = 32

@@ -51,7 +51,7 @@ def peak_memory(
 ) -> Memory:
     """The peak of one process on one card. `parts` sum to process_bytes.mid; all but context and slack to allocated.
 
-    Without `advice` nothing is said of what would make it fit: a search asks thousands of times.
+    Without `advice` nothing is suggested that would make it fit: a search asks thousands of times.
     """
     step = step_memory(Workload.on(device, config, dtype, gpus), device)
     desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes

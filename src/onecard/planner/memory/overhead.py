@@ -22,7 +22,7 @@ from onecard.units import MIB
 Fit = dict[str, Any]
 # An interpreter that has imported torch, and what the C library keeps: resident size after the first step on Linux.
 CPU_PROCESS_BYTES = 420 * MIB
-METAL_BYTES = 150 * MIB  # compiled shaders and command buffers; a guess, no public reading
+METAL_BYTES = 150 * MIB  # compiled shaders and command buffers; an estimate, no public reading
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Other people's dashboards, each behind its config key: wandb_log (as in nanoGPT), tensorboard, trackio.
 
-    loggers = open_loggers(config, folder, message=view.message)   # a missing package is said before the run starts
+    loggers = open_loggers(config, folder, message=view.message)   # a missing package is reported before the run starts
     loggers.log({"step": 100, "loss": 5.1, "lr": 6e-4, "mfu": 0.69})
     loggers.close()
 

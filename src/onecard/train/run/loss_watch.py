@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 _MEMORY = 0.98  # weight of the past at each step
-_QUIET_STEPS = 100  # the loss falls too fast in the beginning to speak of scatter
+_QUIET_STEPS = 100  # the loss falls too fast in the beginning to measure its scatter
 _SIGMAS, _NATS = 8.0, 0.5  # both must be exceeded: small models scatter, large ones hardly at all
 
 
