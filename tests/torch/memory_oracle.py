@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -162,10 +161,7 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
     ir.is_cpu = lambda node: False
     # Muon's own code, with the dtype that it chooses on CUDA
     own_orthogonal = muon.orthogonal
-    half = SimpleNamespace(
-        bfloat16=torch.bfloat16, float32=torch.bfloat16, linalg=torch.linalg, baddbmm=torch.baddbmm
-    )
-    muon.orthogonal = FunctionType(own_orthogonal.__code__, {**vars(muon), "torch": half})
+    muon.orthogonal = partial(own_orthogonal, dtype=torch.bfloat16)
     model_module.MLP.activation = staticmethod(
         partial(F.gelu, approximate="tanh")
     )  # the trainer's own is for CPUs

@@ -41,7 +41,7 @@ def test_resume_is_exact(wide, tmp_path):
     straight = wide.replace(out_dir=str(tmp_path / "straight"))
     train(straight)
     train(wide.replace(max_iters=5))
-    train(wide, resume=True)
+    train(wide, resume=True, change=["max_iters"])
     assert losses(wide.out_dir) == losses(straight.out_dir)
     assert_same_weights(wide.out_dir, straight.out_dir)
 

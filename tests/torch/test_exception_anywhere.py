@@ -20,7 +20,7 @@ from onecard.runs.log import LogWriter
 from onecard.runs.record import RunRecord
 from onecard.train.io.loader import Loader
 from onecard.train.io.loggers import Loggers
-from onecard.train.run import loop, session, step, trial, validation
+from onecard.train.run import loop, session, setup, step, trial, validation
 from onecard.train.run.loop import train
 from onecard.train.run.loss_watch import LossWatch
 from onecard.train.run.side_shows import Silent
@@ -316,13 +316,13 @@ def _damage(what, at):
 @pytest.mark.parametrize("at", [4, 5, 8])
 def test_a_state_that_is_not_finite_is_never_saved(quick, calm, monkeypatch, what, at):
     view = _damage(what, at)
-    made = session.Stepper
+    made = setup.Stepper
 
     def make(*args, **kwargs):
         view.steppers.append(made(*args, **kwargs))
         return view.steppers[-1]
 
-    monkeypatch.setattr(session, "Stepper", make)
+    monkeypatch.setattr(setup, "Stepper", make)
     if at == 8:
         with pytest.raises(
             RunFailure, match="the run is finished, but its last checkpoint"

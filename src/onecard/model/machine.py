@@ -196,13 +196,13 @@ def synchronize(device: torch.device) -> None:
 def measured_peak_flops(device: torch.device, dtype: str) -> float:
     """The best of a few large matmuls: what "peak" means on a machine whose data sheet is not at hand."""
     if device.type == "cpu" and dtype != "float32":
-        # a CPU without arithmetic for it computes in float32 instead: its peak is the faster of the two
-        return max(_matmul_flops(device, dtype), _matmul_flops(device, "float32"))
-    return _matmul_flops(device, dtype)
+        # a CPU without arithmetic for it computes in float32 instead: its peak is the faster of the two;
+        # a small product shows which, and takes no seconds where there is only a slow stand-in
+        return max(_matmul_flops(device, dtype, 256), _matmul_flops(device, "float32", 1024))
+    return _matmul_flops(device, dtype, 1024 if device.type == "cpu" else 4096)
 
 
-def _matmul_flops(device: torch.device, dtype: str) -> float:
-    size = 1024 if device.type == "cpu" else 4096
+def _matmul_flops(device: torch.device, dtype: str, size: int) -> float:
     with torch.no_grad():
         a, b = (
             torch.ones(size, size, device=device, dtype=getattr(torch, dtype)) for _ in range(2)
