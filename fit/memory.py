@@ -1,6 +1,7 @@
 """Fit what a card shows beyond what torch allocates, and how far to trust it; writes src/onecard/facts/memory_fit.json.
 
     python fit/memory.py            # fits, prints the residuals with each family left out, writes the constants
+    python fit/memory.py --reports DIR    # also on the report files of `onecard doctor` in a folder
 
 What is allocated is counted, not fitted (planner/memory). Fitted are the CUDA context (a constant and a part that grows with
 the card's units), the share of late tensors that hide in the logits' place, and the range. A guess pulls on each
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.held_out import leave_out  # noqa: E402
+from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import Run, all_runs  # noqa: E402
 from onecard.planner.memory import StepMemory, step_memory  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
@@ -40,10 +42,10 @@ class Reading:
     bytes: float
 
 
-def readings() -> list[Reading]:
+def readings(runs: list[Run] | None = None) -> list[Reading]:
     """The PyTorch rows with a memory reading that is not an estimate."""
     found = []
-    for run in all_runs():
+    for run in all_runs() if runs is None else runs:
         if run.workload is None or run.memory_gb is None or run.foreign or run.quality == "C":
             continue
         found.append(Reading(run, run.memory_gb * run.memory_unit))
@@ -142,7 +144,7 @@ def cross_validated(families: set[str]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    known = readings()
+    known = readings(runs_asked_for(sys.argv[1:]))
     held_out = held_out_fits(known)
     families: dict[str, list[float]] = {}
     for reading in known:

@@ -1,34 +1,34 @@
 """Report files of `onecard doctor --report`, read as runs of onecard's own: a step, its config and what it took.
 
+    python -m fit.speed --reports DIR       fit on these as well
+    python -m fit.memory --reports DIR
+
 >>> read_report(Path("nowhere.json"))
 Traceback (most recent call last):
     ...
 ValueError: nowhere.json cannot be read
 """
 
-from dataclasses import dataclass
+import statistics
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fit.runs import Run, all_runs
+from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.facts.here import find_seen
+from onecard.planner.workload import Workload
 from onecard.untrusted import printable, read_json
 
 SCHEMA = "onecard.hardware/1"
+FAMILY = "onecard-doctor"
 _MOST_BYTES = 1_000_000
 _MOST_SECONDS = 1e4
-
-
-@dataclass(frozen=True)
-class Observed:
-    """One measured step of the doctor's own small model."""
-
-    device: Device | None  # None: a card that the table does not have
-    mode: str  # eager or compiled
-    seconds: float
-    planned_seconds: float | None
-    peak_bytes: float | None
+_WARM_UP = 3  # steps that also start kernels and the loader
+_FEWEST = 3  # steps after those
 
 
 def read_report(path: Path) -> dict[str, Any]:
@@ -48,37 +48,74 @@ def read_report(path: Path) -> dict[str, Any]:
     return content
 
 
-def observed(content: dict[str, Any]) -> list[Observed]:
-    """The steps of a report that ended well and carry a time."""
-    figures = {
-        str(row.get("check")): row["figures"]
-        for row in content["checks"]
-        if isinstance(row, dict)
-        and row.get("status") == "ok"
-        and isinstance(row.get("figures"), dict)
-    }
-    peak = _number(figures.get("memory", {}).get("peak_bytes"), 1e15)
-    found = []
-    for check, mode in (("step", "eager"), ("compiled step", "compiled")):
-        seconds = _number(figures.get(check, {}).get("seconds"), _MOST_SECONDS)
-        if seconds is not None:
-            planned = _number(figures[check].get("planned_seconds"), _MOST_SECONDS)
-            eager_peak = peak if mode == "eager" else None
-            found.append(Observed(_device(content), mode, seconds, planned, eager_peak))
-    return found
-
-
-def _device(content: dict[str, Any]) -> Device | None:
-    memory = _number(content.get("memory_bytes"), 1e15)
-    if content["kind"] != "cuda" or memory is None:
-        return None
+def run_of(name: str, content: dict[str, Any]) -> Run:
+    """The report's short run; what keeps it from being fitted on is its `trouble`."""
+    bare = Run(name, FAMILY, {}, None, None, None, None, None, quality="A")
+    log = content.get("log")
+    lines = [line for line in log if isinstance(line, dict)] if isinstance(log, list) else []
+    seconds = _figures(lines[_WARM_UP:], "step_seconds", _MOST_SECONDS)
+    config, dtype = content.get("config"), content.get("dtype")
     try:
-        return find_seen(content["device"], int(memory))
-    except UserError:
-        return None
+        if len(seconds) < _FEWEST:
+            raise UserError("no log of a short run")
+        if not isinstance(config, dict) or dtype not in ("bfloat16", "float16", "float32"):
+            raise UserError("no config of the short run")
+        device = _device(content)
+        workload = Workload.on(device, RunConfig.from_values(config), dtype)
+    except (UserError, TypeError) as error:
+        return Run(**{**vars(bare), "trouble": str(error)})
+    peaks = _figures(lines, "memory_bytes", 1e15)
+    return Run(
+        name,
+        FAMILY,
+        {"framework": "onecard", "vram_method": "torch max_memory_allocated"},
+        workload,
+        device,
+        statistics.median(seconds),
+        max(peaks) / 1e9 if peaks else None,
+        None,
+        quality="A",
+    )
 
 
-def _number(value: Any, most: float) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
-        return None
-    return float(value)
+def report_runs(folder: Path) -> list[Run]:
+    """Every report in the folder, readable or not."""
+    if not folder.is_dir():
+        sys.exit(f"{folder} is no folder of reports")
+    runs = []
+    for file in sorted(folder.glob("*.json"), key=lambda path: path.as_posix()):
+        try:
+            runs.append(run_of(file.stem, read_report(file)))
+        except ValueError as error:
+            runs.append(Run(file.stem, FAMILY, {}, None, None, None, None, str(error)))
+    return runs
+
+
+def runs_asked_for(words: Sequence[str]) -> list[Run]:
+    """The public runs and, with `--reports DIR` among the words, those of that folder; what is left out is printed."""
+    if "--reports" not in words:
+        return all_runs()
+    rest = words[words.index("--reports") + 1 :]
+    if not rest:
+        sys.exit("--reports needs a folder")
+    reported = report_runs(Path(rest[0]))
+    for run in reported:
+        if run.trouble:
+            print(f"{run.id} is left out: {run.trouble}", file=sys.stderr)
+    return all_runs() + reported
+
+
+def _device(content: dict[str, Any]) -> Device:
+    memory = _figures([content], "memory_bytes", 1e15)
+    if content["kind"] != "cuda" or not memory:
+        raise UserError("not a run on a CUDA card")
+    return find_seen(content["device"], int(memory[0]))
+
+
+def _figures(lines: list[dict[str, Any]], key: str, most: float) -> list[float]:
+    values = [line.get(key) for line in lines]
+    return [
+        float(value)
+        for value in values
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < most
+    ]

@@ -2,6 +2,7 @@
 
     python -m fit.speed            fit on everything, write src/onecard/facts/speed_fit.json and fit/speed_residuals.csv
     python -m fit.speed --check    only say whether the committed file is what this script makes
+    python -m fit.speed --reports DIR    fit also on the report files of `onecard doctor` in a folder
 
 Few numbers, each with a prior from physics: a share of the card's measured matmul rate, a share of its bandwidth, attention's
 share by class of card, host time per kernel; a small effect per class of card; and one effect per source family and
@@ -24,7 +25,8 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.held_out import leave_out, quantiles, write  # noqa: E402
-from fit.runs import DATA, Run, all_runs, find_card  # noqa: E402
+from fit.reports import runs_asked_for  # noqa: E402
+from fit.runs import DATA, Run, find_card  # noqa: E402
 from onecard.errors import UserError  # noqa: E402
 from onecard.facts.gpus import all_gpus  # noqa: E402
 from onecard.planner.step_counts import Fit  # noqa: E402
@@ -263,7 +265,7 @@ def tested(run: Run) -> bool:
 
 
 def main() -> int:
-    runs = all_runs()
+    runs = runs_asked_for(sys.argv[1:])
     share = ceilings()
     fit, families = fit_speed(runs, share)
     fits = held_out_fits(runs, share)

@@ -62,3 +62,16 @@ def test_the_guide_samples_from_the_folder_that_it_trains_into() -> None:
     assert commands["sample"][0] == commands["explain"][0] == overrides["out_dir"]
     recommended = commands["recommend"]
     assert recommended[recommended.index("--out") + 1] == commands["train"][0]
+
+
+def test_tests_that_the_hardware_page_names_are_there() -> None:
+    text = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    named = 0
+    for file, tests in re.findall(r"((?:pure/)?test_\w+): ((?:`test_\w+`(?:, )?)+)", text):
+        folder = ROOT / "tests" if file.startswith("pure/") else ROOT / "tests" / "torch"
+        source = (folder / f"{file}.py").read_text(encoding="utf-8")
+        for test in re.findall(r"`(\w+)`", tests):
+            assert f"def {test}(" in source, (file, test)
+            named += 1
+    assert named == len(re.findall(r"`test_\w+`", text))
+    assert named > 40

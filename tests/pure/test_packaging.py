@@ -145,14 +145,23 @@ def test_the_systems_language(monkeypatch, tmp_path):
 
 
 def test_reports_are_read_as_runs(tmp_path):
-    from fit.reports import observed, read_report
+    pytest.importorskip("scipy")
+    from fit.memory import readings
+    from fit.reports import read_report, run_of, runs_asked_for
+    from fit.speed import usable
 
-    rows = [
-        {"check": "step", "status": "ok", "figures": {"seconds": 0.02, "planned_seconds": 0.025}},
-        {"check": "compiled step", "status": "fall-back", "figures": {"seconds": 0.01}},
-        {"check": "memory", "status": "ok", "figures": {"peak_bytes": 1e9}},
-        "junk",
-    ]
+    rows = [{"check": check, "status": "ok"} for check in ("step", "memory")]
+    rows += [{"check": "compiled step", "status": "fall-back"}, "junk"]
+    steps = [
+        0.9,
+        0.3,
+        0.1,
+        0.02,
+        0.021,
+        0.022,
+        0.5,
+    ]  # the first start kernels, the last was held up
+    log = [{"step": i, "step_seconds": s, "memory_bytes": 1e9 + i} for i, s in enumerate(steps, 1)]
     content = {
         "schema": "onecard.hardware/1",
         "device": "NVIDIA GeForce RTX 3060",
@@ -163,12 +172,23 @@ def test_reports_are_read_as_runs(tmp_path):
         "date": "2026-11-16",
         "driver": "580.1",
         "checks": rows,
+        "config": {"n_layer": 4, "n_head": 6, "n_embd": 384, "batch_size": 8, "compile": False},
+        "dtype": "bfloat16",
+        "log": ["junk", *log],
     }
     file = tmp_path / "report.json"
     file.write_text(json.dumps(content))
-    (found,) = observed(read_report(file))
-    assert (found.device.name, found.mode, found.seconds) == ("RTX 3060 12GB", "eager", 0.02)
-    assert found.peak_bytes == 1e9
+    (tmp_path / "other.json").write_text("{}")
+    other, found = runs_asked_for(["--reports", str(tmp_path)])[-2:]
+    assert (found.device.name, found.step_seconds) == ("RTX 3060 12GB", 0.0215)
+    assert (found.workload.n_layer, found.workload.compiled) == (4, False)
+    assert usable(found)
+    (reading,) = readings([found, other])
+    assert (reading.bytes, found.memory_reading) == (pytest.approx(1e9 + 7), "allocated")
+    assert "other.json is no report" in other.trouble
+    assert not usable(other)
+    for wrong in ({"log": []}, {"config": {"n_layer": "many"}}, {"dtype": 8}, {"kind": "cpu"}):
+        assert run_of("x", {**content, **wrong}).trouble
 
     sys.path.insert(0, str(ROOT / "tools"))
     import hardware

@@ -16,9 +16,11 @@ from onecard.errors import UserError
 from onecard.model.build import make_model
 from onecard.model.machine import Precision
 from onecard.train import profile, verify
+from onecard.train.io.loader import to_device
 from onecard.train.optim import make_optimizer, muon, optimizer_tensors, state_tensors
 from onecard.train.optim.muon import orthogonal
-from onecard.train.run import trial, workers
+from onecard.train.run import trial, validation, workers
+from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.validation import documents
 from onecard.train.run.workers import WorkerLostError, Workers, exchange_backends
@@ -100,6 +102,41 @@ def test_flags_go_between_cpus_and_gradients_between_cards(two):
     with FakeTensorMode():
         crew.add(torch.ones(3, device="cuda"))
     assert seen[2:] == ["cuda"]
+
+
+def test_a_process_that_is_gone_leaves_no_card_waiting_outside_the_exchange(two):
+    """Energy and the evaluation's loss are added up between CPUs, where a lost process is an error, not a wait."""
+    crew, seen = two(has_nccl=True)
+    seen.clear()
+    assert EnergyMeter(lambda: 100.0, crew).in_all()[0] == 100.0
+    with FakeTensorMode():
+        validation._over_processes(torch.ones((), device="cuda"), crew)
+    assert seen == ["cpu", "cpu"]
+
+
+def test_nccl_that_finds_no_memory_is_not_taken_for_a_lost_process(two, monkeypatch):
+    crew, _ = two(has_nccl=True)
+
+    def full(tensor):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(dist, "all_reduce", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        crew.any(True)
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("cuda", False), ("mps", True), ("cpu", True)])
+def test_only_cuda_copies_while_the_host_goes_on(kind, waits):
+    """Its rows are pinned, and kept until the copy is done. Metal's would be freed under the copy."""
+    asked = []
+
+    class Rows:
+        def to(self, device, non_blocking):
+            asked.append((device.type, non_blocking))
+            return self
+
+    to_device(Rows(), torch.device(kind))
+    assert asked == [(kind, not waits)]
 
 
 def test_without_nccl_the_gradients_go_through_the_host(two):

@@ -1,6 +1,8 @@
 """`onecard doctor` on the CPU, and on machines that are not there: each row right, each fall-back taken by `train`."""
 
 import json
+import signal
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from onecard.config import RunConfig
 from onecard.facts.builds import BUILDS
 from onecard.facts.gpus import find_gpu
 from onecard.facts.nvml import Reading
+from onecard.model import machine
 from onecard.train.doctor import compute, system
 from onecard.train.doctor import diagnose as diagnosing
 from onecard.train.doctor.answers import Answers, Check
@@ -237,9 +240,46 @@ def test_the_whole_of_it_on_this_cpu(tmp_path, monkeypatch, capsys):
     sent = json.loads(file.read_text())
     assert sent["schema"] == "onecard.hardware/1"
     assert str(tmp_path) not in file.read_text()
+    assert [line["step"] for line in sent["log"]] == list(range(1, 11))
+    for line in sent["log"]:
+        assert {"loss", "step_seconds", "memory_bytes"} <= line.keys()
+        assert line["step_seconds"] > 0
+    assert 6 < sent["log"][0]["loss"] < 12
+    plan = sent["plan"]["step_seconds"]
+    assert 0 < plan["low"] < plan["mid"] < plan["high"]
+    again = RunConfig.from_values(sent["config"])  # what the figures belong to
+    assert (again.n_layer, again.compile, sent["dtype"]) == (2, False, "float32")
+    assert {"dataset", "out_dir"}.isdisjoint(sent["config"])
     assert (
         main(["doctor", "--device", "cpu", "--quick", "--report", str(tmp_path / "no" / "r")]) == 2
     )
+
+
+@pytest.mark.parametrize("part", ["a check", "the resume proof", "the short run"])
+def test_ctrl_c_leaves_nothing_behind(tmp_path, monkeypatch, capsys, part):
+    places = [tmp_path / name for name in ("here", "temporary")]
+    for place in places:
+        place.mkdir()
+    monkeypatch.chdir(places[0])
+    monkeypatch.setattr(tempfile, "tempdir", str(places[1]))
+
+    def interrupted(*_: object) -> None:
+        assert part == "a check" or any(places[1].iterdir())  # in the middle of a run
+        signal.raise_signal(signal.SIGINT)
+
+    quick = ["--quick"] if part != "the resume proof" else []
+    if part == "a check":
+        monkeypatch.setattr(compute, "attention", interrupted)
+    else:
+        monkeypatch.setattr(compute, "step", lambda found, compiled: Check("step", "ok", ""))
+        monkeypatch.setattr(machine, "peak_memory_bytes", interrupted)  # asked by every log line
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
+    try:
+        assert main(["doctor", "--device", "cpu", "--report", "r.json", *quick]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "stopped" in capsys.readouterr().err
+    assert [list(place.iterdir()) for place in places] == [[], []]
 
 
 def test_resume_over_ten_steps_on_this_cpu(card):

@@ -16,7 +16,8 @@ from onecard.planner.calibration_file import (
     write_calibration,
 )
 from onecard.train import probe as probing
-from onecard.train.probe import measure_rates, probe
+from onecard.train.probe import probe
+from onecard.train.probe_rates import measure_rates
 
 SHAPES = ((1, 1, 16, 16, 2, 1, 64), (2, 2, 32, 16, 2, 1, 64), (2, 2, 32, 16, 4, 2, 512))
 

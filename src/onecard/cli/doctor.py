@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from onecard.files import write_json
     from onecard.model.machine import unserved_device
     from onecard.train.doctor.answers import ask
-    from onecard.train.doctor.diagnose import diagnose, report
+    from onecard.train.doctor.diagnose import diagnose, report, usable
+    from onecard.train.doctor.short_run import short_run
 
     device = unserved_device(args.device)
     found = ask(device)
@@ -53,9 +54,14 @@ def run(args: argparse.Namespace) -> int:
                 out.print(f"checking: {what}")
 
         rows = diagnose(device, args.quick, tell, found)
+        trained = None
+        if args.report and usable(rows):
+            tell("short run")
+            row, trained = short_run(found, rows)
+            rows.append(row)
     if args.report:
         try:
-            write_json(Path(args.report), report(found, rows))
+            write_json(Path(args.report), report(found, rows, trained))
         except OSError as error:
             raise UserError(
                 f"{args.report} cannot be written: {error.strerror}", hint="name another file"

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
 OLD_ATTENTION = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
+_OLD_ATTENTION_HIGH = (
+    2.0  # their attention is a guess: logs of a V100 and a TITAN Xp took 1.3 and 1.9 times as long
+)
 COMPILE_SECONDS_PER_LAYER = 2.75
 
 
@@ -75,6 +78,8 @@ def workload_time(
     basis = "fitted" if device.rate_class in fit["classes"] else "class"
     plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
     low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
+    if device.architecture in OLD_ATTENTION:
+        high = max(high, _OLD_ATTENTION_HIGH)
     middle = sum(parts.values())
     return StepTime(Range(middle * low, middle, middle * high), parts, basis, compile_seconds(w))
 

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from onecard.config import RunConfig
 from onecard.files import replace, write_text
 from onecard.model.machine import choose_device
+from onecard.train.io.loader import to_device
 from onecard.train.optim import lr_at
 from onecard.train.run.progress import random_seed
 from onecard.train.run.setup import open_session
@@ -98,7 +99,7 @@ def profile_run(config: RunConfig, steps: int = 5) -> StepProfile:
 
         def step() -> None:
             number = next(numbers)
-            rows = session.loader.rows(number).to(device, non_blocking=True)
+            rows = to_device(session.loader.rows(number), device)
             session.stepper.gradients(rows, number, random_seed(config.seed, number, workers.rank))
             session.stepper.apply(lr_at(session.config, number), number)
 

@@ -6,6 +6,7 @@ True
 
 import contextlib
 import os
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from onecard.model.checkpoint import MODEL, checkpoints, read_state, read_tensor
 from onecard.runs.log import read_log
 from onecard.train.run.loop import train
 from onecard.train.run.side_shows import Silent, Viewer
+from onecard.train.run.signals import end_as_asked
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,11 @@ def verify_resume(config: RunConfig, steps: int = 6, view: Viewer | None = None)
             config.replace(out_dir=str(Path(place) / name)) for name in ("whole", "parts")
         )
         view.message(f"{steps} steps straight through")
-        train(whole, view=_Messages(view))
+        end_as_asked(train(whole, view=_Messages(view)).stopped_by)
         view.message(f"{half} steps, a stop, and the rest from the checkpoint")
-        train(parts, view=_StopAfter(view, half))
-        train(parts, resume=True, view=_Messages(view))
+        stopped = train(parts, view=_StopAfter(view, half)).stopped_by
+        end_as_asked(None if stopped == signal.SIGTERM else stopped)  # its own stop
+        end_as_asked(train(parts, resume=True, view=_Messages(view)).stopped_by)
         return _compared(Path(whole.out_dir), Path(parts.out_dir), steps, half)
 
 
@@ -103,8 +106,6 @@ class _StopAfter(_Messages):
     def step(self, fields: dict[str, Any]) -> None:
         super().step(fields)
         if fields["step"] == self._step:
-            import signal
-
             signal.raise_signal(signal.SIGTERM)
 
 

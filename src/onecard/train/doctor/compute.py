@@ -16,7 +16,7 @@ from onecard.errors import OnecardError
 from onecard.model import machine
 from onecard.planner import plan
 from onecard.train.doctor.answers import Answers, Check
-from onecard.train.io.loader import read_windows
+from onecard.train.io.loader import read_windows, to_device
 from onecard.train.run.trial import first_line
 from onecard.units import show_bytes, show_duration
 
@@ -124,7 +124,7 @@ def attention(found: Answers) -> Check:
 
 
 @contextmanager
-def _small_data(config: RunConfig) -> Iterator[RunConfig]:
+def small_data(config: RunConfig) -> Iterator[RunConfig]:
     """A config whose data and out_dir are in a folder that goes away."""
     with tempfile.TemporaryDirectory(prefix="onecard-doctor-") as place:
         folder = Path(place) / "data"
@@ -195,7 +195,7 @@ def resume(found: Answers, steps: int = 10) -> Check:
     from onecard.train.verify import verify_resume
 
     try:
-        with _small_data(step_config(found.device)) as config:
+        with small_data(step_config(found.device)) as config:
             proof = verify_resume(config, steps)
     except Exception as error:
         return Check("resume", "action", f"it fails: {first_line(error)}")
@@ -213,7 +213,7 @@ def loader(found: Answers) -> Check:
     """Rows read and moved to the device, in tokens a second."""
     from onecard.data import open_dataset
 
-    with _small_data(step_config(found.device)) as config:
+    with small_data(step_config(found.device)) as config:
         split = open_dataset(config.dataset).splits["train"]
         windows = np.arange(64)
         began = time.perf_counter()
@@ -222,7 +222,7 @@ def loader(found: Answers) -> Check:
             rows = read_windows(split, config.block_size, windows)
             if found.kind == "cuda":
                 rows = rows.pin_memory()
-            rows = rows.to(found.device, non_blocking=True)
+            rows = to_device(rows, found.device)
             done += rows.numel()
         machine.synchronize(found.device)
         rate = done / (time.perf_counter() - began)

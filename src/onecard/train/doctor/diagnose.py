@@ -17,6 +17,7 @@ import torch
 from onecard.train.doctor import compute, system
 from onecard.train.doctor.answers import Answers, Check, ask
 from onecard.train.doctor.kept import keep, kept_for
+from onecard.train.doctor.short_run import ShortRun
 from onecard.train.run.trial import first_line
 from onecard.version import __version__
 
@@ -53,14 +54,12 @@ def diagnose(
         ("torch build", system.build),
         ("memory paging", system.paging),
         ("power", system.power),
-        ("macOS", system.mac),
+        *([("macOS", system.mac)] if found.kind == "mps" else []),
     ):
         run(name, lambda check=check: check(found))  # type: ignore[misc]
-    usable = not any(
-        row.check in ("driver", "torch build") and row.status == "action" for row in rows
-    )
+    computes = usable(rows)
     can_compile = run("compiler", lambda: system.compiler(found))
-    if usable:
+    if computes:
         run("precision", lambda: compute.precision(found))
         run("attention", lambda: compute.attention(found))
         run("step", lambda: compute.step(found, compiled=False))
@@ -72,7 +71,7 @@ def diagnose(
                 run("compiled step", lambda: compute.step(found, compiled=True))
             run("resume", lambda: compute.resume(found))
     run("disk", lambda: system.disk(found, folder or Path.cwd(), (16 if quick else 64) << 20))
-    if keep_results and usable:
+    if keep_results and computes:
         before = kept_for(found) if quick else None
         try:
             keep(found, [*rows, *_compile_of(before)])
@@ -92,10 +91,16 @@ def _compile_of(before: Any) -> list[Check]:
     ]
 
 
-def report(
-    found: Answers, rows: list[Check], log: list[dict[str, Any]] | None = None
-) -> dict[str, Any]:
-    """One file that can be sent: device, versions, rows and figures; nothing that names a person, folder or key."""
+def usable(rows: list[Check]) -> bool:
+    """Whether this torch and driver can compute on the device at all."""
+    return not any(
+        row.check in ("driver", "torch build") and row.status == "action" for row in rows
+    )
+
+
+def report(found: Answers, rows: list[Check], run: ShortRun | None = None) -> dict[str, Any]:
+    """One file that can be sent: device, versions, rows and figures, a short run's log beside its plan; nothing that
+    names a person, folder or key."""
     import platform
 
     return {
@@ -116,7 +121,10 @@ def report(
         "driver": found.driver,
         "memory_bytes": found.memory_bytes,
         "checks": [{**row.to_json(), "detail": scrubbed(row.detail)} for row in rows],
-        "log": log or [],
+        "config": run.config if run else {},
+        "dtype": run.dtype if run else None,
+        "plan": run.plan if run else {},
+        "log": run.log if run else [],
     }
 
 

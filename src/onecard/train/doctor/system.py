@@ -160,9 +160,8 @@ def disk(found: Answers, folder: Path, size: int = 64 * MIB) -> Check:
     return Check("disk", "ok", shown + slow, figures)
 
 
-def mac(found: Answers) -> Check | None:
-    if found.kind != "mps":
-        return None
+def mac(found: Answers) -> Check:
+    """Of Apple's GPUs only."""
     return Check(
         "macOS",
         "ok",

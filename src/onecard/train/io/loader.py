@@ -51,6 +51,12 @@ def read_windows(split: Tokens, block_size: int, windows: NDArray[np.int64]) -> 
     return torch.from_numpy(rows)
 
 
+def to_device(rows: Tensor, device: torch.device) -> Tensor:
+    """The rows on the device. The host goes on at once only on CUDA, whose allocator keeps pinned memory until the copy is
+    done; Metal's copy would read memory that Python has freed by then."""
+    return rows.to(device, non_blocking=device.type == "cuda")
+
+
 class Loader:
     """Rows by step. `share` is this process's part (rank, processes) of every step's rows.
 

@@ -38,7 +38,8 @@ class EnergyMeter:
         if self._workers.processes == 1:
             return watts, joules / 3.6e6
         parts = [watts or 0.0, joules, float(watts is not None)]
-        over_all = self._workers.add(torch.tensor(parts, device=self._workers.device)).tolist()
+        # between CPUs: the card is not waited for
+        over_all = self._workers.add(torch.tensor(parts, dtype=torch.float64)).tolist()
         return (over_all[0] if over_all[2] else None), over_all[1] / 3.6e6
 
     def _here(self) -> tuple[float | None, float]:

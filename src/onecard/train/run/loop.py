@@ -20,6 +20,7 @@ from onecard.errors import RunFailure
 from onecard.model import machine
 from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
+from onecard.train.io.loader import to_device
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
 from onecard.train.run.energy import EnergyMeter
@@ -101,7 +102,7 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
         began = time.perf_counter()
         progress = session.progress  # a roll-back brings another
         step = progress.step
-        rows = session.loader.rows(step).to(device, non_blocking=True)
+        rows = to_device(session.loader.rows(step), device)
         loss, norm = stepper.gradients(rows, step, random_seed(config.seed, step, workers.rank))
 
         bad = progress.watch.verdict(loss, norm)

@@ -7,6 +7,7 @@ SIGXCPU, by which schedulers say that the time is nearly up; SIGBREAK on Windows
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -15,6 +16,14 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGXCPU", "SIGBREAK")
 STOPS: tuple[signal.Signals, ...] = tuple(
     getattr(signal, name) for name in _NAMES if hasattr(signal, name)
 )
+
+
+def end_as_asked(by: int | None) -> None:
+    """For a run that is part of another command: the signal that stopped it (None: none did) ends the command too."""
+    if by == signal.SIGINT:
+        raise KeyboardInterrupt
+    if by is not None:
+        sys.exit(128 + by)
 
 
 class StopSignals:

@@ -10,7 +10,7 @@ from torch import nn
 
 from onecard.config import RunConfig
 from onecard.model.machine import Precision, autocast
-from onecard.model.out_of_memory import is_out_of_memory
+from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import state_tensors
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.validation import documents
@@ -95,7 +95,7 @@ def fitting_micro_batch(
                 raise
         # outside the except clause, whose traceback would keep the failed trial's tensors alive
         model.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
+        free_cached_memory()
         rows //= 2
     if rows < config.batch_size:
         flight.say(

@@ -17,7 +17,7 @@ from onecard.errors import RunFailure
 from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast, synchronize
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
-from onecard.train.io.loader import Tokens, read_windows, windows_of
+from onecard.train.io.loader import Tokens, read_windows, to_device, windows_of
 from onecard.train.run.workers import Workers
 
 
@@ -98,10 +98,15 @@ def evaluate(
             micro_batch //= 2
     finally:
         model.train(was_training)
-    loss = workers.add(total).item() / windows
+    loss = _over_processes(total, workers).item() / windows
     synchronize(workers.device)
     seconds = time.perf_counter() - began
     return Evaluation(loss, windows * block_size, seconds, bytes_per_token, micro_batch)
+
+
+def _over_processes(total: torch.Tensor, workers: Workers) -> torch.Tensor:
+    """The sum over the processes, between CPUs: a card would wait for ever for a process that is gone."""
+    return workers.add(total.cpu())
 
 
 def _summed_loss(
@@ -121,7 +126,10 @@ def _summed_loss(
     with torch.no_grad(), autocast(workers.device, precision):
         for start in range(0, len(part), micro_batch):
             batch = part[start : start + size]
-            rows = read_windows(split, block_size, np.resize(batch, size)).to(workers.device)
+            rows = read_windows(split, block_size, np.resize(batch, size))
+            if workers.device.type == "cuda":
+                rows = rows.pin_memory()  # or each copy would wait for the batches before it
+            rows = to_device(rows, workers.device)
             inputs, targets = rows[:, :-1], rows[:, 1:]
             if len(batch) < size:
                 answers = rows.clone()  # the last batch is filled up with rows that do not count

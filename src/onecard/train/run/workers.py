@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from onecard.errors import UserError
+from onecard.model.out_of_memory import is_out_of_memory
 
 _BUFFER_ELEMENTS = 16 * 2**20  # 64 MiB of fp32 at a time
 _TIMEOUT = datetime.timedelta(minutes=10)
@@ -153,6 +154,8 @@ def _lost():
     try:
         yield
     except RuntimeError as error:  # how gloo and NCCL report a broken connection
+        if is_out_of_memory(error):  # NCCL takes its buffers at its first exchange
+            raise
         raise WorkerLostError(str(error).splitlines()[0]) from None
 
 
