@@ -247,6 +247,8 @@ def test_the_whole_of_it_on_this_cpu(tmp_path, monkeypatch, capsys):
     assert 6 < sent["log"][0]["loss"] < 12
     plan = sent["plan"]["step_seconds"]
     assert 0 < plan["low"] < plan["mid"] < plan["high"]
+    assert "10 steps of" in rows["short run"]["detail"]
+    assert ", planned " in rows["short run"]["detail"]
     again = RunConfig.from_values(sent["config"])  # what the figures belong to
     assert (again.n_layer, again.compile, sent["dtype"]) == (2, False, "float32")
     assert {"dataset", "out_dir"}.isdisjoint(sent["config"])

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
 OLD_ATTENTION = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
-_OLD_ATTENTION_HIGH = (
-    2.0  # their attention is a guess: logs of a V100 and a TITAN Xp took 1.3 and 1.9 times as long
-)
+# Their attention is a guess: logs of a V100 and a TITAN Xp took 1.3 and 1.9 times the prediction.
+_OLD_ATTENTION_HIGH = 2.0
 COMPILE_SECONDS_PER_LAYER = 2.75
 
 

@@ -37,9 +37,8 @@ from onecard.train.run.step import Stepper
 from onecard.train.run.trial import compiled_forward
 from onecard.train.run.workers import Workers
 
-Tell = Callable[
-    [float, float, str], None
-]  # seconds done, seconds in all as far as is known, what is being done
+# seconds done, seconds in all as far as is known, what is being done
+Tell = Callable[[float, float, str], None]
 
 # Layers, heads, width, context, micro-batch, accumulation, vocabulary. Each kind of work is large in some of them and
 # small in others: depth and width, long and short contexts, GPT-2's vocabulary and small ones, one micro-batch and more.
@@ -296,6 +295,5 @@ def start(device: torch.device, config: RunConfig) -> Turn | None:
 
 
 def _shrunk(before: int, now: int) -> None:
-    raise RunFailure(
-        f"a micro-batch of {before} does not fit"
-    )  # a smaller one would be another shape
+    # a smaller one would be another shape
+    raise RunFailure(f"a micro-batch of {before} does not fit")

@@ -166,6 +166,8 @@ def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
     if found.kind == "cuda" and seconds > 3 * planned.high:
         slow = f"{shown}: far slower than planned; is something else using the card?"
         return Check(name, "action", slow, tuple(figures))
+    if seconds > planned.high:
+        shown += ", so slower than planned; other programs may be using the device"
     return Check(name, "ok", shown, tuple(figures))
 
 

@@ -1,5 +1,6 @@
 """A short training run for the report file: its config, what the plan expects of it, and its log, step by step."""
 
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from onecard.train.doctor.compute import small_data, step_config
 from onecard.train.run.loop import train
 from onecard.train.run.signals import end_as_asked
 from onecard.train.run.trial import first_line
+from onecard.units import show_duration
 
 _NAMED = ("dataset", "out_dir")  # config keys that hold a path
 _FIELDS = (
@@ -63,7 +65,16 @@ def short_run(found: Answers, rows: list[Check], steps: int = 10) -> tuple[Check
     dtype = choose_precision(config.dtype, found.kind, found.capability, found.gcn_arch).dtype
     kept = {key: value for key, value in placed.changed().items() if key not in _NAMED}
     made = ShortRun(kept, dtype, _planned(placed, found), log)
-    return Check("short run", "ok", f"{len(log)} steps; its log is in the report"), made
+    return Check("short run", "ok", f"{_summary(made)}; its log is in the report"), made
+
+
+def _summary(run: ShortRun) -> str:
+    seconds = statistics.median(line["step_seconds"] for line in run.log)
+    shown = f"{len(run.log)} steps of {show_duration(seconds)}"
+    if planned := run.plan.get("step_seconds"):
+        low, high = (show_duration(planned[end]) for end in ("low", "high"))
+        shown += f", planned {low} to {high}"
+    return shown
 
 
 def _planned(config: RunConfig, found: Answers) -> dict[str, dict[str, float]]:
