@@ -172,7 +172,7 @@ def _goes_on(call, error):
     if call in SIDE_SHOWS:
         return True
     if (
-        call == "checkpoint.save" and error == "io"
+        call in ("checkpoint.save", "not_finite") and error == "io"
     ):  # a full disk: reported, and the next one is tried
         return True
     return error in OUT_OF_MEMORY and call in (*SHRINKS, "optimizer.step", "validation rows")
