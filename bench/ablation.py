@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from onecard.config import load
 from onecard.model import modern
 from onecard.model.build import make_model
-from onecard.model.gpt2 import GPT
-from onecard.model.lean import rms_norm
+from onecard.model.gpt2 import GPT, attend
+from onecard.model.lean import rms_norm, rotate
 from onecard.model.modern import ModernGPT
 from onecard.train.io.loader import Loader
 from onecard.train.optim import lr_at, make_optimizer, muon, set_step_size
@@ -77,7 +77,7 @@ def added_to_the_stream(kind: str) -> Iterator[None]:
         elif kind == "smear":  # modded-nanogpt: the embedding of the token before, added by channel
             self.extra = nn.Parameter(torch.zeros(width))
 
-    def hidden(self: ModernGPT, idx: torch.Tensor, doc_mask: torch.Tensor | None) -> torch.Tensor:
+    def hidden(self: Any, idx: torch.Tensor, doc_mask: torch.Tensor | None) -> torch.Tensor:
         around = modern.Around(self._turn(0, idx.shape[1]))
         x = self.transformer.wte(idx)
         if kind == "smear":
@@ -96,10 +96,9 @@ def added_to_the_stream(kind: str) -> Iterator[None]:
         if kind != "values":
             yield
             return
-        attend = modern.attend
 
         def with_values(
-            attention: nn.Module, x: torch.Tensor, around: modern.Around, layer: int
+            attention: Any, x: torch.Tensor, around: modern.Around, layer: int
         ) -> torch.Tensor:
             batch, length = x.shape[:2]
             own = attention.own_values.view(batch, length, attention.n_head, -1).transpose(1, 2)
@@ -159,12 +158,9 @@ PIECES: dict[str, tuple[dict[str, Any], Patch | None]] = {
 @contextlib.contextmanager
 def no_qk_norm() -> Iterator[None]:
     """Queries and keys as they come; the first norm of `rotate`'s argument is skipped."""
-    turn = modern.rotate
 
-    def forward(
-        attention: nn.Module, x: torch.Tensor, around: modern.Around, layer: int
-    ) -> torch.Tensor:
-        with patch.object(modern, "rms_norm", lambda q: q), patch.object(modern, "rotate", turn):
+    def forward(attention: Any, x: torch.Tensor, around: modern.Around, layer: int) -> torch.Tensor:
+        with patch.object(modern, "rms_norm", lambda q: q), patch.object(modern, "rotate", rotate):
             return plain(attention, x, around, layer)
 
     plain = modern.Attention.forward

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench import accuracy, loss_accuracy  # noqa: E402
+from bench import accuracy, loss_accuracy, score  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
 COLOURS = (
@@ -156,7 +156,7 @@ def main() -> int:
         ),
     }
     page = PAGE.with_name("accuracy_words.md").read_text(encoding="utf-8")
-    share, nats = accuracy.percent, loss_accuracy._nats
+    share, nats = score.percent, loss_accuracy._nats
     time, memory = held_out["time"], held_out["memory"]
     ends = {f: each["loss"] for f, each in losses["families"].items()}
     keys, nat_keys = (

@@ -35,7 +35,7 @@ def predict(points: list[Point], fits: dict[str, Any] | None = None) -> list[Ans
 
 
 def _answer(point: Point, fit: dict[str, Any]) -> Answer:
-    base = {
+    base: dict[str, Any] = {
         "id": point.id,
         "family": point.family,
         "kind": point.kind,

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -124,7 +125,7 @@ def main() -> int:
     from onecard.facts.here import cpu
 
     device = cpu()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, config in SHAPES.items():
         config = config.replace(compile=False)
         predicted = step_memory(Workload.of(config, "float32"), device).allocated.mid

@@ -51,8 +51,8 @@ def plot(result: dict[str, Any], key: str, label: str) -> str:
         lines.append(
             f'<polyline points="{joined}" stroke="{COLOURS[name]}" stroke-width="2" fill="none"/>'
         )
-        x, y = place(*curve[0]).split(",")
-        lines.append(text(f"{float(x) + 6},{float(y) - 6}", name, "start", COLOURS[name]))
+        across, up = place(*curve[0]).split(",")
+        lines.append(text(f"{float(across) + 6},{float(up) - 6}", name, "start", COLOURS[name]))
     for x in (math.exp(left), math.exp(right)):
         lines.append(text(f"{place(x, low).split(',')[0]},{height - edge + 16}", f"{x:,.0f}"))
     return "\n".join([*lines, "</svg>", ""])

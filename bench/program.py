@@ -42,7 +42,7 @@ class NanoGPT:
             self.optimizer = model.configure_optimizers(
                 s.get("weight_decay", 0.1), s["learning_rate"], betas, "cpu"
             )
-        self.model = torch.compile(model) if s.get("compile") else model
+        self.model: Any = torch.compile(model) if s.get("compile") else model
         self.tokens = {
             name: np.memmap(Path(s["dataset"], f"{name}.bin"), np.uint16, "r")
             for name in ("train", "val")
@@ -100,7 +100,8 @@ class Onecard:
 
     def __init__(self, settings: dict[str, Any]):
         from onecard.config import load
-        from onecard.train.run.session import Silent, open_session
+        from onecard.train.run.setup import open_session
+        from onecard.train.run.side_shows import Silent
         from onecard.train.run.workers import Workers
 
         self.s = settings
@@ -171,12 +172,12 @@ def main() -> None:
                 loss = program.step()
                 seconds.append(time.perf_counter() - began)
                 cpu_seconds.append(time.process_time() - cpu_began)
-            answer = {"seconds": seconds, "cpu_seconds": cpu_seconds, "loss": loss}
+            answer: dict[str, Any] = {"seconds": seconds, "cpu_seconds": cpu_seconds, "loss": loss}
         elif order["do"] == "eval":
             answer = {"loss": program.eval()}
         elif order["do"] == "tensors":
             answer = {"bytes": tensors_of_a_step(program.step, lasting_bytes(*program.lasting()))}
-        elif order["do"] == "profile":
+        elif order["do"] == "profile" and isinstance(program, Onecard):
             answer = program.profile()
         else:
             answer = {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}

@@ -10,12 +10,13 @@ import json
 import statistics
 import sys
 import time
+from typing import Any
 
 import torch
 
 from side_by_side import machine, store
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "n_layer": 12,
     "n_head": 12,
     "n_embd": 768,

@@ -23,24 +23,27 @@ class Program:
     def __init__(self, kind: str, **settings: Any):
         here = Path(__file__).parent
         source = os.pathsep.join([str(here.parent / "src"), os.environ.get("PYTHONPATH", "")])
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(here / "program.py"), kind, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": source},
         )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._orders, self._answers = process, process.stdin, process.stdout
         self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise SystemExit(f"a program under measurement ended with code {self._process.wait()}")
         return json.loads(line)
 
     def _ask(self, **order: Any) -> dict[str, Any]:
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        self._orders.write(json.dumps(order) + "\n")
+        self._orders.flush()
         return self._answer()
 
     def steps(self, count: int) -> dict[str, Any]:
@@ -62,7 +65,7 @@ class Program:
         return self._ask(do="profile")
 
     def close(self) -> None:
-        self._process.stdin.close()
+        self._orders.close()
         self._process.wait()
 
 
@@ -191,6 +194,7 @@ def gpt2_tokens(parquet: Path, folder: Path, val_tokens: int = 100_000) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "train.bin").exists():
         words = gpt2()
+        assert words.eot is not None
         tokens: list[int] = []
         for text in pq.read_table(parquet, columns=["text"])["text"].to_pylist():
             tokens += [*words.encode(text), words.eot]

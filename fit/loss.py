@@ -185,7 +185,7 @@ def fit_pairs(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
                     key: [round(-math.hypot(low, ends[0]), 3), round(math.hypot(high, ends[1]), 3)]
                     for key, ends in fit["spread"].items()
                 }
-                found = {
+                found: dict[str, Any] = {
                     "level": level,
                     "worth": worth,
                     "runs": len(rows),

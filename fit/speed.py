@@ -29,7 +29,8 @@ from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import DATA, Run, find_card  # noqa: E402
 from onecard.errors import UserError  # noqa: E402
 from onecard.facts.gpus import all_gpus  # noqa: E402
-from onecard.planner.step_time import Fit, step_parts  # noqa: E402
+from onecard.planner.step_counts import Fit  # noqa: E402
+from onecard.planner.step_time import step_parts  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "speed_fit.json"
 COLUMNS = {
@@ -152,6 +153,17 @@ def usable(run: Run) -> bool:
     )
 
 
+def predicted_seconds(run: Run, fit: Fit) -> float:
+    assert run.workload is not None
+    assert run.device is not None
+    return sum(step_parts(run.workload, run.device, fit).values())
+
+
+def measured_seconds(run: Run) -> float:
+    assert run.step_seconds is not None
+    return run.step_seconds
+
+
 def _soft(residual: np.ndarray) -> np.ndarray:
     """Residuals whose squares grow only like their size beyond one sigma (soft-l1)."""
     return np.asarray(np.sign(residual) * np.sqrt(2 * (np.sqrt(1 + residual**2) - 1)))
@@ -183,7 +195,7 @@ def fit_speed(
         + [FAMILY_SIGMA] * len(families)
     )
     share = ceiling or ceilings()
-    measured = np.log([run.step_seconds for run in rows])
+    measured = np.log([measured_seconds(run) for run in rows])
     member = np.array([families.index(group) for group in groups])
     size = np.bincount(member)[member]
     weight = 1 / (
@@ -202,9 +214,7 @@ def fit_speed(
     def residuals(theta: np.ndarray) -> np.ndarray:
         fit = unpack(theta)
         effects = theta[m:]
-        predicted = np.log(
-            [sum(step_parts(run.workload, run.device, fit).values()) for run in rows]
-        )  # type: ignore[arg-type]
+        predicted = np.log([predicted_seconds(run, fit) for run in rows])
         data = (measured - predicted - effects[member]) * weight
         prior = (theta - start) / sigma
         # an odd row, and a family of odd rows, pulls, but not with its square
@@ -240,10 +250,7 @@ def spread(runs: list[Run], fits: dict[str, Fit]) -> dict[str, list[float]]:
     for kind in ("plain", "other"):
         kept = [r for r in runs if tested(r) and not r.foreign and (kind == "other" or plain(r))]
         misses = [
-            math.log(
-                run.step_seconds
-                / sum(step_parts(run.workload, run.device, fits[run.family]).values())
-            )  # type: ignore[arg-type, operator]
+            math.log(measured_seconds(run) / predicted_seconds(run, fits[run.family]))
             for run in kept
         ]
         low, high = quantiles(misses, [run.family for run in kept], (0.09, 0.91))
@@ -273,17 +280,15 @@ def main() -> int:
     }
     rows = []
     for run in filter(tested, runs):
-        both = [
-            sum(step_parts(run.workload, run.device, f).values()) for f in (fit, fits[run.family])
-        ]  # type: ignore[arg-type]
+        both = [predicted_seconds(run, f) for f in (fit, fits[run.family])]
         rows.append(
             [
                 run.id,
                 run.family,
-                run.device.name,
+                run.device.name if run.device else "",
                 *(f"{value:.4g}" for value in (run.step_seconds, *both)),
             ]
-        )  # type: ignore[union-attr]
+        )
     head = ["id", "family", "card", "measured_seconds", "fitted_seconds", "held_out_seconds"]
     return write(
         TARGET, made, ROOT / "fit" / "speed_residuals.csv", head, rows, "--check" in sys.argv

@@ -12,6 +12,7 @@ Strangers fill these tables in by hand. What can be read one way only is read; w
 
 import math
 import re
+from typing import Literal
 
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
@@ -115,7 +116,7 @@ def optimizer_of(text: str) -> str:
     )
 
 
-def recompute_of(text: str) -> str:
+def recompute_of(text: str) -> Literal["none", "cheap", "block"]:
     text = text.lower()
     if not text or is_negative(text):
         return "none"

@@ -93,7 +93,8 @@ def update() -> None:
         out = Catalog(locale=language, project="onecard", charset="utf-8", fuzzy=False)
         for message in catalog:
             if message.id:
-                out.add(message.id, message.string, [(file, None) for file, _ in message.locations])
+                files = [(file, 0) for file, _ in message.locations]
+                out.add(message.id, message.string, files)
         buffer = io.BytesIO()
         write_po(buffer, out, omit_header=True, include_lineno=False, width=110, sort_by_file=True)
         header = f"""msgid ""

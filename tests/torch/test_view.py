@@ -4,10 +4,13 @@ import io
 import sys
 
 import pytest
+import torch
 from rich.console import Console
 
+from onecard import plan
 from onecard.config import RunConfig
 from onecard.errors import UserError
+from onecard.model import machine
 from onecard.train.io.curve_and_pace import Curve, Pace
 from onecard.train.io.loggers import open_loggers
 from onecard.train.io.view import View
@@ -178,3 +181,23 @@ def test_a_missing_package_is_said_before_the_run_starts(tmp_path, monkeypatch, 
     with pytest.raises(UserError, match=f"needs the package {package}") as error:
         open_loggers(CONFIG.replace(**{key: True}), tmp_path, print)
     assert f"pip install {package}" in error.value.hint
+
+
+@pytest.mark.parametrize(("card", "word"), [("RTX 4070", "allocated"), ("cpu", "process")])
+def test_memory_is_named_as_the_plan_names_it(card, word):
+    view, out = shown()
+    view.plan = plan(CONFIG, card)
+    with view:
+        view.step({**STEP, "step": 10})
+    assert f", 7.00 GiB {word}" in out.getvalue()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is reset on Linux only")
+def test_the_peak_on_a_cpu_is_not_an_earlier_commands():
+    """A demo probes and trains in one process: the probe's gigabyte is not the run's."""
+    device = torch.device("cpu")
+    torch.ones(128 * 2**20).sum()  # 512 MiB, freed at once
+    before = machine.peak_memory_bytes(device)
+    machine.forget_peak_memory(device)
+    after = machine.peak_memory_bytes(device)
+    assert before - after > 400 * 2**20

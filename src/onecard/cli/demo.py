@@ -143,7 +143,7 @@ def _cards_table(out: "Console") -> None:
         pad_edge=False,
     )
     table.add_column("card", no_wrap=True)
-    for column in ("a step", "in all", "memory", "of", "fits", "kWh", "loss"):
+    for column in ("a step", "in all", "process memory", "of", "fits", "kWh", "loss"):
         table.add_column(column, justify="right")
     for card in (*CARDS, "here"):
         each = plan(load(RUN), card)

@@ -10,6 +10,7 @@ import difflib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from onecard.errors import UserError
 from onecard.facts.card_names import name_key, without_memory
@@ -56,6 +57,11 @@ class Device:
         if self.rate_class in ("cpu", "apple"):
             return {"cpu": "cpu", "apple": "mps"}[self.rate_class]
         return "xpu" if self.vendor == "Intel" else "cuda"
+
+    @property
+    def memory_reading(self) -> Literal["allocated", "process"]:
+        """Which of a plan's memory figures a run here measures: torch counts what it allocates with CUDA only."""
+        return "allocated" if self.kind == "cuda" else "process"
 
     @property
     def training_dtype(self) -> str:

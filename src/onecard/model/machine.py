@@ -7,10 +7,12 @@ Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this ca
 import contextlib
 import ctypes
 import platform
+import re
 import sys
 import time
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -217,11 +219,17 @@ def _matmul_flops(device: torch.device, dtype: str) -> float:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """The most the run has held on the card so far; on the CPU, the process's peak."""
+    """The most the run has held so far, in the reading that Device.memory_reading names: what torch has allocated on a
+    CUDA card; elsewhere the process's, on Linux since `forget_peak_memory`."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
         return torch.mps.driver_allocated_memory()
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError):
+            status = Path("/proc/self/status").read_text()
+            if found := re.search(r"(?m)^VmHWM:\s+(\d+) kB", status):
+                return int(found[1]) * 1024
     try:
         import resource
     except ImportError:  # Windows
@@ -234,6 +242,16 @@ def forget_peak_memory(device: torch.device) -> None:
     """Begin the peak again, where the device can: what a trial took before the run is not the run's."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    elif device.type == "cpu" and sys.platform.startswith("linux"):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(
+                0
+            )  # what an earlier command of this process freed (a probe's) is not the run's either
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text(
+                "5"
+            )  # proc(5): resets VmHWM to what is held now
 
 
 def memory_is_paged(device: torch.device) -> bool:

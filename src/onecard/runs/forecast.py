@@ -19,7 +19,6 @@ _PREDICTED = {
     "step_seconds_high": "time.step_seconds.high",
     "tokens_per_second": "time.tokens_per_second.mid",
     "mfu_card": "mfu.card.mid",
-    "memory_bytes": "memory.process_bytes.mid",
     "final_loss": "loss.expected.mid",
     "final_loss_low": "loss.expected.low",
     "final_loss_high": "loss.expected.high",
@@ -45,6 +44,8 @@ def forecast(resolved: ResolvedRun, max_steps: int | None, final_loss: float | N
         left = max(0, max_steps - run.last_step) * step_seconds
     source = run.plan or (planned.to_json() if planned is not None else None)
     predicted = {name: _number_at(source, path) for name, path in _PREDICTED.items()}
+    reading = resolved.device.memory_reading if resolved.device is not None else "process"
+    predicted["memory_bytes"] = _number_at(source, f"memory.{reading}_bytes.mid")
     return Forecast(
         plan=planned,
         predicted=predicted if source else {},

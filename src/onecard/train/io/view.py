@@ -144,10 +144,15 @@ class View:
         if (rate := fields.get("tokens_per_second")) is not None:
             parts.append(f"{rate:,.0f} tok/s")
         if (memory := fields.get("memory_bytes")) is not None:
-            parts.append(show_bytes(memory))
+            parts.append(self._memory(memory))
         if (left := self._pace.left()) is not None:
             parts.append(f"{_span(*left)} left")
         return f"iter {fields['step']}: {', '.join(parts)}"
+
+    def _memory(self, measured: float) -> str:
+        """The reading with its name, as `plan` names it: "7.00 GiB allocated", "540 MiB process"."""
+        reading = f" {self.plan.device.memory_reading}" if self.plan else ""
+        return f"{show_bytes(measured)}{reading}"
 
     def _render(self) -> Group:
         facts = Table.grid(padding=(0, 2))
@@ -181,7 +186,7 @@ class View:
         machine = []
         if (memory := last.get("memory_bytes")) is not None:
             of = f" of {show_bytes(self.plan.memory.card_bytes)}" if self.plan else ""
-            machine.append(f"{show_bytes(memory)}{of}")
+            machine.append(f"{self._memory(memory)}{of}")
         if (watts := last.get("watts")) is not None:
             machine.append(f"{watts:.0f} W, {last.get('kwh') or 0.0:.3f} kWh so far")
         if machine:
