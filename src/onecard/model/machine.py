@@ -7,12 +7,10 @@ Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this ca
 import contextlib
 import ctypes
 import platform
-import re
 import sys
 import time
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
 
@@ -20,6 +18,7 @@ from onecard.errors import UserError
 from onecard.facts.builds import BUILDS, TORCH, has_bf16, install_hint, runs_on, serving_build
 from onecard.facts.gpus import Device
 from onecard.facts.here import cpu, find_seen, here, known_device, seen_cards
+from onecard.model import process_memory
 from onecard.units import show_bytes
 
 
@@ -225,33 +224,15 @@ def peak_memory_bytes(device: torch.device) -> int | None:
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
         return torch.mps.driver_allocated_memory()
-    if sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError):
-            status = Path("/proc/self/status").read_text()
-            if found := re.search(r"(?m)^VmHWM:\s+(\d+) kB", status):
-                return int(found[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return process_memory.peak_bytes()
 
 
 def forget_peak_memory(device: torch.device) -> None:
     """Begin the peak again, where the device can: what a trial took before the run is not the run's."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    elif device.type == "cpu" and sys.platform.startswith("linux"):
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(
-                0
-            )  # what an earlier command of this process freed (a probe's) is not the run's either
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text(
-                "5"
-            )  # proc(5): resets VmHWM to what is held now
+    elif device.type == "cpu":
+        process_memory.forget_peak()
 
 
 def memory_is_paged(device: torch.device) -> bool:
