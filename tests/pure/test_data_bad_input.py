@@ -241,7 +241,9 @@ def test_a_disk_that_fills(
         prepare([str(source)], out, workers=2, tokenizer="bytes")
     assert "the same command" in str(caught.value.hint)
     assert not (out / "manifest.json").exists()
-    with pytest.raises(UserError, match="not finished"):
+    with pytest.raises(
+        UserError, match="not finished|there is no data set"
+    ):  # kept if anything was
         open_dataset(out)
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
     prepare([str(source)], out, workers=1, tokenizer="bytes")

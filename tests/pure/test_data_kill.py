@@ -98,6 +98,22 @@ def kill_many(tmp_path: Path, kills: int, seed: int) -> None:
     assert not (out / ".work").exists()
 
 
+def test_killed_while_the_finished_work_is_cleared_away(tmp_path: Path) -> None:
+    """The plan of the work may be gone first: what remains is cleared by the same command."""
+    from onecard.data import prepare
+    from onecard.data.preparation.work_folder import claim
+
+    source, out = tmp_path / "text.txt", tmp_path / "out"
+    source.write_text("some words\n" * 100)
+    prepare([str(source)], out, tokenizer="bytes", workers=1)
+    wanted = digests(out)
+    claim(out / ".work")
+    (out / ".work" / "shards").mkdir()
+    (out / ".work" / "shards" / "source_train_000006.json").write_text("{}")
+    prepare([str(source)], out, tokenizer="bytes", workers=1)
+    assert digests(out) == wanted
+
+
 def test_killed_five_times(tmp_path: Path) -> None:
     kill_many(tmp_path, 5, seed=1)
 

@@ -152,12 +152,10 @@ ANY_CONFIG = st.one_of(
         st.dictionaries(st.sampled_from(KEYS), HOSTILE, max_size=2),
     ),
 )
-TEN_THOUSAND = settings(
-    max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+MANY = settings(max_examples=3_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@TEN_THOUSAND
+@MANY
 @given(
     values=ANY_CONFIG,
     card=st.sampled_from(CARDS),

@@ -76,7 +76,7 @@ def prepare(
     with WorkFolder(folder) as work:
         done = _finished(folder, request, words, chosen, fresh)
         if done is not None:  # killed while it cleared away, or finished since we looked
-            work.remove_on_exit = _begun(folder, request) or not _worth_keeping(work.path)
+            work.remove_on_exit = not _begun_by_another(folder, request)
             return done
         try:
             found = _prepare(
@@ -192,6 +192,12 @@ def _finished(
 def _begun(folder: Path, request: str) -> bool:
     saved = saved_plan(folder / WORK)
     return saved is not None and saved.request == request
+
+
+def _begun_by_another(folder: Path, request: str) -> bool:
+    """Unfinished work of another request; what has no plan any more is the rest of a clearing that was cut short."""
+    saved = saved_plan(folder / WORK)
+    return saved is not None and saved.request != request
 
 
 def _changed(word: str, options: Options, found: Manifest) -> bool:
