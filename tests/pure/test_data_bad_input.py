@@ -242,7 +242,7 @@ def test_a_disk_that_fills(
     assert "the same command" in str(caught.value.hint)
     assert not (out / "manifest.json").exists()
     with pytest.raises(
-        UserError, match="not finished|there is no data set"
+        UserError, match=r"not finished|there is no data set"
     ):  # kept if anything was
         open_dataset(out)
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)

@@ -57,8 +57,11 @@ def main() -> None:
 
 
 def _answer(out: IO[str], answer: dict[str, Any]) -> None:
-    out.write(json.dumps(answer) + "\n")
-    out.flush()
+    try:
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+    except OSError:  # the parent is gone, and with it whoever would read this or an error
+        os._exit(1)
 
 
 def _limit_memory() -> None:
