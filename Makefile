@@ -36,7 +36,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not long"
 
 test-long: .venv/test
-	$(BIN)/python -m pytest -m "not gpu"
+	ONECARD_RANDOM=1 $(BIN)/python -m pytest -m "not gpu"
 
 # on a machine with a card: every CUDA path
 test-gpu: .venv/test

@@ -186,3 +186,10 @@ def test_a_disk_with_room_again_gets_whole_lines(tmp_path):
     lines = read_log(path)
     assert [line["step"] for line in lines] == [1, 3]
     assert lines.unreadable == 0
+
+
+def test_a_kind_that_is_no_text_is_passed_over(tmp_path):
+    path = tmp_path / "log.jsonl"
+    lines = [{"kind": "step", "step": 5}, {"kind": [], "step": 3}, {"kind": "step", "step": 2}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [line["step"] for line in read_log(path) if line["kind"] == "step"] == [2]

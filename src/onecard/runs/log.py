@@ -185,7 +185,9 @@ def _rewinds(file: BinaryIO) -> list[tuple[int, dict[str, int]]]:
 
 def _void(line: dict[str, Any], lowest: dict[str, int]) -> bool:
     kind, step = line.get("kind"), line.get("step")
-    return kind in lowest and isinstance(step, int) and step >= lowest[kind]
+    if not isinstance(kind, str) or not isinstance(step, int):
+        return False
+    return kind in lowest and step >= lowest[kind]
 
 
 def _with_numbers(line: dict[str, Any]) -> dict[str, Any]:
