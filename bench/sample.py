@@ -42,8 +42,8 @@ def main() -> None:
 
     from onecard.config import RunConfig
     from onecard.model.generate import generate
-    from onecard.model.sampling import Sampling
     from onecard.model.gpt2 import GPT
+    from onecard.model.sampling import Sampling
 
     torch.manual_seed(1337)
     ours = GPT(RunConfig(**SHAPE)).eval()
