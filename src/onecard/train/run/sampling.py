@@ -2,6 +2,7 @@
 
 from onecard.files import write_text
 from onecard.model.generate import generate
+from onecard.model.sampling import Sampling
 from onecard.train.run.session import Session
 
 
@@ -14,7 +15,7 @@ def write_sample(session: Session, count: int = 64) -> None:
     ids = [
         step[0]
         for step in generate(
-            session.model, [[start]], count, top_k=200, vocab_size=tokenizer.vocab_size
+            session.model, [[start]], count, Sampling(top_k=200), vocab_size=tokenizer.vocab_size
         )
     ]
     text = tokenizer.decode(ids)
