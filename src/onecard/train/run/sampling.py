@@ -2,6 +2,7 @@
 
 from onecard.files import write_text
 from onecard.model.generate import generate
+from onecard.model.sampling import Sampling
 from onecard.train.run.session import Session
 
 
@@ -11,7 +12,8 @@ def write_sample(session: Session, step: int, count: int = 64) -> None:
     if tokenizer is None:
         return
     start = tokenizer.eot if tokenizer.eot is not None else 0
-    tokens = generate(session.model, [[start]], count, top_k=200, vocab_size=tokenizer.vocab_size)
+    sampling = Sampling(top_k=200)
+    tokens = generate(session.model, [[start]], count, sampling, vocab_size=tokenizer.vocab_size)
     text = tokenizer.decode([row[0] for row in tokens])
     session.outputs.write(kind="sample", step=step, text=text)
     folder = session.folder / "samples"
