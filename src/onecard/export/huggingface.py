@@ -17,10 +17,9 @@ from torch import Tensor
 from onecard.export.tokenizer_files import write_tokenizer
 from onecard.export.trained import Trained
 from onecard.model.modern import ROTARY_BASE, SOFT_CAP
-from onecard.model.weights import TRANSPOSED
+from onecard.model.weights import TRANSPOSED, VOCABULARY_ROWS
 
 CODE = "modeling_onecard.py"
-_VOCABULARY_ROWS = ("transformer.wte.weight", "lm_head.weight")
 
 
 def write_folder(folder: Path, trained: Trained, dtype: str = "float32") -> None:
@@ -101,7 +100,7 @@ def modern_config(trained: Trained) -> dict[str, Any]:
 def _parameters(trained: Trained) -> dict[str, Tensor]:
     """The model's parameters, a tied head once, without the rows that stand for no token."""
     return {
-        name: (tensor[: trained.vocab_size] if name in _VOCABULARY_ROWS else tensor).detach()
+        name: (tensor[: trained.vocab_size] if name in VOCABULARY_ROWS else tensor).detach()
         for name, tensor in trained.model.named_parameters()
     }
 

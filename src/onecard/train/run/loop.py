@@ -98,6 +98,9 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
     if _eval_missing(config, session.progress):  # a failure came between a step and its evaluation
         _evaluate(session)
 
+    if config.learn_from == "answers" and session.progress.step == 0:
+        session.evaluate()  # the base before it is tuned: what the rest is compared with
+
     while not finished(config, session.progress):
         began = time.perf_counter()
         progress = session.progress  # a roll-back brings another

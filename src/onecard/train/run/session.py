@@ -20,10 +20,11 @@ from onecard.train.io.loader import Loader
 from onecard.train.io.loggers import Loggers
 from onecard.train.optim import optimizer_tensors, restore_optimizer
 from onecard.train.run.progress import Progress
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.side_shows import GuardedView, SideShows, Viewer, in_words
 from onecard.train.run.side_shows import Silent as Silent  # for those who open a session
 from onecard.train.run.step import Stepper
-from onecard.train.run.validation import Evaluation, evaluate
+from onecard.train.run.validation import BASE, PLAIN, Evaluation, evaluate
 from onecard.train.run.workers import Workers
 
 
@@ -94,17 +95,7 @@ class Session:
         """The validation loss here, noted in the progress and the log."""
         c = self.config
         asked = min(self.stepper.micro_batch, self.eval_micro_batch or c.batch_size)
-        found = evaluate(
-            self.stepper.forward,
-            self.data.splits["val"],
-            c.block_size,
-            c.eval_iters * c.batch_size,
-            asked,
-            self.workers,
-            self.precision,
-            self.data.bytes_per_token,
-            self.stepper.mask_token,
-        )
+        found = self._loss_on("val", c.eval_iters * c.batch_size, asked, self.stepper.marks)
         if found.micro_batch < asked:
             self.eval_micro_batch = found.micro_batch
             self.event(
@@ -120,9 +111,27 @@ class Session:
             "tokens": self.progress.tokens,
             **found.fields(),
         }
+        if BASE in self.data.splits:  # of a tuned model: what is forgotten of the text before
+            whole = self.data.splits[BASE].tokens
+            of_base = self._loss_on(BASE, whole, found.micro_batch, PLAIN)
+            fields["base_val_loss"] = of_base.loss
+            self.eval_seconds += of_base.seconds
         self.write(**fields)
         self.show("eval", fields)
         return found
+
+    def _loss_on(self, split: str, windows: int, micro_batch: int, marks: RowMarks) -> Evaluation:
+        return evaluate(
+            self.stepper.forward,
+            self.data.splits[split],
+            self.config.block_size,
+            windows,
+            micro_batch,
+            self.workers,
+            self.precision,
+            self.data.bytes_per_token,
+            marks,
+        )
 
     def show(self, kind: str, fields: dict[str, Any]) -> None:
         """A step's or an evaluation's fields to the view and the dashboards."""

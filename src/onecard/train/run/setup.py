@@ -29,6 +29,7 @@ from onecard.train.run.faults import Faults
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.progress import Progress
+from onecard.train.run.row_marks import row_marks
 from onecard.train.run.run_folder import claimed, open_folder
 from onecard.train.run.session import Session
 from onecard.train.run.side_shows import Viewer
@@ -106,7 +107,7 @@ def _make(
 ) -> Session:
     """The model on its device with the optimizer, restored, and the rows of its next step on their way."""
     config, data, device, saved = parts.config, parts.data, workers.device, parts.saved
-    model = _model(config, saved, device, flight)
+    model = _model(config, saved, device, flight, data)
     precision = machine.precision_of(config.dtype, device)
     flight.say(f"precision: {precision.why}")
     for sentence in (
@@ -134,7 +135,7 @@ def _make(
         precision,
         workers,
         micro_batch,
-        data.eot if config.mask_documents else None,
+        row_marks(config, data),
         faults,
         shrunk,
     )
@@ -175,12 +176,16 @@ def _make(
 
 
 def _model(
-    config: RunConfig, saved: checkpoint.Saved | None, device: torch.device, flight: Preflight
+    config: RunConfig,
+    saved: checkpoint.Saved | None,
+    device: torch.device,
+    flight: Preflight,
+    data: Dataset,
 ) -> GPT:
     torch.manual_seed(config.seed)
     model = make_model(config)
     if config.init_from not in ("scratch", "resume") and saved is None:
-        load_weights(model, config.init_from, flight.say)
+        load_weights(model, config.init_from, flight.say, data.new_ids_from)
         flight.say(f"weights: from {config.init_from}")
     model.to(device)
     model.train()
