@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onecard.errors import UserError
 from onecard.streams import to_stream
@@ -43,7 +43,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_sampling(parser, temperature=0.7)
     parser.add_argument(
-        "--tokens", type=int, default=256, metavar="N", help="most tokens of an answer (default 256)"
+        "--tokens",
+        type=int,
+        default=256,
+        metavar="N",
+        help="most tokens of an answer (default 256)",
     )
     parser.add_argument("--system", metavar="TEXT", help="a message before all others")
     parser.add_argument(
@@ -202,7 +206,8 @@ def _set(talk: "Dialogue", word: str, text: str) -> None:
             raise UserError(f"/tokens cannot be {value}", hint="for example /tokens 200")
         talk.most_tokens = int(value)
     else:
-        talk.sampling = replace(talk.sampling, **{key: value}).checked()
+        setting: dict[str, Any] = {key: value}
+        talk.sampling = replace(talk.sampling, **setting).checked()
     _say(f"({word} = {value:g})")
 
 

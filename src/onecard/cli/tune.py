@@ -47,7 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--repeat", action="store_true", help="repeat files that are too small for their share"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="go on with the tuned run RUN from its last checkpoint"
+        "--resume",
+        action="store_true",
+        help="go on with the tuned run RUN from its last checkpoint",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what it would do, and stop")
     parser.add_argument(
@@ -109,7 +111,8 @@ def _planned(args: argparse.Namespace) -> "TuningPlan":
     for key in ("n_layer", "n_head", "n_embd", "vocab_size", "block_size", "recipe", "dataset"):
         if key in given:
             raise UserError(
-                f"{key} is the base's own and cannot be set", hint="leave it out; --base-data is text"
+                f"{key} is the base's own and cannot be set",
+                hint="leave it out; --base-data is text",
             )
     request = Request(
         base=args.base,
@@ -128,7 +131,10 @@ def _planned(args: argparse.Namespace) -> "TuningPlan":
         if shows:
             print(f"\r{count:,} conversations read", end="", file=sys.stderr, flush=True)
 
-    planned = plan_tuning(request, lambda text: to_stream(sys.stderr, text), progress)
+    def report(text: str) -> None:
+        to_stream(sys.stderr, text)
+
+    planned = plan_tuning(request, report, progress)
     if shows and planned.conversations >= 1000:
         print("\r\x1b[K", end="", file=sys.stderr)
     return planned

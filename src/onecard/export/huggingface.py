@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from onecard.data.tokenizers.special import END, SpecialTokenizer, speaks
 from onecard.export.tokenizer_files import write_tokenizer
 from onecard.export.trained import Trained
 from onecard.model.modern import ROTARY_BASE, SOFT_CAP
@@ -106,7 +107,14 @@ def _parameters(trained: Trained) -> dict[str, Tensor]:
 
 
 def _separators(trained: Trained) -> dict[str, Any]:
-    return {"bos_token_id": trained.tokenizer.eot, "eos_token_id": trained.tokenizer.eot}
+    tokenizer = trained.tokenizer
+    if isinstance(tokenizer, SpecialTokenizer) and speaks(tokenizer):
+        # an answer ends with its turn; a text without roles with the separator, as before
+        return {
+            "bos_token_id": tokenizer.eot,
+            "eos_token_id": [tokenizer.special[END], tokenizer.eot],
+        }
+    return {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
 
 
 def _generation(trained: Trained) -> dict[str, Any]:

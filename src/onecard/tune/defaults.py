@@ -30,7 +30,7 @@ class Choice:
 
 def rate_by_size(parameters: int) -> float:
     """A tenth of GPT-3's rate at that size (Brown et al., 2020, table 2.1: 6e-4 at 125M, 2e-4 at 1.3B)."""
-    rate = _RATE_SHARE * 6e-4 * (124_439_808 / parameters) ** 0.47
+    rate: float = _RATE_SHARE * 6e-4 * (124_439_808 / parameters) ** 0.47
     return min(1e-3, max(5e-6, rate))
 
 

@@ -102,7 +102,9 @@ class Dialogue:
                 f"the message has {len(fixed):,} tokens; {limit:,} fit into the context of {self.room:,}",
                 hint="shorten it",
             )
-        lengths = [len(turn) for turn in encode_turns(tokenizer, self.messages)] if self.messages else []
+        lengths = (
+            [len(turn) for turn in encode_turns(tokenizer, self.messages)] if self.messages else []
+        )
         dropped = 0
         while sum(lengths[dropped:]) + len(fixed) > limit:
             dropped += 1

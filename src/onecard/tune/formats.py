@@ -20,7 +20,7 @@ A file holds one record a line (.jsonl, also .gz and .zst), or one JSON list of 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from onecard.data.sources.jsonl_lines import numbered_lines
 from onecard.errors import UserError
@@ -178,7 +178,7 @@ def _whole_list(path: Path) -> list[Any]:
             f"{path} begins as a JSON list and cannot be read as one: {error}",
             hint=f"one record a line can be larger and broken in places; {_EXAMPLE}",
         ) from None
-    return cast(list[Any], found) if isinstance(found, list) else [found]
+    return found if isinstance(found, list) else [found]
 
 
 def _short(value: Any) -> str:

@@ -78,9 +78,8 @@ def gather(
     shortened = 0
     for place, path in enumerate(files):
         before = len(items)
-        for line, found in read_conversations(path):
-            if not isinstance(found, UnreadableError):
-                found = _encoded(found, tokenizer, room)
+        for line, read in read_conversations(path):
+            found = read if isinstance(read, UnreadableError) else _encoded(read, tokenizer, room)
             if isinstance(found, UnreadableError):
                 reasons.setdefault((place, str(found)), []).append(line)
                 continue

@@ -108,7 +108,9 @@ def plan_tuning(
     base = open_base(request.base, request.dataset, report)
     out = request.out or f"{Path(request.base).name}-chat"
     text = base_text(base, request.base_data, report)
-    gathered = gather([Path(w) for w in words], base.chat_tokenizer, base.config.block_size, progress)
+    gathered = gather(
+        [Path(w) for w in words], base.chat_tokenizer, base.config.block_size, progress
+    )
     if keep and text is None:
         raise UserError(
             "--keep-base needs the text that the base was trained on",

@@ -145,9 +145,7 @@ def _packed(items: Sequence[Item], block_size: int, end: int) -> list[Window]:
     return windows
 
 
-def _base_windows(
-    split: Split, block_size: int, count: int, seed: int, end: int
-) -> list[Window]:
+def _base_windows(split: Split, block_size: int, count: int, seed: int, end: int) -> list[Window]:
     """Windows of the base's training text, the last token <|end|>: what would follow is not in the row."""
     order = WindowOrder((split.tokens - 1) // block_size, seed)
     places = order.windows_at(range(count)).tolist()

@@ -34,9 +34,7 @@ class AnswerMarks:
         latest = torch.where(marks, at, -1).cummax(dim=1).values
         mark = inputs.gather(1, latest.clamp_min(0))
         text = (latest < 0) | (mark == self.eot)
-        counted = ((mark == self.assistant) & (latest >= 0)) | (
-            text & ~_one_of(targets, roles)
-        )
+        counted = ((mark == self.assistant) & (latest >= 0)) | (text & ~_one_of(targets, roles))
         return torch.where(counted, targets, IGNORED)
 
 

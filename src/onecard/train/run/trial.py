@@ -131,12 +131,14 @@ def trial(
     the run needs at its most, in the strides and masks of its rows. The gradients are thrown away."""
     held = state_tensors(config, model) if device.type == "cuda" else []
     rows = torch.zeros(micro_batch, config.block_size + 1, dtype=torch.long, device=device)
-    inputs = rows[:, :-1]
+    inputs, targets = rows[:, :-1], rows[:, 1:]
+    if config.learn_from == "answers":
+        targets = targets.contiguous()  # as RowMarks makes them
     for _ in range(2 if device.type == "cuda" else 1):
         with autocast(device, precision):
             loss = forward(
                 inputs,
-                rows[:, 1:],
+                targets,
                 RowMarks(0 if config.mask_documents else None).documents(inputs),
             )[1]
         loss.backward()

@@ -136,9 +136,10 @@ def _summed_loss(
             if workers.device.type == "cuda":
                 rows = rows.pin_memory()  # or each copy would wait for the batches before it
             rows = to_device(rows, workers.device)
-            inputs, targets = rows[:, :-1], marks.targets(rows)
+            inputs = rows[:, :-1]
+            # the last batch is filled up with rows that do not count; a copy, for the inputs stay
+            targets = marks.targets(rows if len(batch) == size else rows.clone())
             if len(batch) < size:
-                targets = targets.clone()  # the last batch is filled up with rows that do not count
                 targets[len(batch) :] = IGNORED
             _, loss = model(inputs, targets, marks.documents(inputs))
             weight = len(batch) if marks.answers is None else (targets != IGNORED).sum()
