@@ -64,12 +64,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from onecard.cli.train import train_config
+    from onecard.config import parse_overrides
 
     speaks = int(os.environ.get("RANK", 0)) == 0
     if args.resume:
         return _resumed(args, speaks)
     planned = _planned(args)
-    machine = _machine_plan(planned)
+    planned, machine = _fitted(planned, "batch_size" in parse_overrides(args.overrides))
     if args.dry_run or not (args.json or args.quiet):
         _show(args, planned, machine)
     if args.dry_run:
@@ -140,12 +141,27 @@ def _planned(args: argparse.Namespace) -> "TuningPlan":
     return planned
 
 
-def _machine_plan(planned: "TuningPlan") -> "RunPlan | None":
+def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan | None]":
+    """With a micro-batch that fits on this device, unless the user chose one, and its plan; the batch stays the same."""
+    from dataclasses import replace
+
     from onecard.cli.train import planned_here
     from onecard.model.machine import choose_device
 
     device = choose_device(planned.config.device, int(os.environ.get("LOCAL_RANK", 0)))
-    return planned_here(planned.config, device, speaks=False)
+    machine = planned_here(planned.config, device, speaks=False)
+    while machine is not None and machine.memory.fits == "no" and not chosen:
+        micro, more = planned.config.batch_size, planned.config.gradient_accumulation_steps
+        if micro % 2:
+            break
+        config = planned.config.replace(
+            batch_size=micro // 2,
+            gradient_accumulation_steps=2 * more,
+            eval_iters=2 * planned.config.eval_iters,
+        )
+        planned = replace(planned, config=config)
+        machine = planned_here(config, device, speaks=False)
+    return planned, machine
 
 
 def _show(args: argparse.Namespace, planned: "TuningPlan", machine: "RunPlan | None") -> None:

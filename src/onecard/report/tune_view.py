@@ -102,7 +102,11 @@ def _files(planned: TuningPlan) -> list[Table]:
 
 def _settings(planned: TuningPlan) -> Table:
     rows: tuple[tuple[Value, ...], ...] = tuple(
-        (choice.key, f"{getattr(planned.config, choice.key, choice.value):g}", choice.why)
+        (choice.key, _shown(getattr(planned.config, choice.key, choice.value)), choice.why)
         for choice in planned.choices
     )
     return Table((Column(T("setting")), Column(T("value"), "right"), Column(T("why"))), rows)
+
+
+def _shown(value: float | bool) -> str:
+    return str(value) if isinstance(value, bool) else f"{value:g}"

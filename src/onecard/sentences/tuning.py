@@ -32,6 +32,7 @@ TUNING = dict(
             "tune-weight-decay",
             "none: it would pull the base's weights towards zero with nothing to hold them",
         ),
+        sentence("tune-chunked", "the logits of {rows:int} tokens are never held all at once"),
         sentence("tune-evaluations", "ten evaluations, each over all that is held out"),
         sentence(
             "tune-keep-base",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import SMALLEST_PADDED
 from onecard.messages import Note
 from onecard.tune.base import Base
 from onecard.tune.prepare import Prepared
@@ -64,6 +65,8 @@ def choices(
         Choice("eval_interval", max(1, steps // 10), Note("tune-evaluations")),
         Choice("eval_iters", -(-prepared.val_windows // micro), Note("tune-evaluations")),
     ]
+    if not base.is_run and base.rows >= SMALLEST_PADDED:
+        found.append(Choice("chunked_loss", True, Note("tune-chunked", rows=base.rows)))
     return found
 
 
