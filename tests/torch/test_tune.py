@@ -1,6 +1,9 @@
 """`onecard tune`: what is read, what is learnt from, what may look at what; held against transformers."""
 
 import json
+import os
+import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from onecard.model.opening import open_model
 from onecard.model.weights import load_weights
 from onecard.runs.log import read_log
 from onecard.train.optim import make_optimizer
+from onecard.train.run import loop
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
 from onecard.train.run.row_marks import RowMarks, row_marks
@@ -290,36 +294,37 @@ def test_new_rows_are_the_mean_of_the_trained_ones(tmp_path, config):
     assert torch.allclose(after[64:], before[:64].mean(dim=0).expand(16, -1), atol=1e-7)
 
 
-@pytest.fixture
-def base(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A run on bytes, and a file of conversations: answers are words reversed."""
-    monkeypatch.chdir(tmp_path)
+    place = tmp_path_factory.mktemp("made")
     generator = np.random.default_rng(1)
     words = ["".join(generator.choice(list("abcdef"), 3)) for _ in range(400)]
-    (tmp_path / "text.txt").write_text(" ".join(words * 8))
-    assert main(["data", "text.txt", "--tokenizer", "bytes", "--out", "data/toy"]) == 0
-    small = TINY.replace(vocab_size=None, dataset="toy", out_dir="base", block_size=32)
-    train(small)
-    write_lines(tmp_path / "talks.jsonl", [said(w, w[::-1]) for w in words])
-    return tmp_path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        (place / "text.txt").write_text(" ".join(words * 8))
+        assert main(["data", "text.txt", "--tokenizer", "bytes", "--out", "data/toy"]) == 0
+        train(TINY.replace(vocab_size=None, dataset="toy", out_dir="base", block_size=32))
+    write_lines(place / "talks.jsonl", [said(w, w[::-1]) for w in words])
+    return place
+
+
+@pytest.fixture
+def base(made, tmp_path, monkeypatch):
+    """The same, in a folder of its own."""
+    place = tmp_path / "place"
+    shutil.copytree(made, place)
+    monkeypatch.chdir(place)
+    return place
 
 
 QUICK = ["--learning_rate=1e-3", "--quiet"]
 
 
-def test_a_stopped_tuning_goes_on_to_the_same_weights(base, capsys):
+def test_a_stopped_tuning_goes_on_to_the_same_weights(base, capsys, monkeypatch):
     assert main(["tune", "base", "talks.jsonl", "--max_iters=12", *QUICK]) == 0
     words = ["talks.jsonl", "--max_iters=12", "--eval_interval=4", "--out", "halves", *QUICK]
     straight = losses("base-chat")
-
-    class Stop(Exception):
-        pass
-
-    import os
-    import signal
-
-    from onecard.train.run import loop
-
     real = loop.write_sample
     seen = []
 
@@ -329,11 +334,8 @@ def test_a_stopped_tuning_goes_on_to_the_same_weights(base, capsys):
             os.kill(os.getpid(), signal.SIGINT)
         return real(session, *more)
 
-    loop.write_sample = stop_once
-    try:
-        assert main(["tune", "base", *words]) == 130
-    finally:
-        loop.write_sample = real
+    monkeypatch.setattr(loop, "write_sample", stop_once)
+    assert main(["tune", "base", *words]) == 130
     assert max(losses("halves")) < 12
     assert main(["tune", "halves", "--resume", "--quiet"]) == 0
     assert losses("halves") == straight
