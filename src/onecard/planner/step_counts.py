@@ -96,3 +96,11 @@ def micro_kernels(w: Workload) -> float:
     return (
         30 + (62 + 30 * w.modern + 12 * (not w.flash) + 25 * (w.recompute == "block")) * w.n_layer
     )
+
+
+def optimizer_kernels(w: Workload) -> float:
+    """Kernels of one update: a few for all tensors together, or a dozen for each."""
+    matrices = len(w.layer_matrices) * w.n_layer
+    if w.optimizer == "muon":  # five rounds of three products, and what is around them, on stacks of matrices
+        return 30.0 + 4.0 * matrices
+    return 14.0 * (2 * matrices + 3) if w.optimizer_loop else 30.0
