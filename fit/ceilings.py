@@ -4,8 +4,9 @@
 >>> shares["cards"]["RTX 4090"] < shares["cards"]["RTX 4070"]  # fewer watts for each of its units
 True
 
-A GeForce card runs above its rated clock as far as its power allows, so a card that nobody read is taken to reach what cards of
-its class with about as many watts a unit reach; data/card_clocks.csv has the clocks that reviews logged, which agree.
+A GeForce card runs above its rated clock as far as its power allows, and how it is rated is a matter of marketing. So a card that
+nobody read is taken to sustain, unit by unit, the rate of cards of its class with about as many watts a unit; the clocks that
+reviews logged (data/card_clocks.csv) agree.
 """
 
 import csv
@@ -28,7 +29,9 @@ COLUMNS = {
 }
 CARD_TABLE = Path(__file__).resolve().parent.parent / "src" / "onecard" / "facts" / "gpus.csv"
 ALIKE = 0.15  # logarithm of watts a unit within which two cards of a class count as alike
-ODD = 0.25  # a reading so far (logarithm) from its class and from the card's other dtype is an error
+ODD = (
+    0.25  # a reading so far (logarithm) from its class and from the card's other dtype is an error
+)
 Readings = dict[str, dict[str, list[float]]]  # dtype, card, shares of the specification
 
 
@@ -36,7 +39,7 @@ def ceilings() -> dict[str, Any]:
     """Share of the specified rate in the best large matmul, per dtype."""
     cards = {device.name: device for device in all_gpus()}
     found = _readings()
-    return {dtype: _shares(found[dtype], cards) for dtype in COLUMNS}
+    return {dtype: _shares(dtype, found[dtype], cards) for dtype in COLUMNS}
 
 
 def _readings() -> Readings:
@@ -78,7 +81,9 @@ def _row_shares(row: dict[str, str], device: Device) -> dict[str, float]:
     return shares
 
 
-def _shares(readings: dict[str, list[float]], cards: dict[str, Device]) -> dict[str, Any]:
+def _shares(
+    dtype: str, readings: dict[str, list[float]], cards: dict[str, Device]
+) -> dict[str, Any]:
     middle = {name: float(np.median(values)) for name, values in readings.items()}
     overall = float(np.median(list(middle.values())))
     by_class: dict[str, list[str]] = defaultdict(list)
@@ -96,10 +101,11 @@ def _shares(readings: dict[str, list[float]], cards: dict[str, Device]) -> dict[
     for name, device in cards.items():
         if device.rate_class not in classes:
             continue
-        like = _like(device, by_class[device.rate_class], middle, classes[device.rate_class], cards)
+        others = [(cards[other], middle[other]) for other in by_class[device.rate_class]]
+        like = _like(dtype, device, others, classes[device.rate_class])
         votes = len(readings.get(name, ()))  # its own readings count each, its likes as half of one
         own = math.log(middle[name]) if votes else 0.0
-        shrunk[name] = math.exp((votes * own + 0.5 * math.log(like)) / (votes + 0.5))
+        shrunk[name] = math.exp((votes * own + 0.5 * like) / (votes + 0.5))
     return {
         "default": round(overall, 3),
         "classes": {kind: round(share, 3) for kind, share in sorted(classes.items())},
@@ -107,21 +113,15 @@ def _shares(readings: dict[str, list[float]], cards: dict[str, Device]) -> dict[
     }
 
 
-def _like(
-    device: Device,
-    names: list[str],
-    middle: dict[str, float],
-    usual: float,
-    cards: dict[str, Device],
-) -> float:
-    """What cards of its class with as much power for each unit reach; one vote for the class as a whole."""
+def _like(dtype: str, device: Device, others: list[tuple[Device, float]], usual: float) -> float:
+    """log share of its own specification, if its units sustain the rate of those of its class with as much power each; one
+    vote for the class's usual share."""
     total, votes = math.log(usual), 1.0
-    if device.watts and device.units:
-        for name in names:
-            other = cards[name]
-            if name != device.name and other.watts and other.units:
-                apart = math.log((device.watts / device.units) / (other.watts / other.units))
-                vote = 2 * math.exp(-((apart / ALIKE) ** 2))
-                total += vote * math.log(middle[name])
-                votes += vote
-    return math.exp(total / votes)
+    unit = device.peak_flops(dtype) / device.units
+    for other, share in others:
+        if other.name != device.name and "Laptop" not in other.name + device.name:
+            apart = math.log((device.watts / device.units) / (other.watts / other.units))
+            vote = 3 * math.exp(-((apart / ALIKE) ** 2))
+            total += vote * math.log(share * other.peak_flops(dtype) / other.units / unit)
+            votes += vote
+    return total / votes

@@ -35,12 +35,18 @@ _PROJECTS = (
 _EARLY = r"\b(jan|feb|mar|apr)[a-z]* 2023|torch (1\.|2\.0)"  # before FlashAttention-2 and its like
 
 
-def stack_of(framework: str) -> str:
+def stack_of(framework: str, source: str = "") -> str:
     """Whose code ran, as the fit groups it: the stacks of planner/stacks.py and a few that only tables have."""
     for name, words in _PROJECTS:
         if re.search(words, framework):
-            return f"{name}, 2023" if name == "nanogpt" and re.search(_EARLY, framework) else name
+            return f"{name}, 2023" if name == "nanogpt" and _early(framework, source) else name
     return "plain-pytorch"
+
+
+def _early(framework: str, source: str) -> bool:
+    """Of 2023, by its own words or by the number of nanoGPT's issue (436 was opened in January 2024)."""
+    issue = re.search(r"nanogpt/(?:issues|pull)/(\d+)", source)
+    return bool(re.search(_EARLY, framework)) or (issue is not None and int(issue[1]) < 436)
 
 
 def habits_of(

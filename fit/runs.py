@@ -95,7 +95,8 @@ class Run:
         method = self.row.get("vram_method", "").lower()
         return (
             2**30
-            if re.search(r"gib(?! *(->|→|to|converted))|1024", method) or ("torch" in method and "reserved" in method)
+            if re.search(r"gib(?! *(->|→|to|converted))|1024", method)
+            or ("torch" in method and "reserved" in method)
             else 1e9
         )
 
@@ -109,11 +110,7 @@ def all_runs() -> list[Run]:
     """Every public run that the constants are fitted on; rows of one machine or log are one family."""
     tables = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv")
     runs = [run for name in tables for run in read_runs(DATA / name)]
-    return [
-        replace(run, family=ONE_MACHINE.get(run.family, run.family))
-        for run in runs
-        if run.id not in TWICE
-    ]
+    return [run for run in runs if run.id not in TWICE]
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -130,6 +127,7 @@ def read_runs(path: Path) -> list[Run]:
 def _read(index: int, row: dict[str, str]) -> Run:
     id = row.get("id") or f"row {index}"
     family = row.get("source_family") or "?"
+    family = ONE_MACHINE.get(family, family)
     run = Run(id, family, row, None, None, None, None, None, quality=row.get("quality", ""))
     try:
         assumed: list[str] = []
@@ -246,7 +244,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         runs_compiled = False
         assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
     dropout = dropout_of(text)
-    stack = stack_of(framework)
+    stack = stack_of(framework, row.get("source", "").lower())
     words = f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower()
     params = amount_in(row, "n_params_m", 1e6)
     by_hand = is_negative(word_in(row, "flash_sdpa")) or bool(
@@ -257,7 +255,8 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     values = (
         params > 1.08 * without
         if params and stack == "nanochat"
-        else has_values(f"{framework} {words}") or 0 < (number_in(row, "attn_window_factor") or 0) < 1
+        else has_values(f"{framework} {words}")
+        or 0 < (number_in(row, "attn_window_factor") or 0) < 1
     )
     early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
     if (

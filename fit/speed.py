@@ -24,13 +24,13 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.ceilings import ceilings  # noqa: E402
-from fit.conformal import grouped, interval  # noqa: E402
+from fit.conformal import Miss, ranges  # noqa: E402
 from fit.held_out import write  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import Run  # noqa: E402
 from onecard.planner.stacks import OWN  # noqa: E402
 from onecard.planner.step_counts import Fit  # noqa: E402
-from onecard.planner.step_time import range_group, step_parts  # noqa: E402
+from onecard.planner.step_time import RANGES, range_group, step_parts  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "speed_fit.json"
 # (start, sigma of the logarithm): what physics and kernel benchmarks say before any run is seen
@@ -45,6 +45,7 @@ PRIORS = {
     "old_attention": (2.0, 0.3),
     "bandwidth": (0.85, 0.12),  # STREAM-like kernels reach 0.80–0.93 of the specification
     "eager_bytes": (1.1, 0.2),
+    "cache_hits": (0.3, 0.5),  # of a layer's bytes, where its stream is far smaller than the cache
     "kernel_seconds": (3e-6, 0.3),
     "host_seconds": (7e-6, 0.3),
     "dropout": (1.2, 0.1),  # masks drawn in every block and inside attention
@@ -60,7 +61,6 @@ STACK_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.10, 0.10, 0.06
 STACK_STARTS = {"llm.c": math.log(0.93)}  # hand-written CUDA is taken to be 7 % faster
 BASE = "nanogpt"  # the project whose code stands in for ours: plain PyTorch, compiled, of the same shape
 FLAGGED = "board/cloud-limited"  # a rented card that was throttled: no property of its class
-FEWEST_FAMILIES = 6  # of a kind of run that has a range of its own
 STEPS = 7  # Gauss-Newton steps; the fit does not move after five
 
 
@@ -105,6 +105,8 @@ class Problem:
     start: np.ndarray
     sigma: np.ndarray
     measured: np.ndarray
+    family_place: np.ndarray  # where in theta each row's family effect is
+    robust: np.ndarray  # which of theta may be odd: families and projects
 
     @classmethod
     def of(cls, rows: list[Run], shares: dict[str, Any]) -> "Problem":
@@ -125,6 +127,8 @@ class Problem:
             np.array([start for start, _ in every.values()]),
             np.array([sigma for _, sigma in every.values()]),
             np.log([measured_seconds(run) for run in rows]),
+            np.array([list(every).index(f"family {_group(run)}") for run in rows]),
+            np.array([name.startswith(("family", "stack")) for name in every]),
         )
 
     def fit_of(self, theta: np.ndarray) -> Fit:
@@ -160,7 +164,7 @@ class Problem:
         slopes = np.zeros((len(self.rows), len(theta)))
         for r, run in enumerate(self.rows):
             here = math.log(predicted_seconds(run, fit))
-            family = self.names.index(f"family {_group(run)}")
+            family = self.family_place[r]
             predicted[r] = here + theta[family]
             slopes[r, family] = 1.0
             slopes[r, self.names.index(f"stack {_stack(run)}")] = 1.0
@@ -174,17 +178,18 @@ class Problem:
 
     def weights(self, misses: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """Of each row: a sweep of one script is no forty opinions, and an odd row pulls, but not with its square."""
-        groups = np.array([_group(run) for run in self.rows])
-        sizes = {g: int(np.sum(kept & (groups == g))) for g in set(groups)}
-        sigma = np.array([ROW_SIGMA * math.sqrt(max(1.0, sizes[g] / 4)) for g in groups])
+        sizes = np.bincount(self.family_place, weights=kept)[self.family_place]
+        sigma = ROW_SIGMA * np.sqrt(np.maximum(1.0, sizes / 4))
         z = misses / sigma
         return kept / (sigma**2 * np.sqrt(1 + z**2))
 
-    def solve(self, theta: np.ndarray, predicted: np.ndarray, slopes: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    def solve(
+        self, theta: np.ndarray, predicted: np.ndarray, slopes: np.ndarray, kept: np.ndarray
+    ) -> np.ndarray:
         """One step: the theta that fits the linearised rows best, under the priors; odd families pull less too."""
         weight = self.weights(self.measured - predicted, kept)
         z = (theta - self.start) / self.sigma
-        robust = np.array([n.startswith(("family", "stack")) for n in self.names])
+        robust = self.robust
         prior = 1 / (self.sigma**2 * np.where(robust, np.sqrt(1 + z**2), 1.0))
         target = self.measured - predicted + slopes @ theta
         left = slopes.T @ (weight[:, None] * slopes) + np.diag(prior)
@@ -232,7 +237,7 @@ class Fitted:
             if name.startswith("family ")
         }
 
-    def without(self, families: set[str]) -> np.ndarray:
+    def without(self, families: set[str] | frozenset[str]) -> np.ndarray:
         """Theta without these families, by one more linear step (two, so that the weights settle)."""
         kept = np.array([run.family not in families for run in self.problem.rows])
         theta = self.theta
@@ -241,16 +246,21 @@ class Fitted:
             theta = self.problem.solve(theta, predicted, self.slopes, kept)
         return theta
 
-    def misses(self, families: set[str], of: str) -> list[tuple[Run, float]]:
+    def fit_without(self, families: set[str] | frozenset[str]) -> Fit:
+        """The constants without these families; what only they had is not known then."""
+        fit = self.problem.fit_of(self.without(families))
+        kept = [run.device for run in self.problem.rows if run.family not in families]
+        seen = {device.rate_class for device in kept if device}
+        return {**fit, "classes": {k: v for k, v in fit["classes"].items() if k in seen}}
+
+    def misses(self, families: set[str] | frozenset[str], of: str) -> list[tuple[Run, float]]:
         """log(measured / predicted) of a family's rows by constants that saw none of `families`, linearised."""
         theta = self.without(families)
-        answer = []
-        for r, run in enumerate(self.problem.rows):
-            if run.family == of:
-                family = self.problem.names.index(f"family {_group(run)}")
-                log = self.predicted[r] + self.slopes[r] @ (theta - self.theta)
-                answer.append((run, float(self.problem.measured[r] - log + theta[family])))
-        return answer
+        log = self.predicted + self.slopes @ (theta - self.theta) - theta[self.problem.family_place]
+        misses = self.problem.measured - log
+        return [
+            (run, float(misses[r])) for r, run in enumerate(self.problem.rows) if run.family == of
+        ]
 
 
 def fit_speed(runs: Iterable[Run], shares: dict[str, Any] | None = None) -> Fitted:
@@ -263,42 +273,54 @@ def fit_speed(runs: Iterable[Run], shares: dict[str, Any] | None = None) -> Fitt
     return Fitted(problem, theta, *problem.linear(theta))
 
 
-def without_family(runs: list[Run], family: str, shares: dict[str, Any]) -> Fitted:
-    return fit_speed([run for run in runs if run.family != family], shares)
+def held_out_fits(fitted: Fitted) -> dict[str, Fit]:
+    """For each family, the constants without it."""
+    families = sorted({run.family for run in fitted.problem.rows})
+    return {name: fitted.fit_without({name}) for name in families}
 
 
-def held_out(runs: list[Run], shares: dict[str, Any] | None = None) -> dict[str, Fitted]:
-    """For each family, the constants fitted on all the others."""
-    share = shares or ceilings()
-    names = sorted({run.family for run in runs if usable(run)})
-    return {name: without_family(runs, name, share) for name in names}
-
-
-def spread(misses: list[tuple[Run, float]]) -> dict[str, list[float]]:
-    """The 80 % range by kind of run, as factors of the prediction, from families that the constants never saw."""
-    items = [(range_group(r.workload, r.device), r.family, miss) for r, miss in misses]  # type: ignore[arg-type]
-    answer = {}
-    everything = grouped(items, FEWEST_FAMILIES)
-    for group in ("own", "other", "odd"):
-        rows = everything.get(group) or grouped([("x", f, m) for _, f, m in items], 0)["x"]
-        low, high = interval(rows)
-        answer[group] = [math.exp(low), math.exp(high)]
+def nested_spread(fitted: Fitted, never: frozenset[str] = frozenset()) -> dict[str, list[float]]:
+    """The 80 % range by kind of run, as factors of the prediction, from misses of families that the constants never saw;
+    `never` are families that neither constants nor range may see."""
+    families = sorted({run.family for run in fitted.problem.rows} - never)
+    misses = [
+        Miss(_kind(run), name, miss)
+        for name in families
+        for run, miss in fitted.misses(never | {name}, name)
+        if not run.foreign
+    ]
+    answer = {
+        kind: [math.exp(low), math.exp(high)]
+        for kind, (low, high) in ranges(misses, RANGES).items()
+    }
     # a class of cards that no run was fitted on: its matmul rate is off by a further 15 % or so
     answer["class"] = [answer["other"][0] * 0.85, answer["other"][1] * 1.18]
     return answer
 
 
-def nested_spread(fitted: Fitted) -> dict[str, list[float]]:
-    """The range that the families of this fit give, each left out once more."""
-    families = sorted({run.family for run in fitted.problem.rows})
-    return spread([m for name in families for m in fitted.misses({name}, name)])
+def cross_validated_fits(runs: list[Run], families: set[str]) -> dict[str, Fit]:
+    """For each family, constants and range that never saw it: each range from fits that also leave another family out."""
+    fitted = fit_speed(runs)
+    return {
+        name: {
+            **fitted.fit_without({name}),
+            "spread": nested_spread(fitted, frozenset({name})),
+        }
+        for name in sorted(families)
+    }
+
+
+def _kind(run: Run) -> str:
+    assert run.workload is not None
+    assert run.device is not None
+    return range_group(run.workload, run.device)
 
 
 def main() -> int:
     runs = runs_asked_for(sys.argv[1:])
     shares = ceilings()
     fitted = fit_speed(runs, shares)
-    fits = held_out(runs, shares)
+    fits = held_out_fits(fitted)
     made = {
         "source": "fit/speed.py from public_runs.csv, public_runs_2.csv, extra_runs.csv and measured_matmul.csv;"
         " do not edit by hand",
@@ -311,8 +333,9 @@ def main() -> int:
     }
     rows = []
     for run in filter(tested, runs):
-        other = fits[run.family].fit if run.family in fits else fitted.fit
-        both = [predicted_seconds(run, each) for each in (fitted.fit, other)]
+        both = [
+            predicted_seconds(run, each) for each in (fitted.fit, fits.get(run.family, fitted.fit))
+        ]
         rows.append(
             [
                 run.id,
@@ -322,7 +345,15 @@ def main() -> int:
                 *(f"{value:.4g}" for value in (run.step_seconds, *both)),
             ]
         )
-    head = ["id", "family", "card", "code", "measured_seconds", "fitted_seconds", "held_out_seconds"]
+    head = [
+        "id",
+        "family",
+        "card",
+        "code",
+        "measured_seconds",
+        "fitted_seconds",
+        "held_out_seconds",
+    ]
     return write(
         TARGET, made, ROOT / "fit" / "speed_residuals.csv", head, rows, "--check" in sys.argv
     )

@@ -201,7 +201,10 @@ def dtype_of(text: str, framework: str, device: Device, assumed: list[str]) -> t
 def modern(text: str) -> bool:
     """Rotary positions and RMSNorm, by the model's or the project's name."""
     return bool(
-        re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo|cs ?336|parameter.golf", text)
+        re.search(
+            r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo|cs ?336|parameter.golf",
+            text,
+        )
     )
 
 
@@ -229,7 +232,9 @@ def window_of(row: dict[str, str], text: str) -> float:
     if given is not None and given > 0:
         return min(1.0, given)
     block = number_in(row, "block_size") or 0
-    if block > _DOCUMENT and re.search(r"doc.{0,10}mask|flex", f"{text} {word_in(row, 'flash_sdpa')}"):
+    if block > _DOCUMENT and re.search(
+        r"doc.{0,10}mask|flex", f"{text} {word_in(row, 'flash_sdpa')}"
+    ):
         return _DOCUMENT / block  # attention stays inside a document
     pattern = re.search(r"\bs+l\b", f"{text} {row.get('flash_sdpa', '').lower()}")
     return (0.25 * (len(pattern[0]) - 1) + 1) / len(pattern[0]) if pattern else 1.0
