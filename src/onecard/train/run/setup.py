@@ -108,7 +108,7 @@ def _session(
     """The model on its device with the optimizer, and the rows of its next step on their way."""
     config, data, device = parts.config, parts.data, workers.device
     model = _model(config, parts.saved, device, flight)
-    precision = machine.precision_of(config.dtype, device)
+    precision = agreed_precision(machine.precision_of(config.dtype, device), workers)
     flight.say(f"precision: {precision.why}")
     for sentence in (
         machine.unseen_card(device, config.device),
@@ -138,7 +138,7 @@ def _session(
         workers=workers,
         precision=precision,
         flops_per_token=nanogpt_per_token(config.shape),
-        peak_flops=machine.peak_flops(device, precision.dtype) * workers.processes,
+        peak_flops=_peak_of_all(machine.peak_flops(device, precision.dtype), workers),
         outputs=outputs,
     )
 
@@ -188,6 +188,22 @@ def _resumed(session: Session, saved: checkpoint.Saved, flight: Preflight) -> Ru
         # what an earlier shrink found to fit
         stepper.micro_batch = min(stepper.micro_batch, state.progress.micro_batch)
     return state
+
+
+def agreed_precision(own: machine.Precision, workers: Workers) -> machine.Precision:
+    """One dtype for all processes: gradients that float16 scaled up cannot be added to others that are not."""
+    dtypes = ("float32", "float16", "bfloat16")  # what any card computes in comes first
+    found = workers.any(*(own.dtype == dtype for dtype in dtypes))
+    common = next(dtype for dtype, there in zip(dtypes, found, strict=True) if there)
+    if sum(found) == 1:
+        return own
+    why = f"{common}: the cards of this run differ, and this one all of them compute in"
+    return machine.Precision(common, common == "float16", why)
+
+
+def _peak_of_all(peak_flops: float, workers: Workers) -> float:
+    """The sum over the processes' cards, which need not be of one kind."""
+    return workers.add(torch.tensor(peak_flops, dtype=torch.float64)).item()
 
 
 def _model(
