@@ -166,8 +166,9 @@ def load_run(
         model.lm_head.weight = model.transformer.wte.weight
     model.to(choose_device(device)).eval()
     run_folder = source.parent.parent if (source / checkpoint.STATE).is_file() else source
-    named = [dataset] if dataset else [run_folder / Path(config.dataset).name, config.dataset]
-    return Sampler(model, _tokenizer(named, config), saved.state["step"])
+    kept: list[str | Path] = [run_folder / Path(config.dataset).name, config.dataset]
+    tokenizer = _tokenizer([dataset] if dataset else kept, config)
+    return Sampler(model, tokenizer, saved.state["step"])
 
 
 def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
