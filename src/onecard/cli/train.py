@@ -79,11 +79,19 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     resume = args.resume or args.extend
     change = named_changes(args)
     if not speaks:
-        train(config, resume=resume, faults=faults, change=change)
+        train(config, resume=resume, faults=faults, change=change, branch=args.extend)
         return 0
+    if args.extend and not args.json:
+        _forecast(config)
     with View(config, planned, config.max_iters, quiet=args.quiet or args.json) as view:
         outcome = train(
-            config, resume=resume, view=view, plan=planned, faults=faults, change=change
+            config,
+            resume=resume,
+            view=view,
+            plan=planned,
+            faults=faults,
+            change=change,
+            branch=args.extend,
         )
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
@@ -93,6 +101,18 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
     return _ended(outcome, args)
+
+
+def _forecast(config: "RunConfig") -> None:
+    """Lengthening a run whose rate has decayed: what it will cost where nothing was kept from before."""
+    from onecard.config import load
+    from onecard.train.run.branch import branch_point, bump_forecast
+
+    folder = Path(config.out_dir)
+    if branch_point(folder, config) is None:
+        text = bump_forecast(folder, load(folder / "config.toml"), config)
+        if text is not None:
+            to_stream(sys.stdout, text)
 
 
 def _planned(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | None":

@@ -23,6 +23,7 @@ from onecard.planner.result import RunPlan
 from onecard.train.io.loader import to_device
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
+from onecard.train.run.branch import PREDECAY, predecay_due
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, advance, finished, random_seed
@@ -52,10 +53,12 @@ def train(
     plan: RunPlan | None = None,
     faults: Faults | None = None,
     change: Collection[str] = (),
+    branch: bool = False,
 ) -> Outcome:
     """Train until max_iters or max_hours, a signal, or a failure that is reported; resume goes on where a run stopped.
 
-    `change` names config keys that may differ from the run's record at a resume (train/run/identity.py).
+    `change` names config keys that may differ from the run's record at a resume (train/run/identity.py). `branch` goes
+    on from the checkpoint before the decay, where one was kept (train/run/branch.py).
     """
     view = view or Silent()
     resume = resume or config.init_from == "resume"
@@ -64,7 +67,7 @@ def train(
     with (
         StopSignals(view.message) as stop,
         Workers(config.backend, device) as workers,
-        open_session(config, workers, resume, view, plan, faults, change) as session,
+        open_session(config, workers, resume, view, plan, faults, change, branch) as session,
     ):
         try:
             outcome = _loop(session, stop)
@@ -101,6 +104,8 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
     while not finished(config, session.progress):
         began = time.perf_counter()
         progress = session.progress  # a roll-back brings another
+        if predecay_due(config, progress, folder):
+            session.save(PREDECAY)
         step = progress.step
         rows = to_device(session.loader.rows(step), device)
         loss, norm = stepper.gradients(rows, step, random_seed(config.seed, step, workers.rank))

@@ -104,6 +104,7 @@ class Session:
             self.precision,
             self.data.bytes_per_token,
             self.stepper.mask_token,
+            self.data.sources,
         )
         if found.micro_batch < asked:
             self.eval_micro_batch = found.micro_batch
@@ -130,8 +131,11 @@ class Session:
             (self.view.step if kind == "step" else self.view.eval)(fields)
             self.shows.run("the dashboards", self.loggers.log, fields)
 
-    def save(self) -> str | None:
-        """A checkpoint of this step; why not, where it is not written (the one before stays)."""
+    def save(self, apart: str = "") -> str | None:
+        """A checkpoint of this step; why not, where it is not written (the one before stays).
+
+        One that is kept `apart`, in a folder of its own within the run's, is no place to resume from.
+        """
         self.progress.micro_batch = self.stepper.micro_batch
         self.progress.scaler = self.stepper.scaler.state_dict()
         if self.log is None:
@@ -149,7 +153,7 @@ class Session:
         step = self.progress.step
         try:
             folder = checkpoint.save(
-                self.folder,
+                self.folder / apart,
                 step,
                 dict(self.model.named_parameters()),
                 optimizer_tensors(self.model, self.stepper.optimizer),
@@ -160,6 +164,11 @@ class Session:
             last = "" if self.saved_step is None else f"; that of step {self.saved_step} stays"
             self.event(f"no checkpoint at step {step}: {why}{last}", event="checkpoint_failed")
             return why
+        if apart:
+            self.shows.run(
+                "removing old checkpoints", checkpoint.prune, self.folder / apart, 1, step
+            )
+            return None
         self.saved_step = step
         self.save_seconds = time.perf_counter() - began
         self.write(kind="checkpoint", step=step, path=folder.name, seconds=self.save_seconds)
