@@ -24,7 +24,7 @@ from onecard.planner.expected_loss import LossEstimate, expected_loss
 from onecard.planner.flops import flops as flops_of
 from onecard.planner.formulas import FORMULAS
 from onecard.planner.memory import peak_memory
-from onecard.planner.optimal import compute_optimal_tokens
+from onecard.planner.mix import source_notes, tokens_of
 from onecard.planner.params import params
 from onecard.planner.result import (
     SCHEMA,
@@ -37,7 +37,6 @@ from onecard.planner.result import (
     Range,
     RunPlan,
     Time,
-    Tokens,
 )
 from onecard.planner.step_time import StepTime, step_time
 from onecard.planner.warnings import warnings
@@ -73,7 +72,7 @@ def plan(
     )
     config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
-    tokens = _tokens(config, counts, corpus)
+    tokens = tokens_of(config, counts, corpus)
     flops = flops_of(config.shape, tokens.total)
     ignored: list[Note] = []
     step = step_time(config, device, dtype, gpus, load_calibration(device, ignored))
@@ -101,7 +100,12 @@ def plan(
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=_loss(config, counts, corpus, loss) if loss else None,
         known_runs=_known_runs(counts, flops, corpus),
-        warnings=[*ignored, *corpus.notes, *warnings(config, device, dtype, tokens.epochs)],
+        warnings=[
+            *ignored,
+            *corpus.notes,
+            *source_notes(tokens.sources),
+            *warnings(config, device, dtype, tokens.epochs),
+        ],
         formulas=FORMULAS,
     )
 
@@ -141,19 +145,6 @@ def resolve_device(gpu: Device | str | None) -> Device:
     if gpu is None or gpu.strip().lower() == "here":
         return here()
     return cpu() if gpu.strip().lower() == "cpu" else find_gpu(gpu)
-
-
-def _tokens(config: RunConfig, counts: Params, corpus: Corpus) -> Tokens:
-    total = config.total_tokens
-    return Tokens(
-        per_step=config.tokens_per_step,
-        total=total,
-        per_param=total / counts.total,
-        compute_optimal=compute_optimal_tokens(counts.total),
-        dataset=corpus.name,
-        unique=corpus.tokens,
-        epochs=total / corpus.tokens if corpus.tokens else None,
-    )
 
 
 def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:

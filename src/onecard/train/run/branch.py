@@ -25,7 +25,7 @@ def predecay_due(config: RunConfig, progress: Progress, folder: Path) -> bool:
     start = decay_start(config)
     if not config.keep_predecay or start is None or not 0 <= progress.position - start < 2:
         return False
-    return all(step_of(kept) < progress.step for kept in checkpoints(folder / PREDECAY))
+    return all(step_of(kept) + 2 < progress.step for kept in checkpoints(folder / PREDECAY))
 
 
 def branch_point(folder: Path, config: RunConfig) -> int | None:
