@@ -50,6 +50,12 @@ def jsonl_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
     yield batch
 
 
+def numbered_lines(path: str) -> Iterator[tuple[int, bytes | None]]:
+    """Every line with its number, from 1; None for one too long to hold."""
+    for number, (_, line) in enumerate(_lines(path, 0, 0), 1):
+        yield number, line
+
+
 def _content(record: dict[str, Any], reading: Reading) -> Any:
     """The text of a record, or its list of token ids."""
     return record.get(reading.column) if reading.filled is None else reading.filled.fill(record)

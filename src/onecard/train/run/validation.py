@@ -22,7 +22,11 @@ from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast, synchronize
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.io.loader import Tokens, read_windows, to_device, windows_of
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.workers import Workers
+
+BASE = "base"  # a split with validation text of the model that is tuned
+PLAIN = RowMarks()  # every token counts, and attention reaches over the whole window
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def evaluate(
     workers: Workers,
     precision: Precision,
     bytes_per_token: float | None = None,
-    mask_token: int | None = None,
+    marks: RowMarks = PLAIN,
     sources: Sources | None = None,
 ) -> Evaluation:
     """The mean loss over the first `windows` windows of the split; with `sources`, also that of each source."""
@@ -91,7 +95,7 @@ def evaluate(
                     micro_batch,
                     workers,
                     precision,
-                    mask_token,
+                    marks,
                     sources,
                 )
             except Exception as error:
@@ -110,13 +114,13 @@ def evaluate(
             micro_batch //= 2
     finally:
         model.train(was_training)
-    sums = _over_processes(total, workers)
-    loss = sums[0].item() / windows
+    total = _over_processes(total, workers)
+    loss = (total[0] / (windows if marks.answers is None else total[1])).item()
     synchronize(workers.device)
     seconds = time.perf_counter() - began
     by_source: dict[str, float] = {}
     if sources is not None:
-        losses, counts = sums[1:].view(2, -1).tolist()
+        losses, counts = total[2:].view(2, -1).tolist()
         by_source = {
             name: one / count
             for name, one, count in zip(sources.names, losses, counts, strict=True)
@@ -139,16 +143,14 @@ def _summed_loss(
     micro_batch: int,
     workers: Workers,
     precision: Precision,
-    mask_token: int | None,
+    marks: RowMarks,
     sources: Sources | None,
 ) -> torch.Tensor:
-    """The sum of this process's windows' losses, then each source's summed loss and tokens.
-
-    Every batch has one shape, or a compiled model would be compiled again.
-    """
+    """The sum of this process's windows' losses and the weight they have: their number, or that of the tokens that count.
+    Then each source's summed loss and tokens. Every batch has one shape, or a compiled model would be compiled again."""
     kinds = 0 if sources is None else len(sources.names)
     dtype = torch.float64 if workers.device.type != "mps" else torch.float32
-    total = torch.zeros(1 + 2 * kinds, dtype=dtype, device=workers.device)
+    total = torch.zeros(2 + 2 * kinds, dtype=dtype, device=workers.device)
     size = min(micro_batch, len(part))
     with torch.no_grad(), autocast(workers.device, precision):
         for start in range(0, len(part), micro_batch):
@@ -157,31 +159,32 @@ def _summed_loss(
             if workers.device.type == "cuda":
                 rows = rows.pin_memory()  # or each copy would wait for the batches before it
             rows = to_device(rows, workers.device)
-            inputs, targets = rows[:, :-1], rows[:, 1:]
+            inputs = rows[:, :-1]
+            # the last batch is filled up with rows that do not count; a copy, for the inputs stay
+            targets = marks.targets(rows if len(batch) == size else rows.clone())
             if len(batch) < size:
-                answers = rows.clone()  # the last batch is filled up with rows that do not count
-                answers[len(batch) :] = IGNORED
-                targets = answers[:, 1:]
+                targets[len(batch) :] = IGNORED
+            weight = len(batch) if marks.answers is None else (targets != IGNORED).sum()
+            total[1] += weight
             if sources is None:
-                _, loss = model(inputs, targets, documents(inputs, mask_token))
-                total[0] += loss * len(batch)
+                _, loss = model(inputs, targets, marks.documents(inputs))
+                total[0] += loss * weight
                 continue
-            losses = token_losses(model, inputs, targets, documents(inputs, mask_token))
-            losses = losses[: len(batch)].to(dtype)
-            whose = np.stack(
-                [sources.of("val", window * block_size + 1, block_size) for window in batch]
-            )
-            owners = torch.from_numpy(whose).to(workers.device)
-            total[0] += losses.sum() / block_size
-            total[1 : 1 + kinds].index_add_(0, owners.flatten(), losses.flatten())
-            total[1 + kinds :].index_add_(0, owners.flatten(), torch.ones_like(losses).flatten())
+            losses = token_losses(model, inputs, targets, marks.documents(inputs)).to(dtype)
+            starts = [window * block_size + 1 for window in np.resize(batch, size).tolist()]
+            whose = np.stack([sources.of("val", start, block_size) for start in starts])
+            owners = torch.from_numpy(whose).to(workers.device).flatten()
+            counted = (targets != IGNORED).to(dtype)
+            total[0] += losses.sum() / (block_size if marks.answers is None else 1)
+            total[2 : 2 + kinds].index_add_(0, owners, losses.flatten())
+            total[2 + kinds :].index_add_(0, owners, counted.flatten())
     return total
 
 
 def token_losses(
     model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, doc: torch.Tensor | None
 ) -> torch.Tensor:
-    """The loss of every position, (batch, length), in fp32, a row of logits at a time."""
+    """The loss of every position, (batch, length), in fp32, a row of logits at a time; 0 where the target is ignored."""
     plain: Any = getattr(model, "module", model)
     plain = getattr(plain, "_orig_mod", plain)
     if plain.config.chunked_loss:  # the model gives no logits then: its head is asked row by row
@@ -189,12 +192,7 @@ def token_losses(
     else:
         rows = iter(model(inputs, targets, doc)[0])
     losses = [
-        functional.cross_entropy(row.float(), answer, reduction="none")
+        functional.cross_entropy(row.float(), answer, reduction="none", ignore_index=IGNORED)
         for row, answer in zip(rows, targets, strict=True)
     ]
     return torch.stack(losses)
-
-
-def documents(inputs: torch.Tensor, mask_token: int | None) -> torch.Tensor | None:
-    """Each position's document number in its row, for mask_documents; the end-of-text token opens the next document."""
-    return None if mask_token is None else (inputs == mask_token).cumsum(dim=1)
