@@ -1,10 +1,15 @@
 """The stages of `onecard go`, each a command of its own; a stage that is done is passed over."""
 
+import contextlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onecard.cli.stages import is_finished, page_of, run_stage
+from onecard.cli.stages import is_finished, page_of, run_stage, typed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,7 +129,29 @@ def _train(out: "Console", places: Places) -> None:
         return
     words = ["train", str(places.config), f"--out_dir={places.run}"]
     words += ["--resume"] if (places.run / "run.json").is_file() else []
-    run_stage(out, "train; Ctrl-C saves, the same command goes on", *words)
+    with _page(out, places.root):
+        run_stage(out, "train; Ctrl-C saves, the same command goes on", *words)
+
+
+@contextlib.contextmanager
+def _page(out: "Console", root: Path) -> Iterator[None]:
+    """`onecard ui` beside the training, where a person watches and the extra is installed; it cannot end the run."""
+    if not out.is_terminal or importlib.util.find_spec("uvicorn") is None:
+        yield
+        return
+    words = ["ui", str(root), "--no-browser"]
+    out.print("\n[bold cyan]# the run on a page, as long as it trains[/]", highlight=False)
+    out.print(f"$ {typed(words)} &", style="bold", markup=False, soft_wrap=True)
+    page = subprocess.Popen(
+        [sys.executable, "-m", "onecard", *words],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is the training's
+    )
+    try:
+        yield
+    finally:
+        page.terminate()
+        page.wait()
 
 
 def _evaluate(out: "Console", progress: "Progress", places: Places) -> None:
