@@ -33,9 +33,9 @@ from onecard.units import HOUR
 
 SCHEMA = "onecard.small-run/1"
 WIDTHS = (64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768)
-FEWEST_STEPS = 100  # less is not a training run
+FEWEST_STEPS = 20  # of the smallest model; less shows nothing
 SCHEDULE_STEPS = 1000  # a shorter run gets a smaller batch instead
-SMALLEST_BATCH, LARGEST_BATCH = 2**11, 2**17  # tokens a step
+SMALLEST_BATCH, LARGEST_BATCH = 2**9, 2**17  # tokens a step
 EVALUATIONS = 10
 EVALUATION_TOKENS = (
     0.01  # of the run's tokens, each time: a tenth of them read, a third of a step's work each
