@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "eval": "bits per byte, HellaSwag and LAMBADA, each with its protocol and interval",
     "export": "the model for transformers, llama.cpp or nanoGPT, with a model card",
     "ui": "a local page: plan with sliders, watch runs, talk to models",
+    "serve": "a model behind an OpenAI-compatible API",
     "runs": "the runs below this folder: state, loss, hours, cost",
     "compare": "which run is faster, better, cheaper, and why",
     "explain": "why a run is as fast and as good as it is, and what to try next",
