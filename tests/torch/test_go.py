@@ -1,5 +1,6 @@
 """`onecard go`: the whole path by its public commands, on a text made here; interrupted, it goes on."""
 
+import io
 import json
 import os
 import signal
@@ -87,8 +88,8 @@ def test_nobody_to_ask_and_a_dry_run(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [word for word in command(text) if word != "--yes"]
-    monkeypatch.setattr(sys, "stdin", open(os.devnull, encoding="utf-8"))  # noqa: SIM115
+    words = [word for word in command(text, "--hours", "1") if word != "--yes"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(words) == 2
     assert "--yes" in capsys.readouterr().err
     assert main([*words, "--dry-run"]) == 0

@@ -34,6 +34,7 @@ from onecard.units import HOUR
 SCHEMA = "onecard.small-run/1"
 WIDTHS = (64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768)
 FEWEST_STEPS = 20  # of the smallest model; less shows nothing
+MOST_OVERRUN = 5  # times the time for those steps: a machine measured while it was busy; max_hours ends the run anyway
 SCHEDULE_STEPS = 1000  # a shorter run gets a smaller batch instead
 SMALLEST_BATCH, LARGEST_BATCH = 2**9, 2**17  # tokens a step
 EVALUATIONS = 10
@@ -154,7 +155,10 @@ def _run_of(model: RunConfig, device: Device, dtype: str, seconds: float) -> Run
         if steps >= SCHEDULE_STEPS or batch <= SMALLEST_BATCH:
             break
         batch //= 2
-    return None if steps < FEWEST_STEPS else _scheduled(run, steps)
+    if steps < FEWEST_STEPS:
+        smallest = model.n_embd == WIDTHS[0] and FEWEST_STEPS <= MOST_OVERRUN * steps
+        return _scheduled(run, FEWEST_STEPS) if smallest else None
+    return _scheduled(run, steps)
 
 
 def _micro_batched(run: RunConfig, device: Device, dtype: str) -> RunConfig | None:
