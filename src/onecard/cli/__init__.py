@@ -27,6 +27,8 @@ VERBS: dict[str, str] = {
     "data": "download, tokenise, shuffle and shard text; look at the result",
     "train": "the run: exact, resumable, nothing lost",
     "sample": "text from a trained model",
+    "tune": "make an assistant of a model: instruction tuning on your conversations",
+    "chat": "talk to a tuned model",
     "eval": "bits per byte, HellaSwag and LAMBADA, each with its protocol and interval",
     "export": "the model for transformers, llama.cpp or nanoGPT, with a model card",
     "ui": "a local page: plan with sliders, watch runs, talk to models",
