@@ -156,7 +156,7 @@ def _run_of(model: RunConfig, device: Device, dtype: str, seconds: float) -> Run
             break
         batch //= 2
     if steps < FEWEST_STEPS:
-        smallest = model.n_embd == WIDTHS[0] and FEWEST_STEPS <= MOST_OVERRUN * steps
+        smallest = model.n_embd == WIDTHS[0] and MOST_OVERRUN * steps >= FEWEST_STEPS
         return _scheduled(run, FEWEST_STEPS) if smallest else None
     return _scheduled(run, steps)
 
