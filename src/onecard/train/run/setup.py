@@ -29,6 +29,7 @@ from onecard.train.run.identity import Change, changes_since, check_names, ident
 from onecard.train.run.outputs import Outputs
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.progress import Progress, RunState
+from onecard.train.run.row_marks import RowMarks, row_marks
 from onecard.train.run.run_folder import claimed, open_folder
 from onecard.train.run.session import Session, restore
 from onecard.train.run.side_shows import Viewer
@@ -107,8 +108,8 @@ def _session(
 ) -> Session:
     """The model on its device with the optimizer, and the rows of its next step on their way."""
     config, data, device = parts.config, parts.data, workers.device
-    model = _model(config, parts.saved, device, flight)
-    precision = machine.precision_of(config.dtype, device)
+    model = _model(config, parts.saved, device, flight, data)
+    precision = agreed_precision(machine.precision_of(config.dtype, device), workers)
     flight.say(f"precision: {precision.why}")
     for sentence in (
         machine.unseen_card(device, config.device),
@@ -116,8 +117,9 @@ def _session(
     ):
         if sentence:
             flight.say(sentence)
+    marks = row_marks(config, data)
     outputs = Outputs(view, workers.first, step_now=lambda: stepper.weights_step)
-    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, data.eot)
+    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, marks)
     progress = Progress() if parts.saved is None else Progress.from_json(parts.saved.state)
     loader = Loader(
         data.splits["train"],
@@ -138,7 +140,7 @@ def _session(
         workers=workers,
         precision=precision,
         flops_per_token=nanogpt_per_token(config.shape),
-        peak_flops=machine.peak_flops(device, precision.dtype) * workers.processes,
+        peak_flops=_peak_of_all(machine.peak_flops(device, precision.dtype), workers),
         outputs=outputs,
     )
 
@@ -151,7 +153,7 @@ def _stepper(
     flight: Preflight,
     outputs: Outputs,
     faults: Faults,
-    end_of_text: int | None,
+    marks: RowMarks,
 ) -> Stepper:
     """The step, compiled where that works, with the micro-batch that fits."""
     device = workers.device
@@ -173,7 +175,7 @@ def _stepper(
         precision=precision,
         workers=workers,
         micro_batch=trial.fitting_micro_batch(forward, model, config, device, precision, flight),
-        mask_token=end_of_text if config.mask_documents else None,
+        marks=marks,
         faults=faults,
         shrunk=shrunk,
     )
@@ -190,13 +192,33 @@ def _resumed(session: Session, saved: checkpoint.Saved, flight: Preflight) -> Ru
     return state
 
 
+def agreed_precision(own: machine.Precision, workers: Workers) -> machine.Precision:
+    """One dtype for all processes: gradients that float16 scaled up cannot be added to others that are not."""
+    dtypes = ("float32", "float16", "bfloat16")  # what any card computes in comes first
+    found = workers.any(*(own.dtype == dtype for dtype in dtypes))
+    common = next(dtype for dtype, there in zip(dtypes, found, strict=True) if there)
+    if sum(found) == 1:
+        return own
+    why = f"{common}: the cards of this run differ, and this one all of them compute in"
+    return machine.Precision(common, common == "float16", why)
+
+
+def _peak_of_all(peak_flops: float, workers: Workers) -> float:
+    """The sum over the processes' cards, which need not be of one kind."""
+    return workers.add(torch.tensor(peak_flops, dtype=torch.float64)).item()
+
+
 def _model(
-    config: RunConfig, saved: checkpoint.Saved | None, device: torch.device, flight: Preflight
+    config: RunConfig,
+    saved: checkpoint.Saved | None,
+    device: torch.device,
+    flight: Preflight,
+    data: Dataset,
 ) -> GPT:
     torch.manual_seed(config.seed)
     model = make_model(config)
     if config.init_from not in ("scratch", "resume") and saved is None:
-        load_weights(model, config.init_from, flight.say)
+        load_weights(model, config.init_from, flight.say, data.new_ids_from)
         flight.say(f"weights: from {config.init_from}")
     model.to(device)
     model.train()
