@@ -40,13 +40,19 @@ def fit_rates() -> dict[str, float]:
         if bend > 0.01:
             best.append((math.log(size / SIZE), -slope / 2 / bend))
             curved.append((math.log(tokens / SWEEP_BATCH / STEPS), math.log(bend)))
-    power, level = np.polyfit(*np.array(best).T, 1)
-    steps_power, curvature = np.polyfit(*np.array(curved).T, 1)
+    power, level = _line(best)
+    steps_power, curvature = _line(curved)
     return {
         "best": math.exp(level) * (BATCH / SWEEP_BATCH) ** BATCH_POWER,
-        "size_power": float(power),
+        "size_power": power,
         "batch_power": BATCH_POWER,
         "curvature": math.exp(curvature),
-        "steps_power": float(steps_power),
+        "steps_power": steps_power,
         "groups": len(best),
     }
+
+
+def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Slope and height of the straight line through them."""
+    slope, height = np.polyfit([x for x, _ in points], [y for _, y in points], 1)
+    return float(slope), float(height)
