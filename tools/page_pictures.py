@@ -47,15 +47,17 @@ def main() -> int:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = driver.chromium.launch(executable_path=browser_file, args=sandbox)
         try:
-            size: Any = {"width": 1240, "height": 860}
+            size: Any = {"width": 1240, "height": 1080}
             page = browser.new_page(viewport=size, locale="en-GB", device_scale_factor=1.5)
             page.goto(f"http://127.0.0.1:8355/{PLAN}")
             page.wait_for_selector("#take", timeout=60_000)
-            page.wait_for_timeout(8000)  # the curve's points come one by one
+            page.wait_for_function(  # the curve's points come one by one
+                "() => document.querySelectorAll('.two circle').length >= 8", timeout=120_000
+            )
             picture(page, "page-plan.png")
             page.goto("http://127.0.0.1:8355/runs?id=first-try")
             page.wait_for_function(
-                "() => +document.querySelector('#facts [data-key=step]')?.textContent.replace(/\\D/g, '') > 900",
+                "() => +document.querySelector('#facts [data-key=step]')?.textContent.replace(/\\D/g, '') > 600",
                 timeout=300_000,
             )
             page.wait_for_timeout(6000)
