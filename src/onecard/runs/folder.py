@@ -97,7 +97,8 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
                 values.append(value)
         builder.set(kwh=_number(line, "kwh") or None, wall_seconds=_number(line, "seconds") or None)
     elif kind == "eval" and step is not None:
-        figures = {key: _loss(line, key) for key in ("val_loss", "train_loss", "bits_per_byte")}
+        names = ("val_loss", "train_loss", "bits_per_byte", "base_val_loss")
+        figures = {key: _loss(line, key) for key in names}
         builder.eval(step, **figures)
     elif kind == "event" and isinstance(line.get("event"), str):
         _event(builder, line, step or 0)

@@ -79,6 +79,9 @@ def _loop(session: Session, state: RunState, stop: StopSignals) -> Outcome:
         if _eval_missing(config, state.progress):  # the run ended between a step and its evaluation
             state = validate(session, state)
 
+        if config.learn_from == "answers" and state.progress.step == 0:
+            state = validate(session, state)  # the base before it is tuned, to compare with
+
         while not finished(config, state.progress):
             clock.begin()
             step = state.progress.step

@@ -20,9 +20,10 @@ from onecard.train.io.loader import Loader
 from onecard.train.optim import optimizer_tensors, restore_optimizer
 from onecard.train.run.outputs import Outputs
 from onecard.train.run.progress import Progress, RunState
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.side_shows import in_words
 from onecard.train.run.step import Stepper
-from onecard.train.run.validation import evaluate
+from onecard.train.run.validation import BASE, PLAIN, Evaluation, evaluate
 from onecard.train.run.workers import Workers
 
 
@@ -62,17 +63,8 @@ def validate(session: Session, state: RunState) -> RunState:
     """The state with the validation loss here, which is logged and shown."""
     config, stepper = session.config, session.stepper
     asked = min(stepper.micro_batch, state.eval_micro_batch or config.batch_size)
-    measured = evaluate(
-        stepper.forward,
-        session.data.splits["val"],
-        config.block_size,
-        config.eval_iters * config.batch_size,
-        asked,
-        session.workers,
-        session.precision,
-        session.data.bytes_per_token,
-        stepper.mask_token,
-    )
+    windows = config.eval_iters * config.batch_size
+    measured = _measured(session, "val", windows, asked, stepper.marks)
     if measured.micro_batch < asked:
         state = replace(state, eval_micro_batch=measured.micro_batch)
         session.outputs.event(
@@ -82,14 +74,37 @@ def validate(session: Session, state: RunState) -> RunState:
         )
     progress = state.progress
     step, tokens = progress.step, progress.tokens
-    session.outputs.measured({"kind": "eval", "step": step, "tokens": tokens, **measured.fields()})
-    state = replace(state, eval_seconds=measured.seconds)
+    fields = {"kind": "eval", "step": step, "tokens": tokens, **measured.fields()}
+    seconds = measured.seconds
+    if BASE in session.data.splits:  # of a tuned model: what is forgotten of the text before
+        whole = session.data.splits[BASE].tokens
+        of_base = _measured(session, BASE, whole, measured.micro_batch, PLAIN)
+        fields["base_val_loss"] = of_base.loss
+        seconds += of_base.seconds
+    session.outputs.measured(fields)
+    state = replace(state, eval_seconds=seconds)
     if not math.isfinite(measured.loss):
         return state.progressed(val_loss=None)
     best = progress.best_val_loss
     if best is None or measured.loss < best:
         best = measured.loss
     return state.progressed(val_loss=measured.loss, best_val_loss=best)
+
+
+def _measured(
+    session: Session, split: str, windows: int, micro_batch: int, marks: RowMarks
+) -> Evaluation:
+    return evaluate(
+        session.stepper.forward,
+        session.data.splits[split],
+        session.config.block_size,
+        windows,
+        micro_batch,
+        session.workers,
+        session.precision,
+        session.data.bytes_per_token,
+        marks,
+    )
 
 
 def save(session: Session, state: RunState) -> tuple[RunState, str | None]:

@@ -29,6 +29,7 @@ from onecard.train.run.identity import Change, changes_since, check_names, ident
 from onecard.train.run.outputs import Outputs
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.progress import Progress, RunState
+from onecard.train.run.row_marks import RowMarks, row_marks
 from onecard.train.run.run_folder import claimed, open_folder
 from onecard.train.run.session import Session, restore
 from onecard.train.run.side_shows import Viewer
@@ -107,7 +108,7 @@ def _session(
 ) -> Session:
     """The model on its device with the optimizer, and the rows of its next step on their way."""
     config, data, device = parts.config, parts.data, workers.device
-    model = _model(config, parts.saved, device, flight)
+    model = _model(config, parts.saved, device, flight, data)
     precision = agreed_precision(machine.precision_of(config.dtype, device), workers)
     flight.say(f"precision: {precision.why}")
     for sentence in (
@@ -116,8 +117,9 @@ def _session(
     ):
         if sentence:
             flight.say(sentence)
+    marks = row_marks(config, data)
     outputs = Outputs(view, workers.first, step_now=lambda: stepper.weights_step)
-    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, data.eot)
+    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, marks)
     progress = Progress() if parts.saved is None else Progress.from_json(parts.saved.state)
     loader = Loader(
         data.splits["train"],
@@ -151,7 +153,7 @@ def _stepper(
     flight: Preflight,
     outputs: Outputs,
     faults: Faults,
-    end_of_text: int | None,
+    marks: RowMarks,
 ) -> Stepper:
     """The step, compiled where that works, with the micro-batch that fits."""
     device = workers.device
@@ -173,7 +175,7 @@ def _stepper(
         precision=precision,
         workers=workers,
         micro_batch=trial.fitting_micro_batch(forward, model, config, device, precision, flight),
-        mask_token=end_of_text if config.mask_documents else None,
+        marks=marks,
         faults=faults,
         shrunk=shrunk,
     )
@@ -207,12 +209,16 @@ def _peak_of_all(peak_flops: float, workers: Workers) -> float:
 
 
 def _model(
-    config: RunConfig, saved: checkpoint.Saved | None, device: torch.device, flight: Preflight
+    config: RunConfig,
+    saved: checkpoint.Saved | None,
+    device: torch.device,
+    flight: Preflight,
+    data: Dataset,
 ) -> GPT:
     torch.manual_seed(config.seed)
     model = make_model(config)
     if config.init_from not in ("scratch", "resume") and saved is None:
-        load_weights(model, config.init_from, flight.say)
+        load_weights(model, config.init_from, flight.say, data.new_ids_from)
         flight.say(f"weights: from {config.init_from}")
     model.to(device)
     model.train()
