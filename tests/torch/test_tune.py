@@ -361,7 +361,9 @@ def test_the_log_shows_what_was_forgotten_of_the_bases_text(base, capsys):
     rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]]
     assert {"forgotten", "forgotten-much", "not-forgotten"} & set(rules)
     assert main(["compare", "base", "base-chat"]) == 0
-    assert "counts the assistant's words alone" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "counts the assistant's words alone" in shown
+    assert "base's own validation text" in shown
 
 
 def test_it_says_beforehand_what_there_is(base, capsys):
