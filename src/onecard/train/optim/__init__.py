@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -75,7 +75,7 @@ def set_step_size(optimizer: torch.optim.Optimizer, lr: float, step: int) -> Non
             group["momentum"] = momentum_at(step)
 
 
-def eight_bit(device: str):
+def eight_bit(device: str) -> Callable[..., torch.optim.Optimizer]:
     """bitsandbytes' AdamW, whose two moments take a byte each; it has kernels for CUDA cards and CPUs."""
     if device not in ("cuda", "cpu"):
         raise UserError(
