@@ -14,7 +14,7 @@ from onecard.cli.stages import is_finished, page_of, run_stage, typed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from onecard.cli.go_plan import Expectation, Progress
+    from onecard.cli.go_record import Expectation, Progress
 
 LONG_RUN_SECONDS = 3600.0  # above it a full probe and a full check are worth their minutes
 CHECK_SECONDS, QUICK_CHECK_SECONDS = 90.0, 10.0
@@ -117,10 +117,7 @@ def _check_and_measure(out: "Console", progress: "Progress") -> None:
 def _plan_again(out: "Console", expected: "Expectation", places: Places) -> None:
     if places.config.is_file():
         return
-    words = ["recommend", "--gpu", expected.device, "--hours", f"{expected.hours:g}"]
-    words += ["--data", expected.data, "--out", str(places.config)]
-    words += ["--recipe", expected.recipe] if expected.recipe else []
-    words += ["--price", expected.price] if expected.price else []
+    words = ["recommend", *expected.words, "--data", expected.data, "--out", str(places.config)]
     run_stage(out, "the run, planned with what was measured", *words)
 
 
