@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onecard.advise.savers import own_step_time, variant
-from onecard.advise.schedule import HIGHEST_RATE, base_config
+from onecard.advise.schedule import base_config
 from onecard.advise.shapes import total_params
 from onecard.config import RunConfig
 from onecard.config.recipes import recipe_values
@@ -175,7 +175,7 @@ def _micro_batched(run: RunConfig, device: Device, dtype: str) -> RunConfig | No
 
 
 def _scheduled(run: RunConfig, steps: int) -> RunConfig:
-    held_out = EVALUATION_TOKENS * steps * run.tokens_per_step
+    held_out = max(FEWEST_HELD_OUT, EVALUATION_SHARE * steps * run.tokens_per_step)
     changes: dict[str, Any] = {
         "max_iters": steps,
         "lr_decay_iters": steps,
@@ -184,7 +184,7 @@ def _scheduled(run: RunConfig, steps: int) -> RunConfig:
         "log_interval": max(1, min(10, steps // 100)),
     }
     if run.recipe == "gpt2":
-        rate = min(HIGHEST_RATE, usual_learning_rate(total_params(run.shape)))
+        rate = usual_learning_rate(total_params(run.shape))
         changes |= {
             "learning_rate": float(f"{rate:.1e}"),
             "min_lr": float(f"{rate / 10:.1e}"),

@@ -154,8 +154,14 @@ def _page(out: "Console", root: Path) -> Iterator[None]:
 def _evaluate(out: "Console", progress: "Progress", places: Places) -> None:
     if progress.done("eval"):
         return
-    words = ["eval", str(places.run), "--text", progress.expected.data]
-    run_stage(out, "how good is it?", *words, optional=True)
+    run = str(places.run)
+    words = ["eval", run, "--text", progress.expected.data, "--bytes", "1MB"]
+    run_stage(out, "how good is it? on held-out text of its own", *words, optional=True)
+    if (
+        progress.expected.loss is not None
+    ):  # GPT-2's tokens of web text: the benchmarks mean something
+        words = ["eval", run, "--hellaswag", "--lambada", "--limit", "1000"]
+        run_stage(out, "and beside the released GPT-2s", *words, optional=True)
     progress.mark("eval")
 
 
