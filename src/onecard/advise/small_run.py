@@ -37,10 +37,11 @@ FEWEST_STEPS = 20  # of the smallest model; less shows nothing
 MOST_OVERRUN = 5  # times the time for those steps: a machine measured while it was busy; max_hours ends the run anyway
 SCHEDULE_STEPS = 1000  # a shorter run gets a smaller batch instead
 SMALLEST_BATCH, LARGEST_BATCH = 2**9, 2**17  # tokens a step
-EVALUATIONS = 10
-EVALUATION_TOKENS = (
-    0.01  # of the run's tokens, each time: a tenth of them read, a third of a step's work each
+EVALUATIONS = 5
+EVALUATION_SHARE = (
+    0.02  # of the run's tokens, each time: a tenth of them read, at a third of a step's work
 )
+FEWEST_HELD_OUT = 2**13  # tokens: less is mostly noise
 PLANNED_SHARE = 0.9  # of the time: evaluations, checkpoints and the first steps take the rest
 BYTES_PER_TOKEN = (
     3.0  # of a small BPE trained on the text itself: 2.5 to 4, enough to count epochs with
