@@ -10,7 +10,15 @@ from onecard.runs.step_times import StepTimes
 
 How = Literal["log", "config", "flag", "default", "inferred"]
 Format = Literal[
-    "onecard", "nanogpt", "llm.c", "nanochat", "modded-nanogpt", "litgpt", "trainer", "csv"
+    "onecard",
+    "nanogpt",
+    "llm.c",
+    "nanochat",
+    "modded-nanogpt",
+    "litgpt",
+    "llama-factory",
+    "trainer",
+    "csv",
 ]
 
 MOST_RUNS = 1000  # in one file
@@ -38,6 +46,7 @@ class Eval:
     val_loss: float | None = None
     train_loss: float | None = None
     bits_per_byte: float | None = None
+    sources: Mapping[str, float] = field(default_factory=dict)  # of a mix: the loss of each source
     base_val_loss: float | None = None  # of a tuned run: on the text of its base
 
 
