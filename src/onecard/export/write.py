@@ -14,7 +14,7 @@ from onecard.errors import RunFailure, UserError
 from onecard.export import gguf_file, huggingface, nanogpt_checkpoint
 from onecard.export.model_card import model_card
 from onecard.export.trained import Trained, load_trained
-from onecard.files import remove_tree, replace, sync_folder
+from onecard.files import replace_tree, restore_tree, sync_files
 from onecard.planner.params import params
 from onecard.units import show_bytes
 
@@ -51,6 +51,7 @@ def export(
         raise UserError(
             f"{to} has no number format {kind!r}", hint=f"one of {', '.join(DTYPES[to])}"
         )
+    restore_tree(target)
     if target.exists() and not force:
         raise UserError(f"{target} exists already", hint="name another, or replace it with --force")
     if target.exists() and not _ours(target):
@@ -63,11 +64,8 @@ def export(
     try:
         aside.mkdir(parents=True)
         notes = _fill(aside, trained, to, kind)
-        sync_folder(aside)
-        if target.exists():
-            remove_tree(target)
-        replace(aside, target)
-        sync_folder(target.parent)
+        sync_files(aside)
+        replace_tree(aside, target)
     except OSError as error:
         raise RunFailure(
             f"{target} could not be written: {error.strerror or error}",
