@@ -12,8 +12,10 @@ from _pytest.runner import runtestprotocol
 
 WORK = Path(os.environ["MUTANTS_WORK"])
 MODE = os.environ["MUTANTS_MODE"]
-REACHED = WORK / "reached"
-MOST_SECONDS = 100.0  # of tests for one fault, the quickest first
+REACHED = WORK / f"reached{os.getpid()}"
+MOST_SECONDS = float(
+    os.environ.get("MUTANTS_SECONDS", "60")
+)  # of tests for one fault, the quickest first
 PATIENCE = 4.0  # times as long as the tests take without the fault: after that the fault is noticed
 
 
@@ -27,6 +29,10 @@ def add(name: str, value: dict) -> None:
         file.write(json.dumps(value) + "\n")
 
 
+def reached() -> set[int]:
+    return {int(line) for line in REACHED.read_text().split()}
+
+
 def pytest_configure(config):
     if MODE == "map":
         REACHED.write_text("")
@@ -34,15 +40,13 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    """While learning: remember what importing the tests reached, and leave out the tests that are known."""
     if MODE == "map":
-        if not (WORK / "imported.json").exists() or REACHED.read_text():
-            known = set(json.loads((WORK / "imported.json").read_text())) if (
-                WORK / "imported.json"
-            ).exists() else set()
-            known |= {int(line) for line in REACHED.read_text().split()}
-            (WORK / "imported.json").write_text(json.dumps(sorted(known)))
-        known = {each["test"] for each in lines("map.jsonl")}
-        items[:] = [item for item in items if item.nodeid not in known]
+        path = WORK / "imported.json"
+        known = set(json.loads(path.read_text())) if path.exists() else set()
+        path.write_text(json.dumps(sorted(known | reached())))
+        tests = {each["test"] for each in lines("map.jsonl")}
+        items[:] = [item for item in items if item.nodeid not in tests]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,15 +60,15 @@ def pytest_runtest_protocol(item, nextitem):
     began = time.perf_counter()
     item.passed = True
     answer = yield
-    places = sorted({int(line) for line in REACHED.read_text().split()})
     seconds = round(time.perf_counter() - began, 3)
-    entry = {"test": item.nodeid, "seconds": seconds, "passed": item.passed, "places": places}
+    entry = {
+        "test": item.nodeid,
+        "seconds": seconds,
+        "passed": item.passed,
+        "places": sorted(reached()),
+    }
     add("map.jsonl", entry)
     return answer
-
-
-def pytest_runtest_logreport(report):
-    pass
 
 
 @pytest.hookimpl(wrapper=True)
@@ -79,47 +83,35 @@ def pytest_runtestloop(session):
     if MODE == "map":
         return None
     known = {each["test"]: each for each in lines("map.jsonl") if each["passed"]}
-    items = sorted(
-        (item for item in session.items if item.nodeid in known),
-        key=lambda item: known[item.nodeid]["seconds"],
-    )
+    items = [item for item in session.items if item.nodeid in known]
+    items.sort(key=lambda item: known[item.nodeid]["seconds"])
+    places = {item: set(known[item.nodeid]["places"]) for item in items}
+    paths = [each["path"] for each in json.loads((WORK / "places.json").read_text())]
     done = {each["fault"] for each in lines("answers.jsonl")}
     imported = set(json.loads((WORK / "imported.json").read_text()))
-    wanted = json.loads((WORK / "wanted.json").read_text())
-    if MODE == "import":
-        wanted = [int(os.environ["MUTANTS_ACTIVE"])]
-    for number in wanted:
+    for number in json.loads(os.environ["MUTANTS_WANTED"]):
         if number in done or (MODE == "try" and number in imported):
             continue
-        if MODE == "import":
-            fault = json.loads((WORK / "places.json").read_text())[number]
-            same = {
-                n
-                for n, each in enumerate(json.loads((WORK / "places.json").read_text()))
-                if each["path"] == fault["path"]
-            }
-        else:
-            same = {number}
+        # what an import evaluates is used by whatever else reaches the same file
+        same = {n for n, path in enumerate(paths) if path == paths[number]}
         chosen, total = [], 0.0
         for item in items:
-            if same & set(known[item.nodeid]["places"]):
+            if places[item] & (same if MODE == "import" else {number}):
                 total += known[item.nodeid]["seconds"]
-                if total > MOST_SECONDS and chosen:
-                    break
                 chosen.append(item)
+                if total > MOST_SECONDS:
+                    break
         began = time.perf_counter()
         noticed, by = tried(number, chosen, 30 + PATIENCE * total)
         took = round(time.perf_counter() - began, 1)
-        add(
-            "answers.jsonl",
-            {"fault": number, "noticed": noticed, "by": by, "tests": len(chosen), "seconds": took},
-        )
+        answer = {"fault": number, "noticed": noticed, "by": by, "tests": len(chosen)}
+        add("answers.jsonl", {**answer, "seconds": took})
     return True
 
 
 def tried(number, items, patience) -> tuple[bool, str]:
     """Whether a test fails with the fault switched on, and which."""
-    first = WORK / "first_failure"
+    first = WORK / f"first_failure{os.getpid()}"
     first.write_text("")
     sys.stdout.flush()
     child = os.fork()

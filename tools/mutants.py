@@ -20,6 +20,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mutant_faults import Fault, all_faults, instrument
@@ -48,7 +49,7 @@ def renew_tests(tree: Path) -> None:
     shutil.copytree(ROOT / "tests", tree / "tests", ignore=shutil.ignore_patterns(*SKIPPED))
 
 
-def pytest(work: Path, mode: str, *arguments: str, fault: int | None = None) -> int:
+def pytest(work: Path, mode: str, *arguments: str, wanted: Sequence[int] = ()) -> int:
     """pytest in the copy, with the plugin `mutant_runner`."""
     environment = {
         **os.environ,
@@ -59,10 +60,11 @@ def pytest(work: Path, mode: str, *arguments: str, fault: int | None = None) -> 
         "MUTANTS_MODE": mode,
         "ONECARD_PROFILE": "first_failure",
     }
-    if fault is not None:
-        environment["MUTANTS_ACTIVE"] = str(fault)
+    environment["MUTANTS_WANTED"] = json.dumps(list(wanted))
+    if mode == "import":
+        environment["MUTANTS_ACTIVE"] = str(wanted[0])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_runner"]
-    marks = ["-m", "not gpu and not long", f"--basetemp={work / 'temporary'}"]
+    marks = ["-m", "not gpu and not long", f"--basetemp={work / f'temporary{os.getpid()}'}"]
     marks += [f"--ignore=tests/pure/test_{name}.py" for name in READ_SOURCES]
     return subprocess.run(
         [*command, *marks, *arguments],
@@ -84,10 +86,14 @@ def read_answers(work: Path) -> dict[int, bool]:
     return {each["fault"]: each["noticed"] for each in map(json.loads, lines)}
 
 
-def chosen(faults: list[Fault], rooms: list[str], count: int, seed: int) -> list[int]:
-    """`count` faults, as many from each room as its share of places; the same for the same seed."""
-    numbers = [number for number, fault in enumerate(faults) if fault.room in rooms]
-    return random.Random(seed).sample(numbers, min(count, len(numbers)))
+def chosen(faults: list[Fault], count: int, seed: int) -> list[int]:
+    """About `count` faults, as many from each room as its share of places; the same for the same seed."""
+    numbers: list[int] = []
+    for room in ROOMS:
+        inside = [number for number, fault in enumerate(faults) if fault.room == room]
+        share = max(1, round(count * len(inside) / len(faults)))
+        numbers += random.Random(f"{seed} {room}").sample(inside, min(share, len(inside)))
+    return numbers
 
 
 def table(faults: list[Fault], wanted: list[int], answers: dict[int, bool]) -> str:
@@ -108,6 +114,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--room", action="append", choices=ROOMS, help="only this room")
     parser.add_argument("--again", action="store_true", help="try survivors with today's tests")
+    parser.add_argument("--tests", nargs="+", default=["tests/pure", "tests/torch"])
     parser.add_argument("--map", nargs="*", help="only learn which tests reach what, in these")
     args = parser.parse_args()
     args.work = args.work.resolve()
@@ -121,17 +128,18 @@ def main() -> int:
         (args.work / "answers.jsonl").write_text("".join(lines))
     if args.map is not None:
         return pytest(args.work, "map", *args.map)
-    pytest(args.work, "map", "tests/pure", "tests/torch")
-    wanted = chosen(faults, args.room or list(ROOMS), args.count, args.seed)
-    (args.work / "wanted.json").write_text(json.dumps(wanted))
+    pytest(args.work, "map", *args.tests)
+    rooms = args.room or ROOMS
+    wanted = [n for n in chosen(faults, args.count, args.seed) if faults[n].room in rooms]
     files = sorted({each["test"].partition("::")[0] for each in read_map(args.work)})
-    pytest(args.work, "try", *files)
+    files = [each for each in files if each.startswith(tuple(args.tests))]
+    pytest(args.work, "try", *files, wanted=wanted)
     for number in wanted:  # evaluated by an import, so the switch has to be set before it
         if number not in read_answers(args.work):
-            pytest(args.work, "import", *files, fault=number)
+            pytest(args.work, "import", *files, wanted=[number])
     answers = read_answers(args.work)
     for number in wanted:
-        if not answers[number]:
+        if not answers.get(number, True):
             print(f"SURVIVED {faults[number]}")
     print("\n" + table(faults, wanted, answers))
     return 0

@@ -106,6 +106,17 @@ def test_public_names():
     assert callable(onecard.plan)
 
 
+def test_the_function_plan_hides_no_package():
+    """`import onecard.plan.memory as m` failed: a public name and a room must not be the same word."""
+    import onecard
+
+    rooms = {path.name for path in (ROOT / "src" / "onecard").iterdir() if path.is_dir()}
+    assert not rooms & set(onecard.__all__)
+    import onecard.planner.memory as m
+
+    assert m.__name__ == "onecard.planner.memory"
+
+
 def test_planning_imports_neither_torch_nor_numpy():
     code = (
         "import sys; from onecard.cli import main; main(['plan', 'gpt2', '--gpu', 'RTX 4070']);"

@@ -6,7 +6,6 @@
 A folder's own Python is never executed: GPT-2's and onecard's own modern layout are known by their config.json.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,5 +129,5 @@ def _folder_tokenizer(folder: Path, config: RunConfig) -> Tokenizer:
         if len(model["vocab"]) >= gpt2().vocab_size - 1:
             return gpt2()
         return BpeTokenizer("bpe", bpe_spec(dict(model["vocab"]), model["merges"]))
-    except (KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise UserError(f"{path} is damaged: {error}", hint=_HINT) from None

@@ -7,12 +7,13 @@ with WorkFolder(folder) as work:          # one process at a time
 """
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
 
 from onecard.data.read.layout import WORK
 from onecard.errors import UserError
-from onecard.files import BusyError, Lock
+from onecard.files import BusyError, Lock, sync_folder
 
 MARKER = "onecard-work"
 _LOCK = "lock"
@@ -58,6 +59,7 @@ class WorkFolder:
             (self.path / _LOCK).unlink()  # Windows keeps a file that is open
         with contextlib.suppress(OSError):
             if [entry.name for entry in self.path.iterdir()] == [MARKER]:
+                sync_folder(self.path)  # the mark goes last, also after a power cut
                 (self.path / MARKER).unlink()
                 self.path.rmdir()
                 if self._made_out:
@@ -93,7 +95,11 @@ def claim(work: Path) -> None:
         return
     if any(work.iterdir()):
         raise _foreign(work, "was not made by this version of onecard")
-    (work / MARKER).write_text(_TEXT, encoding="utf-8")
+    with (work / MARKER).open("w", encoding="utf-8") as file:
+        file.write(_TEXT)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(work)  # after a power cut nothing else is in here without the mark
 
 
 def _foreign(path: Path, why: str) -> UserError:
