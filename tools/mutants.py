@@ -113,6 +113,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--room", action="append", choices=ROOMS, help="only this room")
+    parser.add_argument(
+        "--fault", type=int, nargs="+", help="these, by their number in places.json"
+    )
     parser.add_argument("--again", action="store_true", help="try survivors with today's tests")
     parser.add_argument("--tests", nargs="+", default=["tests/pure", "tests/torch"])
     parser.add_argument("--map", nargs="*", help="only learn which tests reach what, in these")
@@ -130,7 +133,8 @@ def main() -> int:
         return pytest(args.work, "map", *args.map)
     pytest(args.work, "map", *args.tests)
     rooms = args.room or ROOMS
-    wanted = [n for n in chosen(faults, args.count, args.seed) if faults[n].room in rooms]
+    drawn = args.fault or chosen(faults, args.count, args.seed)
+    wanted = [number for number in drawn if faults[number].room in rooms]
     files = sorted({each["test"].partition("::")[0] for each in read_map(args.work)})
     files = [each for each in files if each.startswith(tuple(args.tests))]
     pytest(args.work, "try", *files, wanted=wanted)
