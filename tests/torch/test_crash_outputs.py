@@ -59,7 +59,7 @@ def texts(tmp_path, monkeypatch):
 
 def prepared(source, **options):
     def work(folder):
-        prepare([source], folder / "set", tokenizer="chars", workers=1, shard_tokens=600, **options)
+        prepare([source], folder / "set", tokenizer="chars", workers=1, shard_tokens=2000, **options)
 
     return work
 
@@ -90,7 +90,7 @@ def test_preparing_data(tmp_path, texts, draws):
         replay(tmp_path, lambda f: None, prepared(texts[0]), draws)
     ):
         assert content(left) in ([wanted] if promised else [None, wanted]), what
-        if draws or number % 7 == 0:  # and the same command goes on
+        if draws or number % 23 == 0:  # and the same command goes on
             prepared(texts[0])(left)
             assert content(left) == wanted, what
 
@@ -103,7 +103,7 @@ def test_preparing_data_in_the_place_of_an_older_set(tmp_path, texts, draws):
         replay(tmp_path, prepared(texts[0]), work, draws)
     ):
         assert content(left) in ([new] if promised else [None, old, new]), what
-        if draws or number % 9 == 0:
+        if draws or number % 29 == 0:
             work(left)
             assert content(left) == new, what
 

@@ -16,6 +16,7 @@ from onecard.errors import UserError
 from onecard.files import BusyError, Lock, sync_folder
 
 MARKER = "onecard-work"
+REPLACED = "replaced"  # what is known of the files of an older set, until the new one is whole
 _LOCK = "lock"
 _TEXT = "This folder belongs to an unfinished `onecard data`. Running the same command again continues it.\n"
 
@@ -65,10 +66,10 @@ class WorkFolder:
                 if self._made_out:
                     self.out.rmdir()  # only if it is empty
 
-    def clear(self) -> None:
+    def clear(self, keep: str | None = None) -> None:
         """Remove what is in the folder, but for the mark and the lock; a link is removed, not what it leads to."""
         for entry in self.path.iterdir():
-            if entry.name in (MARKER, _LOCK):
+            if entry.name in (MARKER, _LOCK, keep):
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -91,6 +92,8 @@ def claim(work: Path) -> None:
     if work.is_symlink():
         raise _foreign(work, "is a link")
     work.mkdir(parents=True, exist_ok=True)
+    for folder in (work.parent.parent, work.parent):  # a set without it would pass for finished
+        sync_folder(folder)
     if (work / MARKER).is_file():
         return
     if any(work.iterdir()):
