@@ -9,6 +9,8 @@ here, one there. A turn's figures are compared with those of its neighbour; the 
 import argparse
 import json
 import os
+import pickle
+import random
 import statistics
 import subprocess
 import sys
@@ -97,10 +99,13 @@ def started(source: Path, folder: Path) -> "subprocess.Popen[str]":
 
 
 def make_data(folder: Path) -> None:
-    import random
-
+    """Characters in nanoGPT's format, which both trees read."""
     generator = random.Random(1)
     folder.mkdir(parents=True)
+    letters = [chr(48 + number) for number in range(64)]
+    meta = {"vocab_size": 64, "itos": dict(enumerate(letters))}
+    meta["stoi"] = {letter: number for number, letter in enumerate(letters)}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
     for name, count in (("train", 500_000), ("val", 5_000)):
         ids = bytes(byte for _ in range(count) for byte in (generator.randrange(64), 0))
         (folder / f"{name}.bin").write_bytes(ids)

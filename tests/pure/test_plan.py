@@ -260,6 +260,13 @@ def test_unwise_choices_are_named(changes, code, card):
         assert code not in {note.code for note in plan(config, "RTX 4070").warnings}
 
 
+def test_a_tenth_of_the_run_is_not_too_long_a_warm_up():
+    config = load("fineweb-124M-12gb").replace(max_iters=1000, lr_decay_iters=1000)
+    for steps, said in ((100, False), (101, True)):
+        warnings = plan(config.replace(warmup_iters=steps), "RTX 4070").warnings
+        assert ("warmup" in {note.code for note in warnings}) == said
+
+
 def test_what_does_not_fit_says_what_to_change():
     planned = plan(load("fineweb-124M-80gb"), "RTX 4070")
     assert planned.memory.fits == "no"
