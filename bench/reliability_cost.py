@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-STEPS = 40  # a turn
+STEPS = 20  # a turn
 SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12}
 CHECKPOINT_VALUES = 12_000_000  # weights of the checkpoint that is timed, and twice as many moments
 
@@ -29,23 +29,29 @@ class Turns:
     """A view of the run that waits for a line before each turn and answers with the seconds of its steps."""
 
     def __init__(self, save: Any):
-        self._save, self._at, self._times = save, 0, [0.0]
+        self._save, self._turn, self._times = save, 0, [now()]
 
     def step(self, fields: Any) -> None:
-        self._times.append(time.perf_counter())
+        self._times.append(now())
         if len(self._times) > STEPS + 1:  # the first step of a turn warms the caches again
-            seconds = [b - a for a, b in zip(self._times[1:], self._times[2:], strict=False)]
-            self._at += 1
-            answer(steps=statistics.median(seconds), checkpoint=self._save(self._at))
+            pairs = list(zip(self._times[1:], self._times[2:], strict=False))
+            wall, cpu = (statistics.median(b[i] - a[i] for a, b in pairs) for i in (0, 1))
+            self._turn += 1
+            answer(step=wall, step_cpu=cpu, **self._save(self._turn))
             if not sys.stdin.readline():
                 os._exit(0)
-            self._times = [time.perf_counter()]
+            self._times = [now()]
 
     def eval(self, fields: Any) -> None:
         pass
 
     def message(self, text: str) -> None:
         pass
+
+
+def now() -> tuple[float, float]:
+    """By the clock, and of the processor alone: the latter on a machine that others use too."""
+    return time.perf_counter(), time.process_time()
 
 
 def answer(**figures: float) -> None:
@@ -69,14 +75,14 @@ def drive(folder: Path) -> None:
     tensors = {"weights": torch.randn(CHECKPOINT_VALUES)}
     moments = {f"weights/{name}": torch.randn(CHECKPOINT_VALUES) for name in ("m", "v")}
 
-    def save(number: int) -> float:
-        began = time.perf_counter()
+    def save(number: int) -> dict[str, float]:
+        began = now()
         made = checkpoint.save(folder / "timed", number, tensors, moments, {"val_loss": None})
-        seconds = time.perf_counter() - began
+        wall, cpu = (b - a for a, b in zip(began, now(), strict=True))
         for path in made.iterdir():
             path.unlink()
         made.rmdir()
-        return seconds
+        return {"checkpoint": wall, "checkpoint_cpu": cpu}
 
     config = RunConfig(
         **SHAPE,
@@ -117,7 +123,7 @@ def measured(before: Path, rounds: int, place: Path) -> dict[str, list[list[floa
         started(source, place / name)
         for name, source in (("older", before / "src"), ("this", ROOT / "src"))
     ]
-    found: dict[str, list[list[float]]] = {"steps": [], "checkpoint": []}
+    found: dict[str, list[list[float]]] = {}
     try:
         answers = [read(side) for side in sides]
         for turn in range(rounds):
@@ -127,8 +133,8 @@ def measured(before: Path, rounds: int, place: Path) -> dict[str, list[list[floa
                 side.stdin.write("\n")
                 side.stdin.flush()
                 answers[number] = read(side)
-            for key in found:
-                found[key].append([each[key] for each in answers])
+            for key in answers[0]:
+                found.setdefault(key, []).append([each[key] for each in answers])
     finally:
         for side in sides:
             side.kill()

@@ -2,6 +2,7 @@
 
 import re
 
+from onecard import load, plan
 from onecard.cli import main
 
 
@@ -23,3 +24,13 @@ def test_cards_side_by_side_have_one_loss(capsys):
     assert re.search(r"The loss does not depend on the card: 3\.\d\d\.", known)
     unknown = markdown(capsys, "plan", "train_shakespeare_char", *cards)
     assert "The loss does not depend" not in unknown
+
+
+def test_the_what_if_nearest_to_the_plan_is_marked(capsys):
+    text = markdown(capsys, "plan", "fineweb-41M-12gb", "--gpu", "RTX 4070", "--full")
+    table = text[text.index("| What if a step takes") :].split("\n\n")[0].splitlines()[2:]
+    seconds = [float(re.search(r"([\d.]+) s", row)[1]) for row in table]
+    marked = [second for second, row in zip(seconds, table, strict=True) if "**" in row]
+    planned = plan(load("fineweb-41M-12gb"), "RTX 4070").time.step_seconds.mid
+    assert marked == [min(seconds, key=lambda second: abs(second - planned))]
+    assert marked[0] not in (seconds[0], seconds[-1])
