@@ -2,8 +2,13 @@
 
 import re
 
+import pytest
+
 from onecard import load, plan
 from onecard.cli import main
+from onecard.planner.result import Range
+from onecard.report import memory_view
+from onecard.report.plan_summary import _short_span
 
 
 def markdown(capsys, *words):
@@ -34,3 +39,29 @@ def test_the_what_if_nearest_to_the_plan_is_marked(capsys):
     planned = plan(load("fineweb-41M-12gb"), "RTX 4070").time.step_seconds.mid
     assert marked == [min(seconds, key=lambda second: abs(second - planned))]
     assert marked[0] not in (seconds[0], seconds[-1])
+    total = planned_run().time.total_seconds.mid
+    for second, row in zip(seconds, table, strict=True):
+        hours, dollars = (float(cell.strip(" *$")) for cell in row.split("|")[3:5])
+        assert hours == pytest.approx(second * 20_000 / 3600, rel=0.02)
+        share = dollars / planned_run().energy.cost.mid
+        assert share == pytest.approx(hours * 3600 / total, rel=0.03)
+
+
+def planned_run():
+    return plan(load("fineweb-41M-12gb"), "RTX 4070")
+
+
+@pytest.mark.parametrize(
+    ("mid", "unit_seconds", "unit"),
+    [(90, 1, "s"), (100, 60, "min"), (6000, 3600, "h"), (2 * 86400, 86400, "d")],
+)
+def test_a_headline_has_one_unit(mid, unit_seconds, unit):
+    low, high = _short_span(Range(mid / 2, mid, mid * 2))
+    assert (low.value, high.value) == (mid / 2 / unit_seconds, mid * 2 / unit_seconds)
+    assert str(low.unit) == unit
+
+
+def test_the_room_for_tensors_is_what_the_card_has_left():
+    memory = planned_run().memory
+    taken = memory.desktop_bytes + memory.parts["context"] + memory.parts["slack"]
+    assert memory_view._room(planned_run()) == memory.card_bytes - taken

@@ -59,7 +59,9 @@ def texts(tmp_path, monkeypatch):
 
 def prepared(source, **options):
     def work(folder):
-        prepare([source], folder / "set", tokenizer="chars", workers=1, shard_tokens=2000, **options)
+        prepare(
+            [source], folder / "set", tokenizer="chars", workers=1, shard_tokens=2000, **options
+        )
 
     return work
 
