@@ -1,0 +1,46 @@
+"""Edges of the readers of data: nothing in a file, nothing beyond the least that a format needs."""
+
+import bz2
+import gzip
+import lzma
+
+import pytest
+import zstandard
+
+from onecard.data.sources.packed import stream
+from onecard.data.tokenizers.bpe import byte_characters
+from onecard.data.tokenizers.load import _bpe
+
+
+def test_a_vocabulary_of_bytes_alone_is_a_tokeniser(tmp_path):
+    vocab = {character: number for number, character in enumerate(byte_characters().values())}
+    made = _bpe({"vocab": vocab, "merges": []}, tmp_path)
+    assert made.decode(made.encode("né")) == "né"
+    del vocab[next(reversed(vocab))]
+    with pytest.raises(ValueError, match="no token for some byte"):
+        _bpe({"vocab": vocab, "merges": []}, tmp_path)
+
+
+PACKERS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("content", [b"", b"one", b"some words\n" * 5000])
+def test_packed_files_come_out_as_they_went_in(tmp_path, suffix, content):
+    path = tmp_path / f"x.jsonl{suffix}"
+    path.write_bytes(PACKERS[suffix](content))
+    assert b"".join(stream(path)) == content
+    path.write_bytes(path.read_bytes() * 2)  # two streams in one file are one text
+    assert b"".join(stream(path)) == content * 2
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_packed_file_of_no_bytes_is_no_text(tmp_path, suffix):
+    path = tmp_path / f"x.jsonl{suffix}"
+    path.write_bytes(b"")
+    assert b"".join(stream(path)) == b""
