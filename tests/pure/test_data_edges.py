@@ -39,7 +39,7 @@ def test_packed_files_come_out_as_they_went_in(tmp_path, suffix, content):
     assert b"".join(stream(path)) == content * 2
 
 
-@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_a_packed_file_of_no_bytes_is_no_text(tmp_path, suffix):
     path = tmp_path / f"x.jsonl{suffix}"
     path.write_bytes(b"")
