@@ -7,9 +7,12 @@ import lzma
 import pytest
 import zstandard
 
+from onecard.data.sources.hub import HubFile, HubRepo
 from onecard.data.sources.packed import stream
+from onecard.data.sources.resolve import _hub_source
 from onecard.data.tokenizers.bpe import byte_characters
 from onecard.data.tokenizers.load import _bpe
+from onecard.facts.datasets import all_datasets
 
 
 def test_a_vocabulary_of_bytes_alone_is_a_tokeniser(tmp_path):
@@ -44,3 +47,11 @@ def test_a_packed_file_of_no_bytes_is_no_text(tmp_path, suffix):
     path = tmp_path / f"x.jsonl{suffix}"
     path.write_bytes(b"")
     assert b"".join(stream(path)) == b""
+
+
+def test_the_text_of_a_known_set_is_shared_out_by_the_sizes_of_its_files():
+    facts = next(entry for entry in all_datasets() if not entry.pretokenized)
+    files = tuple(HubFile(f"{name}.parquet", size, None) for name, size in (("a", 100), ("b", 300)))
+    found = _hub_source("hf:x", "x", HubRepo("x", "0" * 40, None, files), facts)
+    text = facts.tokens * facts.bytes_per_token
+    assert [each.text_bytes for each in found.inputs] == [int(text / 4), int(3 * text / 4)]

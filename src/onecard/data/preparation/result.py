@@ -129,8 +129,11 @@ def _take_old_set(folder: Path, work: WorkFolder) -> set[str]:
     kept = work.folder(REPLACED) / MANIFEST
     moved = kept.with_name(_MOVED)
     if (folder / MANIFEST).exists():
-        replace(folder / MANIFEST, kept)
-        sync_folder(kept.parent)
+        write_bytes(
+            kept, (folder / MANIFEST).read_bytes()
+        )  # a rename could lose both in a power cut
+        sync_folder(work.path)
+        (folder / MANIFEST).unlink()
         sync_folder(folder)
     names: set[str] = set()
     try:
