@@ -156,6 +156,11 @@ class RunConfig:
     mask_documents: bool = key(
         False, "learning speed memory", "attention stays inside one document"
     )
+    learn_from: Literal["all", "answers"] = key(
+        "all",
+        "learning",
+        "which tokens the loss counts; answers: an assistant's alone, positions from 0 in each conversation",
+    )
     seed: int = key(1337, "learning data", "random seed of the weights and the data order")
     max_hours: float | None = key(
         None,

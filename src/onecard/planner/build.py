@@ -39,6 +39,7 @@ from onecard.planner.result import (
     Time,
     Tokens,
 )
+from onecard.planner.stacks import OWN, STACKS
 from onecard.planner.step_time import StepTime, step_time
 from onecard.planner.warnings import warnings
 from onecard.planner.whatif import whatif
@@ -57,8 +58,10 @@ def plan(
     data: str | int | None = None,
     price: Price | str | None = None,
     now: datetime | None = None,
+    stack: str = OWN,
 ) -> RunPlan:
-    """What this run will need on that card (None: this machine's), over that data, at that price of electricity.
+    """What this run will need on that card (None: this machine's), over that data, at that price of electricity; with
+    another project's code (`stack`) as that would take it.
 
     `config` may also be a preset's name or a config file, as on the command line.
     """
@@ -76,7 +79,8 @@ def plan(
     tokens = _tokens(config, counts, corpus)
     flops = flops_of(config.shape, tokens.total)
     ignored: list[Note] = []
-    step = step_time(config, device, dtype, gpus, load_calibration(device, ignored))
+    _check_stack(stack)
+    step = step_time(config, device, dtype, gpus, load_calibration(device, ignored), stack)
     time = _time(config, step, now or local_now())
     # the law is of runs from scratch; a released model fine-tuned starts far along the curve
     scratch = config.init_from in ("scratch", "resume")
@@ -97,13 +101,35 @@ def plan(
         flops=flops,
         time=time,
         mfu=_mfu(flops, time, device, dtype, gpus),
-        memory=peak_memory(config, device, dtype, gpus),
+        memory=peak_memory(config, device, dtype, gpus, stack=stack),
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=_loss(config, counts, corpus, loss) if loss else None,
         known_runs=_known_runs(counts, flops, corpus),
-        warnings=[*ignored, *corpus.notes, *warnings(config, device, dtype, tokens.epochs)],
+        warnings=[
+            *ignored,
+            *_of_stack(stack),
+            *corpus.notes,
+            *warnings(config, device, dtype, tokens.epochs),
+        ],
         formulas=FORMULAS,
     )
+
+
+def _check_stack(stack: str) -> None:
+    if stack not in STACKS:
+        raise UserError(f"unknown stack {stack!r}", hint=f"one of {', '.join(STACKS)}")
+
+
+def _of_stack(stack: str) -> list[Note]:
+    if stack == OWN:
+        return []
+    return [
+        Note(
+            "stack",
+            "memory and time are as {stack}'s code would take them, with a wider range; the loss is as for this config",
+            stack=stack,
+        )
+    ]
 
 
 def _check_number_of_cards(config: RunConfig, gpus: int) -> None:

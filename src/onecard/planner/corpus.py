@@ -72,14 +72,7 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
         )
     if _TOKENS.fullmatch(data.strip()) and not Path(data).is_dir():
         return corpus_of(parse_count(data), like=like)
-    folder = next(
-        (
-            f
-            for f in (Path("data") / data, Path(data))
-            if any((f / name).is_file() for name in _PREPARED)
-        ),
-        None,
-    )
+    folder = prepared_folder(data)
     if folder is not None:
         found = _summary(folder)
         known = known_dataset(folder.name)
@@ -97,6 +90,14 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
     if facts is None:
         return Corpus(data, None, None)
     return Corpus(facts.name, facts.tokens, _family(facts), facts.vocab_size)
+
+
+def prepared_folder(data: str) -> Path | None:
+    """The folder of tokens that a name means, in data/ or as a path; None if there is none."""
+    for folder in (Path("data") / data, Path(data)):
+        if any((folder / name).is_file() for name in _PREPARED):
+            return folder
+    return None
 
 
 def _summary(folder: str | Path) -> "Summary":

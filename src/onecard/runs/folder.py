@@ -3,6 +3,7 @@
 run = read_folder(Path("out"))
 """
 
+import copy
 import math
 import statistics
 from pathlib import Path
@@ -23,30 +24,52 @@ _SIGNS = {"oom": "out-of-memory"}
 _EAGER = "compile: off"  # how the preflight's event begins where torch.compile failed
 
 
+class FolderBuilder:
+    """A run folder's lines, taken as they come; `done` may be asked again and again while more arrive."""
+
+    def __init__(self, path: Path):
+        self._record = RunRecord.open(path)
+        self._builder = RunBuilder(path.name or str(path), "onecard", str(path))
+        self._gathered: dict[str, list[float]] = {"memory_bytes": [], "data_wait": [], "watts": []}
+        try:
+            _config(self._builder, self._record.config())
+        except UserError:
+            self._builder.unreadable("config.toml")
+
+    def add(self, line: dict[str, Any]) -> None:
+        _line(self._builder, line, self._gathered)
+
+    def unreadable(self, name: str) -> None:
+        self._builder.unreadable(name)
+
+    def left_out(self, unreadable: int, superseded: int) -> None:
+        self._builder.left_out(unreadable=unreadable, superseded=superseded)
+
+    def done(self) -> Run | None:
+        """The run so far; None while it has logged nothing."""
+        builder, gathered = copy.deepcopy(self._builder), self._gathered
+        builder.set(
+            memory_bytes=max(gathered["memory_bytes"], default=None),
+            data_wait=statistics.median(gathered["data_wait"]) if gathered["data_wait"] else None,
+            watts=statistics.median(gathered["watts"]) if gathered["watts"] else None,
+            plan=self._record.plan(),
+            state=self._record.state,
+        )
+        return builder.done()
+
+
 def read_folder(path: Path) -> Run | None:
     """The run of a folder; None while it has logged nothing."""
-    record = RunRecord.open(path)
-    builder = RunBuilder(path.name or str(path), "onecard", str(path))
-    try:
-        _config(builder, record.config())
-    except UserError:
-        builder.unreadable("config.toml")
-    gathered: dict[str, list[float]] = {"memory_bytes": [], "data_wait": [], "watts": []}
-    if record.log_path.is_file():
-        lines = read_log(record.log_path)
+    builder = FolderBuilder(path)
+    log = RunRecord.open(path).log_path
+    if log.is_file():
+        lines = read_log(log)
         try:
             for line in lines:
-                _line(builder, line, gathered)
+                builder.add(line)
         except OSError:
             builder.unreadable("log.jsonl")
         builder.left_out(unreadable=lines.unreadable, superseded=lines.superseded)
-    builder.set(
-        memory_bytes=max(gathered["memory_bytes"], default=None),
-        data_wait=statistics.median(gathered["data_wait"]) if gathered["data_wait"] else None,
-        watts=statistics.median(gathered["watts"]) if gathered["watts"] else None,
-        plan=record.plan(),
-        state=record.state,
-    )
     return builder.done()
 
 
@@ -74,7 +97,8 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
                 values.append(value)
         builder.set(kwh=_number(line, "kwh") or None, wall_seconds=_number(line, "seconds") or None)
     elif kind == "eval" and step is not None:
-        figures = {key: _loss(line, key) for key in ("val_loss", "train_loss", "bits_per_byte")}
+        names = ("val_loss", "train_loss", "bits_per_byte", "base_val_loss")
+        figures = {key: _loss(line, key) for key in names}
         builder.eval(step, **figures)
     elif kind == "event" and isinstance(line.get("event"), str):
         _event(builder, line, step or 0)

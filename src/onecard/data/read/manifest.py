@@ -100,6 +100,9 @@ def check_tokenizer_entry(entry: Any) -> None:
         _require(entry.get(key) is None or _is_text(entry[key]), f"tokenizer.{key}", entry.get(key))
     if "chars" in entry:
         check_characters(entry["chars"])
+    special = entry.get("special", [])
+    good = isinstance(special, list) and all(_is_text(s) and 0 < len(s) <= 64 for s in special)
+    _require(good and len(set(special)) == len(special), "tokenizer.special", special)
 
 
 def check_characters(chars: Any) -> None:

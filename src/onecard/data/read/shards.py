@@ -193,6 +193,12 @@ class Dataset:
     def manifest(self) -> dict[str, Any] | None:
         return None if self.layout.manifest is None else self.layout.manifest.to_json()
 
+    @property
+    def new_ids_from(self) -> int | None:
+        """The first id that the model it was made for had not learnt; None where it was made for none."""
+        found = (self.manifest or {}).get("filters", {}).get("new_ids_from")
+        return found if isinstance(found, int) else None
+
     def __repr__(self) -> str:
         counts = ", ".join(f"{name} {split.tokens:,}" for name, split in self.splits.items())
         return f"Dataset({str(self.path)!r}: {counts} tokens)"

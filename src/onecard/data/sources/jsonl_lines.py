@@ -46,6 +46,12 @@ def jsonl_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
     yield batch
 
 
+def numbered_lines(path: str) -> Iterator[tuple[int, bytes | None]]:
+    """Every line with its number, from 1; None for one too long to hold."""
+    for number, (_, line) in enumerate(_lines(path, 0, 0), 1):
+        yield number, line
+
+
 def text_share(path: str, column: str) -> float:
     """Bytes of text per byte of the file, by its beginning; 1 where that cannot be seen."""
     text = size = 0

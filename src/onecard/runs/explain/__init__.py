@@ -4,7 +4,7 @@
     explained(compare([a, b])).findings        what a comparison shows, then what each run shows alone
 
 A group of rules is a file: log_findings (what the log itself shows and hides), misreadings, plan_findings,
-speed_findings, loss_findings, recipe_findings, pair_findings (two runs side by side). A rule states when it does not
+speed_findings, loss_findings, recipe_findings, tune_findings, pair_findings (two runs side by side). A rule states when it does not
 apply. Where the figures do not decide, the finding says so and names what would.
 """
 
@@ -19,6 +19,7 @@ from onecard.runs.explain import (
     plan_findings,
     recipe_findings,
     speed_findings,
+    tune_findings,
 )
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
@@ -32,6 +33,7 @@ _RULES = (
     *speed_findings.RULES,
     *loss_findings.RULES,
     *recipe_findings.RULES,
+    *tune_findings.RULES,
 )
 
 

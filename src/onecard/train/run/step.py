@@ -15,21 +15,22 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure
+from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import set_step_size
 from onecard.train.run.faults import Faults
-from onecard.train.run.validation import documents
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.workers import Workers
 
-_SMALLEST_SCALE = (
-    1.0  # float16: gradients that overflow without being scaled up are no matter of scale
-)
+# float16: gradients that overflow without being scaled up are no matter of scale
+_SMALLEST_SCALE = 1.0
 
 
 @dataclass
 class Stepper:
-    """What a step needs that stays the same; `micro_batch` shrinks when memory runs out."""
+    """The parts of a step. They stay the same but for `micro_batch`, which shrinks when memory runs out, and
+    `weights_step`, which follows the weights."""
 
     config: RunConfig
     model: nn.Module  # its parameters
@@ -39,9 +40,10 @@ class Stepper:
     precision: Precision
     workers: Workers
     micro_batch: int
-    mask_token: int | None
+    marks: RowMarks
     faults: Faults
-    shrunk: Callable[[int, int], None]  # told (rows before, rows now)
+    shrunk: Callable[[int, int], None]  # called with the rows before and now
+    weights_step: int = 0  # steps in the weights, counting one whose update has begun
 
     def gradients(self, rows: Tensor, step: int, seed: int) -> tuple[float, float]:
         """Leave the step's mean gradient, clipped, in the parameters; the mean loss and the norm before clipping."""
@@ -72,6 +74,7 @@ class Stepper:
 
     def apply(self, lr: float, step: int) -> bool:
         """The update; False where memory ran out in the middle of it, in any process: half of it may be done."""
+        self.weights_step = step + 1
         set_step_size(self.optimizer, lr, step)
         ran_out = False
         try:
@@ -87,6 +90,10 @@ class Stepper:
         if self.workers.processes > 1:
             (ran_out,) = self.workers.any(ran_out)
         return not ran_out
+
+    def skip(self, step: int) -> None:
+        """In place of `apply` for a step that is given up: the weights stay as they are."""
+        self.weights_step = step + 1
 
     def discard(self) -> None:
         """Forget the gradients of a step that is not applied; the weights and the loss scale are as before it."""
@@ -110,21 +117,30 @@ class Stepper:
 
     def _accumulate(self, rows: Tensor, step: int, seed: int) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
-        if (
-            self.config.dropout
-        ):  # the only thing in a step that draws; seeding every device's generator takes 0.4 ms
+        if self.config.dropout:  # nothing else in a step draws; seeding all devices takes 0.4 ms
             torch.manual_seed(seed)
-        total_rows = self.config.batch_size * self.config.gradient_accumulation_steps
+        share = self._shares(rows)
         total = torch.zeros((), device=rows.device)
         for part in rows.split(self.micro_batch):
             with autocast(rows.device, self.precision):
                 inputs = part[:, :-1]
                 # the loss alone: a name for the logits would keep them alive through the backward pass
-                loss = self.forward(inputs, part[:, 1:], documents(inputs, self.mask_token))[1]
-            loss = self.faults.disturb(loss, step) * (len(part) / total_rows)
+                targets, documents = self.marks.targets(part), self.marks.documents(inputs)
+                loss = self.forward(inputs, targets, documents)[1]
+            loss = self.faults.disturb(loss, step) * share(part)
             self.scaler.scale(loss).backward()
             total += loss.detach()
         return total
+
+    def _shares(self, rows: Tensor) -> Callable[[Tensor], float | Tensor]:
+        """What part of the step's mean loss each micro-batch is: by its rows, or by its tokens that count."""
+        if self.marks.answers is None:
+            total_rows = self.config.batch_size * self.config.gradient_accumulation_steps
+            return lambda part: len(part) / total_rows
+        counted = (self.marks.targets(rows) != IGNORED).sum(dim=1).float()
+        whole = self.workers.add(counted.sum())
+        by_part = iter(counted.split(self.micro_batch))
+        return lambda part: next(by_part).sum() / whole
 
     def _shrink(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

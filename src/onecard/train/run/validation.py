@@ -18,7 +18,11 @@ from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast, synchronize
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.io.loader import Tokens, read_windows, to_device, windows_of
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.workers import Workers
+
+BASE = "base"  # a split with validation text of the model that is tuned
+PLAIN = RowMarks()  # every token counts, and attention reaches over the whole window
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def evaluate(
     workers: Workers,
     precision: Precision,
     bytes_per_token: float | None = None,
-    mask_token: int | None = None,
+    marks: RowMarks = PLAIN,
 ) -> Evaluation:
     """The mean loss over the first `windows` windows of the split."""
     began = time.perf_counter()
@@ -80,7 +84,7 @@ def evaluate(
                     micro_batch,
                     workers,
                     precision,
-                    mask_token,
+                    marks,
                 )
             except Exception as error:
                 if not is_out_of_memory(error):
@@ -98,7 +102,8 @@ def evaluate(
             micro_batch //= 2
     finally:
         model.train(was_training)
-    loss = _over_processes(total, workers).item() / windows
+    total = _over_processes(total, workers)
+    loss = (total[0] / (windows if marks.answers is None else total[1])).item()
     synchronize(workers.device)
     seconds = time.perf_counter() - began
     return Evaluation(loss, windows * block_size, seconds, bytes_per_token, micro_batch)
@@ -117,10 +122,11 @@ def _summed_loss(
     micro_batch: int,
     workers: Workers,
     precision: Precision,
-    mask_token: int | None,
+    marks: RowMarks,
 ) -> torch.Tensor:
-    """The sum of this process's windows' losses. Every batch has one shape, or a compiled model would be compiled again."""
-    total = torch.zeros((), dtype=torch.float64 if workers.device.type != "mps" else torch.float32)
+    """The sum of this process's windows' losses and the weight they have: their number, or that of the tokens that count.
+    Every batch has one shape, or a compiled model would be compiled again."""
+    total = torch.zeros(2, dtype=torch.float64 if workers.device.type != "mps" else torch.float32)
     total = total.to(workers.device)
     size = min(micro_batch, len(part))
     with torch.no_grad(), autocast(workers.device, precision):
@@ -130,16 +136,13 @@ def _summed_loss(
             if workers.device.type == "cuda":
                 rows = rows.pin_memory()  # or each copy would wait for the batches before it
             rows = to_device(rows, workers.device)
-            inputs, targets = rows[:, :-1], rows[:, 1:]
+            inputs = rows[:, :-1]
+            # the last batch is filled up with rows that do not count; a copy, for the inputs stay
+            targets = marks.targets(rows if len(batch) == size else rows.clone())
             if len(batch) < size:
-                answers = rows.clone()  # the last batch is filled up with rows that do not count
-                answers[len(batch) :] = IGNORED
-                targets = answers[:, 1:]
-            _, loss = model(inputs, targets, documents(inputs, mask_token))
-            total += loss * len(batch)
+                targets[len(batch) :] = IGNORED
+            _, loss = model(inputs, targets, marks.documents(inputs))
+            weight = len(batch) if marks.answers is None else (targets != IGNORED).sum()
+            total[0] += loss * weight
+            total[1] += weight
     return total
-
-
-def documents(inputs: torch.Tensor, mask_token: int | None) -> torch.Tensor | None:
-    """Each position's document number in its row, for mask_documents; the end-of-text token opens the next document."""
-    return None if mask_token is None else (inputs == mask_token).cumsum(dim=1)
