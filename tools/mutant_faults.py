@@ -129,10 +129,11 @@ def instrument(source: Path, faults: list[Fault]) -> None:
         numbers = [number for number, fault in enumerate(faults) if fault.path == name]
         tree = ast.parse((source / name).read_text(encoding="utf-8"))
         found = {id(node): number for node, number in zip(places(tree), numbers, strict=True)}
-        tree = _Switches(found).visit(tree)
-        at = next((i for i, node in enumerate(tree.body) if not _must_be_first(node)), 0)
-        tree.body[at:at] = ast.parse("from onecard._mutant_switch import mutant_reached").body
-        (source / name).write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", "utf-8")
+        whole = _Switches(found).visit(tree)
+        assert isinstance(whole, ast.Module)
+        at = next((i for i, node in enumerate(whole.body) if not _must_be_first(node)), 0)
+        whole.body[at:at] = ast.parse("from onecard._mutant_switch import mutant_reached").body
+        (source / name).write_text(ast.unparse(ast.fix_missing_locations(whole)) + "\n", "utf-8")
 
 
 def _must_be_first(node: ast.stmt) -> bool:

@@ -64,10 +64,12 @@ def parse_json(content: bytes | str) -> Any:
         value = json.loads(content, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    openings = (b"[", b"{") if isinstance(content, bytes) else ("[", "{")
-    if sum(map(content.count, openings)) > MOST_JSON_DEPTH and _depth_exceeds(
-        value, MOST_JSON_DEPTH
-    ):
+    openings = (
+        content.count(b"[") + content.count(b"{")
+        if isinstance(content, bytes)
+        else content.count("[") + content.count("{")
+    )
+    if openings > MOST_JSON_DEPTH and _depth_exceeds(value, MOST_JSON_DEPTH):
         raise ValueError("nested too deeply")
     return value
 

@@ -97,6 +97,7 @@ def test_preparing_data(tmp_path, texts, draws):
             assert content(left) == wanted, what
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("draws", DRAWS)
 def test_preparing_data_in_the_place_of_an_older_set(tmp_path, texts, draws):
     old, new = (whole(tmp_path, name, text) for name, text in zip("xy", texts, strict=True))
