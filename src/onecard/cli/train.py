@@ -87,13 +87,22 @@ def train_config(
     planned = planned_here(config, device, speaks and not args.json)
     if planned is not None and speaks and not (args.json or args.quiet or plan_shown):
         _show_plan(planned)
+    extend = bool(getattr(args, "extend", False))
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), int(os.environ.get("RANK", 0)))
     if not speaks:
-        train(config, resume=resume, faults=faults, change=change)
+        train(config, resume=resume, faults=faults, change=change, branch=extend)
         return 0
+    if extend and not args.json:
+        _forecast(config)
     with View(config, planned, config.max_iters, quiet=args.quiet or args.json) as view:
         outcome = train(
-            config, resume=resume, view=view, plan=planned, faults=faults, change=change
+            config,
+            resume=resume,
+            view=view,
+            plan=planned,
+            faults=faults,
+            change=change,
+            branch=extend,
         )
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
@@ -103,6 +112,18 @@ def train_config(
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
     return _ended(outcome, args, "chat" if config.learn_from == "answers" else "sample")
+
+
+def _forecast(config: "RunConfig") -> None:
+    """Lengthening a run whose rate has decayed: what it will cost where nothing was kept from before."""
+    from onecard.config import load
+    from onecard.train.run.branch import branch_point, bump_forecast
+
+    folder = Path(config.out_dir)
+    if branch_point(folder, config) is None:
+        text = bump_forecast(folder, load(folder / "config.toml"), config)
+        if text is not None:
+            to_stream(sys.stdout, text)
 
 
 def planned_here(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | None":

@@ -172,6 +172,9 @@ class RunConfig:
         example="20",
     )
     keep_checkpoints: int = key(2, "output", "checkpoints kept", least=1, most=1_000_000)
+    keep_predecay: bool = key(
+        True, "output", "wsd: keep the checkpoint before the decay, for --extend to branch from"
+    )
     checkpoint_interval: int | None = key(
         None,
         "output",

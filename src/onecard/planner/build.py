@@ -24,7 +24,7 @@ from onecard.planner.expected_loss import LossEstimate, expected_loss
 from onecard.planner.flops import flops as flops_of
 from onecard.planner.formulas import FORMULAS
 from onecard.planner.memory import peak_memory
-from onecard.planner.optimal import compute_optimal_tokens
+from onecard.planner.mix import source_notes, tokens_of
 from onecard.planner.params import params
 from onecard.planner.result import (
     SCHEMA,
@@ -37,7 +37,6 @@ from onecard.planner.result import (
     Range,
     RunPlan,
     Time,
-    Tokens,
 )
 from onecard.planner.stacks import OWN, STACKS
 from onecard.planner.step_time import StepTime, step_time
@@ -76,7 +75,7 @@ def plan(
     )
     config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
-    tokens = _tokens(config, counts, corpus)
+    tokens = tokens_of(config, counts, corpus)
     flops = flops_of(config.shape, tokens.total)
     ignored: list[Note] = []
     _check_stack(stack)
@@ -109,6 +108,7 @@ def plan(
             *ignored,
             *_of_stack(stack),
             *corpus.notes,
+            *source_notes(tokens.sources),
             *warnings(config, device, dtype, tokens.epochs),
         ],
         formulas=FORMULAS,
@@ -167,19 +167,6 @@ def resolve_device(gpu: Device | str | None) -> Device:
     if gpu is None or gpu.strip().lower() == "here":
         return here()
     return cpu() if gpu.strip().lower() == "cpu" else find_gpu(gpu)
-
-
-def _tokens(config: RunConfig, counts: Params, corpus: Corpus) -> Tokens:
-    total = config.total_tokens
-    return Tokens(
-        per_step=config.tokens_per_step,
-        total=total,
-        per_param=total / counts.total,
-        compute_optimal=compute_optimal_tokens(counts.total),
-        dataset=corpus.name,
-        unique=corpus.tokens,
-        epochs=total / corpus.tokens if corpus.tokens else None,
-    )
 
 
 def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:

@@ -17,6 +17,7 @@ from onecard.runs.record import RunRecord
 from onecard.runs.run import ConfigChange, Run
 
 _MOST = 4096
+_MOST_SOURCES = 64
 _SHOWN = 120  # characters of a text that a log may hold in full
 _OTHER_KINDS = ("event", "checkpoint", "sample", "end")
 # Events of our own log, by the names that the rules of `explain` know.
@@ -99,7 +100,7 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
     elif kind == "eval" and step is not None:
         names = ("val_loss", "train_loss", "bits_per_byte", "base_val_loss")
         figures = {key: _loss(line, key) for key in names}
-        builder.eval(step, **figures)
+        builder.eval(step, _by_source(line.get("sources")), **figures)
     elif kind == "event" and isinstance(line.get("event"), str):
         _event(builder, line, step or 0)
     elif kind in ("step", "eval") or kind not in _OTHER_KINDS:
@@ -131,6 +132,14 @@ def _start(builder: RunBuilder, line: dict[str, Any]) -> None:
         peak_flops=peak,
         printed_peak_flops=peak,
     )
+
+
+def _by_source(found: Any) -> dict[str, float]:
+    """The losses of a mix's sources; what is no such table is as if it were not there."""
+    if not isinstance(found, dict):
+        return {}
+    pairs = {str(name)[:_SHOWN]: _number(found, name) for name in list(found)[:_MOST_SOURCES]}
+    return {name: loss for name, loss in pairs.items() if loss is not None and loss >= 0}
 
 
 def _loss(line: dict[str, Any], key: str) -> float | None:

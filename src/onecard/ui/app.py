@@ -27,7 +27,7 @@ from onecard.ui.page_words import PAGE_WORDS
 from onecard.ui.plan_api import plan_routes, prepared_folders
 from onecard.ui.registry import Registry
 from onecard.ui.runs_api import RunsApi
-from onecard.ui.safety import Guard
+from onecard.ui.safety import Guard, TooLarge, TooSlow, too_large, too_slow
 from onecard.ui.settings import Settings
 from onecard.version import __version__
 
@@ -49,7 +49,9 @@ def application(settings: Settings) -> ASGIApp:
             *RunsApi(settings, registry).routes(),
             Mount("/static", _Files(directory=_HERE / "static")),
         ]
-    return Guard(Starlette(routes=routes), settings)
+    app = Starlette(routes=routes, exception_handlers={TooLarge: too_large, TooSlow: too_slow})
+    app.state.generations = generations
+    return Guard(app, settings)
 
 
 class _Files(StaticFiles):

@@ -66,7 +66,8 @@ class OpenAiApi:
                 raise UserError("the request is no JSON object")
             if asked.get("model") not in await in_thread(self.models.folders):
                 return _refused(f"no model {printable(str(asked.get('model'))[:200])!r} here", 404)
-            job = self._job(asked, chat)
+            sampling = await in_thread(lambda: _sampling(asked))  # it brings torch along
+            job = self._job(asked, sampling, chat)
         except ValueError as error:
             return _refused(f"the request is not JSON: {error}", 400)
         except OnecardError as error:
@@ -82,7 +83,7 @@ class OpenAiApi:
             return StreamingResponse(lines, media_type="text/event-stream", headers=head)
         return await self._whole(request, reply)
 
-    def _job(self, asked: dict[str, Any], chat: bool) -> Job:
+    def _job(self, asked: dict[str, Any], sampling: dict[str, Any], chat: bool) -> Job:
         prompts = [dialogue(asked.get("messages"))] if chat else _prompts(asked.get("prompt", ""))
         limits = self.limits
         if sum(map(len, prompts)) > limits.prompt_characters:
@@ -101,7 +102,7 @@ class OpenAiApi:
         return Job(
             model=asked["model"],
             prompts=prompts,
-            sampling=_sampling(asked),
+            sampling=sampling,
             most_tokens=tokens,
             choices=choices,
             stop_texts=stops,

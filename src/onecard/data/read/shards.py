@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from onecard.data.read.layout import Layout, scan
 from onecard.data.read.shard_files import TOKEN_BYTES, Shard, file_sha256
+from onecard.data.read.token_sources import Sources, sources_of
 from onecard.data.tokenizers.kinds import Tokenizer
 from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import OnecardError, RunFailure, UserError
@@ -188,6 +189,11 @@ class Dataset:
             if self.layout.tokenizer is None
             else load_tokenizer(self.layout.tokenizer, self.path)
         )
+
+    @cached_property
+    def sources(self) -> Sources | None:
+        """Whose each validation token is, where it was made of several sources."""
+        return sources_of(self.path, self.layout.manifest)
 
     @property
     def manifest(self) -> dict[str, Any] | None:

@@ -104,6 +104,7 @@ def _measured(
         session.precision,
         session.data.bytes_per_token,
         marks,
+        session.data.sources if split == "val" else None,
     )
 
 
@@ -116,19 +117,8 @@ def save(session: Session, state: RunState) -> tuple[RunState, str | None]:
     if outputs.log is None:
         return state, None
     began, step = time.perf_counter(), state.progress.step
-    outputs.log.sync()
-    record = {
-        **state.progress.to_json(),
-        "config": asdict(session.config),
-        "identity": session.identity,
-        "log_offset": outputs.log.offset,
-        "processes": session.workers.processes,
-        "torch": torch.__version__,
-    }
-    weights = dict(session.model.named_parameters())
-    moments = optimizer_tensors(session.model, stepper.optimizer)
     try:
-        folder = checkpoint.save(session.folder, step, weights, moments, record)
+        folder = _write(session, state, session.folder)
     except (OSError, checkpoint.NotFiniteError) as error:
         why = in_words(error) if isinstance(error, OSError) else f"{error} is not finite"
         last = "" if state.saved_step is None else f"; that of step {state.saved_step} stays"
@@ -139,6 +129,39 @@ def save(session: Session, state: RunState) -> tuple[RunState, str | None]:
     keep = session.config.keep_checkpoints
     outputs.shows.run("removing old checkpoints", checkpoint.prune, session.folder, keep, step)
     return replace(state, saved_step=step, save_seconds=seconds), None
+
+
+def save_apart(session: Session, state: RunState, name: str) -> None:
+    """A checkpoint in a folder of its own within the run's: one to branch from, not to resume from."""
+    outputs, folder = session.outputs, session.folder / name
+    if outputs.log is None:
+        return
+    scaler = dict(session.stepper.scaler.state_dict())
+    state = state.progressed(micro_batch=session.stepper.micro_batch, scaler=scaler)
+    try:
+        _write(session, state, folder)
+    except (OSError, checkpoint.NotFiniteError) as error:
+        outputs.event(f"nothing is kept in {name}/: {error}", event="checkpoint_failed")
+        return
+    step = state.progress.step
+    outputs.shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
+
+
+def _write(session: Session, state: RunState, folder: Path) -> Path:
+    log = session.outputs.log
+    assert log is not None
+    log.sync()
+    record = {
+        **state.progress.to_json(),
+        "config": asdict(session.config),
+        "identity": session.identity,
+        "log_offset": log.offset,
+        "processes": session.workers.processes,
+        "torch": torch.__version__,
+    }
+    weights = dict(session.model.named_parameters())
+    moments = optimizer_tensors(session.model, session.stepper.optimizer)
+    return checkpoint.save(folder, state.progress.step, weights, moments, record)
 
 
 def restore(session: Session, state: RunState, saved: checkpoint.Saved) -> RunState:

@@ -24,6 +24,8 @@ from onecard.planner.result import RunPlan
 from onecard.train.io.loader import Loader
 from onecard.train.optim import make_optimizer
 from onecard.train.run import preflight, trial
+from onecard.train.run.branch import DECAYED
+from onecard.train.run.branch import branch as branch_off
 from onecard.train.run.faults import Faults
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
 from onecard.train.run.outputs import Outputs
@@ -57,6 +59,7 @@ def open_session(
     plan: RunPlan | None = None,
     faults: Faults | None = None,
     change: Collection[str] = (),
+    branch: bool = False,
 ) -> Iterator[tuple[Session, RunState]]:
     """The parts of one run, opened together and closed together, and where it stands."""
     machine.keep_freed_memory(workers.device)
@@ -65,6 +68,14 @@ def open_session(
     flight = Preflight()
     with ExitStack() as open_parts:
         record = open_parts.enter_context(claimed(Path(config.out_dir), resume, workers.first))
+        if branch and workers.first:
+            branched = branch_off(Path(config.out_dir), config)
+            if branched is not None:
+                flight.say(
+                    f"goes on from step {branched:,}, before the decay; the decayed end is in {DECAYED}/"
+                )
+        if branch:
+            workers.any(False)  # the others look for their checkpoint when the first is done
         parts = find_parts(config, resume, change, flight)
         if workers.first and not parts.config.eval_only:
             preflight.check_disk(parts.config, params(parts.config.shape).total, flight)
