@@ -14,7 +14,7 @@ from onecard.errors import RunFailure
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "The whole loop on this machine: plan, prepare, probe, train, sample, compare, report. Interrupted, it goes on."
+HELP = "The whole loop on this machine: plan, prepare, probe, train, sample, compare, evaluate, export, report. Interrupted, it goes on."
 EXAMPLE = "onecard demo"
 
 CARDS = ("RTX 3060 12GB", "RTX 4070", "RTX 4090", "RTX 5090", "A100 80GB", "H100 SXM")
@@ -77,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
         "compare",
         *map(str, runs.values()),
     )
+    exported = folder / "model-hf"
+    _evaluate_and_export(out, data, runs, exported)
     page = folder / "report.html"
     language = ["--lang", args.lang] if args.lang else []
     _write_page(page, ["compare", *map(str, runs.values()), "--html", *language])
@@ -86,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.json:
         places = {name: str(run) for name, run in runs.items()}
-        print(json.dumps({"report": str(page), "runs": places, "seconds": seconds}))
+        answer = {"report": str(page), "runs": places, "model": str(exported), "seconds": seconds}
+        print(json.dumps(answer))
     elif not args.no_open and _has_screen():
         webbrowser.open(page.resolve().as_uri())
     return 0
@@ -127,6 +130,22 @@ def _train_both(out: "Console", data: Path, runs: dict[str, Path]) -> None:
             *words,
             *(["--resume"] if runs[name].exists() else []),
         )
+
+
+def _evaluate_and_export(out: "Console", data: Path, runs: dict[str, Path], target: Path) -> None:
+    """How good both models are on text they have not seen, and one of them for transformers."""
+    _type(
+        out,
+        "how good are they, on text that neither was trained on?",
+        "eval",
+        *map(str, runs.values()),
+        "--text",
+        str(data),
+        "--bytes",
+        "200kB",
+    )
+    words = ["export", str(runs["baseline"]), "--to", "hf", "--out", str(target)]
+    _type(out, "the model for transformers, with its card", *words, "--force")
 
 
 def _cards_table(out: "Console") -> None:

@@ -78,12 +78,21 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), int(os.environ.get("RANK", 0)))
     resume = args.resume or args.extend
     change = named_changes(args)
+    from onecard.evals.in_training import training_benchmark
+
+    benchmark = training_benchmark(config)  # items that are not there stop the run before it starts
     if not speaks:
         train(config, resume=resume, faults=faults, change=change)
         return 0
     with View(config, planned, config.max_iters, quiet=args.quiet or args.json) as view:
         outcome = train(
-            config, resume=resume, view=view, plan=planned, faults=faults, change=change
+            config,
+            resume=resume,
+            view=view,
+            plan=planned,
+            faults=faults,
+            change=change,
+            benchmark=benchmark,
         )
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(

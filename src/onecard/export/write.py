@@ -75,6 +75,7 @@ def export(
         ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    note_export(trained.run_folder, to, target, trained.step)
     files = sorted(path for path in target.iterdir() if path.is_file())
     size = sum(path.stat().st_size for path in files)
     return Exported(target, size, trained.step, tuple(path.name for path in files), tuple(notes))
@@ -87,10 +88,11 @@ def _fill(folder: Path, trained: Trained, to: str, kind: str) -> list[str]:
     elif to == "gguf":
         gguf_file.write_gguf(folder / f"model-{kind}.gguf", trained, kind)
     else:
-        kept = nanogpt_checkpoint.write_checkpoint(folder / "ckpt.pt", trained)
-        if not kept:
+        moments_kept = nanogpt_checkpoint.write_checkpoint(folder / "ckpt.pt", trained)
+        if not moments_kept:
             notes.append("the optimizer begins fresh: its moments are not AdamW's, or not there")
-    (folder / "README.md").write_text(model_card(trained), encoding="utf-8")
+    card = model_card(trained, kept(trained.run_folder))
+    (folder / "README.md").write_text(card, encoding="utf-8")
     return notes
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
-from onecard.data import Tokenizer, gpt2, open_dataset
+from onecard.data import Tokenizer, gpt2, kept_tokenizer, open_dataset
 from onecard.errors import RunFailure, UserError
 from onecard.model import checkpoint
 from onecard.model.build import make_model
@@ -130,7 +130,8 @@ def load_run(
     if config.tied:
         model.lm_head.weight = model.transformer.wte.weight
     model.to(choose_device(device)).eval()
-    return Sampler(model, _tokenizer(dataset or config.dataset, config), saved.state["step"])
+    tokenizer = _tokenizer(source, dataset, config)
+    return Sampler(model, tokenizer, saved.state["step"])
 
 
 def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
@@ -151,7 +152,21 @@ def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
     return saved
 
 
-def _tokenizer(dataset: str, config: RunConfig) -> Tokenizer:
+def run_folder_of(source: Path) -> Path:
+    """The run that a folder is, or that a checkpoint in it belongs to."""
+    return source.parent.parent if (source / checkpoint.STATE).is_file() else source
+
+
+def _tokenizer(source: Path, dataset: str | None, config: RunConfig) -> Tokenizer:
+    """The data set's that was named; else the run's own copy; else, for older runs, the data folder's."""
+    kept = run_folder_of(source) / "data"
+    if dataset is None and kept.is_dir():
+        try:
+            if (own := kept_tokenizer(kept)) is not None:
+                return own
+        except UserError:
+            pass  # a damaged copy: the data folder may still be there
+    dataset = dataset or config.dataset
     try:
         found = open_dataset(dataset).tokenizer
         if found is not None:

@@ -11,13 +11,15 @@ from typing import Any
 from onecard.config import KEYS, RunConfig
 from onecard.errors import UserError
 from onecard.runs.builder import RunBuilder
+from onecard.runs.eval_results import kept
+from onecard.runs.exports import noted_exports
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
 from onecard.runs.run import ConfigChange, Run
 
 _MOST = 4096
 _SHOWN = 120  # characters of a text that a log may hold in full
-_OTHER_KINDS = ("event", "checkpoint", "sample", "end")
+_OTHER_KINDS = ("event", "checkpoint", "sample", "tasks", "end")
 # Events of our own log, by the names that the rules of `explain` know.
 _SIGNS = {"oom": "out-of-memory"}
 _EAGER = "compile: off"  # how the preflight's event begins where torch.compile failed
@@ -46,6 +48,8 @@ def read_folder(path: Path) -> Run | None:
         watts=statistics.median(gathered["watts"]) if gathered["watts"] else None,
         plan=record.plan(),
         state=record.state,
+        results=tuple(kept(path)),
+        exports=noted_exports(path),
     )
     return builder.done()
 

@@ -4,7 +4,7 @@
     explained(compare([a, b])).findings        what a comparison shows, then what each run shows alone
 
 A group of rules is a file: log_findings (what the log itself shows and hides), misreadings, plan_findings,
-speed_findings, loss_findings, recipe_findings, pair_findings (two runs side by side). A rule states when it does not
+speed_findings, loss_findings, recipe_findings, eval_findings (kept results), pair_findings (two runs side by side). A rule states when it does not
 apply. Where the figures do not decide, the finding says so and names what would.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from onecard.runs.compare import Comparison
 from onecard.runs.explain import (
+    eval_findings,
     log_findings,
     loss_findings,
     misreadings,
@@ -32,6 +33,7 @@ _RULES = (
     *speed_findings.RULES,
     *loss_findings.RULES,
     *recipe_findings.RULES,
+    *eval_findings.RULES,
 )
 
 

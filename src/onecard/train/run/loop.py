@@ -7,7 +7,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,8 +16,10 @@ import torch
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import evaluation_due
+from onecard.data import Dataset
 from onecard.errors import RunFailure
 from onecard.model import machine
+from onecard.model.gpt2 import GPT
 from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
 from onecard.train.io.loader import to_device
@@ -32,6 +34,9 @@ from onecard.train.run.setup import open_session
 from onecard.train.run.side_shows import Silent, Viewer
 from onecard.train.run.signals import StopSignals
 from onecard.train.run.workers import Workers
+
+# the model, its data and the step → for each task its figures
+Benchmark = Callable[[GPT, Dataset, int], Mapping[str, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,12 @@ def train(
     plan: RunPlan | None = None,
     faults: Faults | None = None,
     change: Collection[str] = (),
+    benchmark: Benchmark | None = None,
 ) -> Outcome:
     """Train until max_iters or max_hours, a signal, or a failure that is reported; resume goes on where a run stopped.
 
-    `change` names config keys that may differ from the run's record at a resume (train/run/identity.py).
+    `change` names config keys that may differ from the run's record at a resume (train/run/identity.py);
+    `benchmark` measures the model when eval_tasks_interval is due and at the end, in the first process.
     """
     view = view or Silent()
     resume = resume or config.init_from == "resume"
@@ -67,7 +74,7 @@ def train(
         open_session(config, workers, resume, view, plan, faults, change) as session,
     ):
         try:
-            outcome = _loop(session, stop)
+            outcome = _loop(session, stop, benchmark)
             session.write(
                 kind="end",
                 step=outcome.step,
@@ -82,7 +89,7 @@ def train(
     return outcome
 
 
-def _loop(session: Session, stop: StopSignals) -> Outcome:
+def _loop(session: Session, stop: StopSignals, benchmark: Benchmark | None = None) -> Outcome:
     config, workers, stepper = session.config, session.workers, session.stepper
     device, folder = workers.device, session.folder
     meter = EnergyMeter(_power_reading(session), workers)
@@ -180,6 +187,10 @@ def _loop(session: Session, stop: StopSignals) -> Outcome:
                 )
         if workers.first and _sample_due(config, progress.step, last):
             session.shows.run("the sample", write_sample, session)
+        if benchmark is not None and workers.first and _tasks_due(config, progress.step, last):
+            # its time is its own: neither a step's, nor the run's seconds and pace
+            apart = _run_benchmark(session, benchmark)
+            tick, sitting_began = tick + apart, sitting_began + apart
         if stopping and not last:
             return Outcome("stopped", progress.step, loss, progress.val_loss, folder, stop.by)
     progress = session.progress
@@ -194,6 +205,22 @@ def _evaluate(session: Session) -> bool:
     if improved:
         progress.best_val_loss = found.loss
     return improved
+
+
+def _run_benchmark(session: Session, benchmark: Benchmark) -> float:
+    """Measure and log; the seconds it took. What fails is reported, and the run goes on."""
+    began = time.perf_counter()
+    step, training = session.progress.step, session.model.training
+    session.model.eval()
+    found = session.shows.run("the benchmark", benchmark, session.model, session.data, step)
+    session.model.train(training)
+    seconds = time.perf_counter() - began
+    for name, figures in (found or {}).items():
+        session.write(kind="tasks", step=step, task=name, **figures)
+        words = ", ".join(f"{key} {value:.3f}" for key, value in figures.items() if value)
+        session.view.message(f"step {step:,}: {name}: {words}")
+    session.write(kind="event", step=step, event="tasks", seconds=seconds, text="benchmarks")
+    return seconds
 
 
 def _speed(session: Session, seconds: float) -> dict[str, float | None]:
@@ -225,6 +252,11 @@ def _save_due(config: RunConfig, step: int, improved: bool) -> bool:
     if config.checkpoint_interval is not None:
         return step % config.checkpoint_interval == 0
     return step % config.eval_interval == 0 and (improved or config.always_save_checkpoint)
+
+
+def _tasks_due(config: RunConfig, step: int, last: bool) -> bool:
+    interval = config.eval_tasks_interval
+    return last or (interval is not None and step % interval == 0)
 
 
 def _sample_due(config: RunConfig, step: int, last: bool) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from onecard.config import RunConfig, load, to_toml
+from onecard.data import keep_record
+from onecard.data.read.kept import RECORD
 from onecard.errors import UserError
 from onecard.files import write_text
 from onecard.model.checkpoint import checkpoints
@@ -71,6 +73,8 @@ def open_folder(
         record.write_new(config, plan, _environment(session))
     else:
         _update_config(config, folder)
+    if not (folder / "data" / RECORD).is_file():  # the run is whole without its data folder
+        session.shows.run("the record of the data", keep_record, session.data, folder / "data")
     record.begin()
     session.record = record
     offset = 0 if resumed is None else resumed["log_offset"]
