@@ -16,6 +16,8 @@ from onecard.export.model_card import model_card
 from onecard.export.trained import Trained, load_trained
 from onecard.files import remove_tree, replace, sync_folder
 from onecard.planner.params import params
+from onecard.runs.eval_results import kept
+from onecard.runs.exports import note_export
 from onecard.units import show_bytes
 
 FORMATS = ("hf", "gguf", "nanogpt")

@@ -16,7 +16,7 @@ from onecard.report.document import (
     Text,
     Value,
 )
-from onecard.runs.eval_meaning import beside, chance, half_width, sentence
+from onecard.runs.eval_meaning import beside, chance, half_width, meaning_of
 from onecard.runs.eval_results import TASK_TITLES, Figure, Result
 
 NONE = "–"
@@ -78,7 +78,7 @@ def _section(results: Sequence[Result]) -> Section:
 
 def _remarks(result: Result, alone: bool) -> list[Text]:
     found: list[Text] = []
-    meaning = sentence(result)
+    meaning = meaning_of(result)
     if meaning is not None:
         found.append(
             T("{model}: {meaning}", model=result.model, meaning=meaning) if not alone else meaning

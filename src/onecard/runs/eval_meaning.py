@@ -31,7 +31,7 @@ def half_width(items: int, share: float = 0.5) -> float:
     return 1.96 * math.sqrt(share * (1 - share) / items)
 
 
-def sentence(result: Result) -> T | None:
+def meaning_of(result: Result) -> T | None:
     """Where the figure stands between chance and the released models; None where nothing is known to compare with."""
     known = beside(result)
     name = "acc_norm" if result.figure("acc_norm") else "acc"

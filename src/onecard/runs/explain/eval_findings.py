@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from onecard.messages import Note
-from onecard.runs.eval_meaning import sentence
+from onecard.runs.eval_meaning import meaning_of
 from onecard.runs.eval_results import TASK_TITLES, main_figure, newest
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
@@ -12,7 +12,7 @@ from onecard.runs.finding import Finding
 def benchmark(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to tasks without known figures under the same protocol."""
     for task, result in newest(list(f.run.results)).items():
-        figure, meaning = main_figure(result), sentence(result)
+        figure, meaning = main_figure(result), meaning_of(result)
         if figure is None or meaning is None:
             continue
         yield Finding(
