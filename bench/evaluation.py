@@ -12,9 +12,10 @@ import logging
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ITEMS = Path(__file__).parents[1] / "tests" / "items" / "hellaswag.jsonl"
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "124M": {"n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024},
     "tiny": {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 256},
 }

@@ -89,6 +89,8 @@ def _fill(folder: Path, trained: Trained, to: str, kind: str) -> list[str]:
         huggingface.write_folder(folder, trained, kind)
     elif to == "gguf":
         gguf_file.write_gguf(folder / f"model-{kind}.gguf", trained, kind)
+        modelfile = gguf_file.modelfile(f"model-{kind}.gguf", trained.config.block_size)
+        (folder / "Modelfile").write_text(modelfile, encoding="utf-8")
     else:
         moments_kept = nanogpt_checkpoint.write_checkpoint(folder / "ckpt.pt", trained)
         if not moments_kept:
