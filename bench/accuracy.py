@@ -250,24 +250,16 @@ def main(argv: list[str] | None = None) -> int:
     if args.cross_validate:
         try:
             from fit.memory import cross_validated
-            from fit.speed import fit_speed, held_out_fits, spread
+            from fit.speed import cross_validated_fits
         except ImportError as error:
             print(
                 f"accuracy: refitting needs {error.name}; hint: pip install scipy", file=sys.stderr
             )
             return 2
 
-        known = all_runs()
-        held_out = held_out_fits(known)
-        fits = {}
-        for family in sorted({run.family for run in runs}):
-            others = [run for run in known if run.family != family]
-            fit = held_out.get(family) or fit_speed(others)[0]
-            fits[family] = {
-                **fit,
-                "spread": spread(others, held_out),
-            }  # the range too comes from the others
-        memory_fits = cross_validated({run.family for run in runs})
+        families = {run.family for run in runs}
+        fits = cross_validated_fits(all_runs(), families)
+        memory_fits = cross_validated(families)
     answers = predict(runs, fits, memory_fits)
     thumb = rule_of_thumb(runs)
     peer = llm_analysis(runs)

@@ -110,7 +110,7 @@ class Onecard:
         words += [f"out_dir={folder}/run", "device=cpu", "dtype=float32"]
         self.stack = contextlib.ExitStack()
         workers = Workers("auto", torch.device("cpu"))
-        self.session = self.stack.enter_context(
+        self.session, _ = self.stack.enter_context(
             open_session(load(None, words), workers, False, Silent())
         )
         self.done = 0

@@ -43,6 +43,7 @@ def main() -> None:
     from onecard.config import RunConfig
     from onecard.model.generate import generate
     from onecard.model.gpt2 import GPT
+    from onecard.model.sampling import Sampling
 
     torch.manual_seed(1337)
     ours = GPT(RunConfig(**SHAPE)).eval()
@@ -66,7 +67,10 @@ def main() -> None:
         began = time.perf_counter()
         mine = [
             464,
-            *(row[0] for row in generate(ours, prompt.tolist(), args.tokens, temperature=0.0)),
+            *(
+                row[0]
+                for row in generate(ours, prompt.tolist(), args.tokens, Sampling(temperature=0))
+            ),
         ]
         seconds["onecard"].append(time.perf_counter() - began)
         began = time.perf_counter()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fit.table import read_rows
-from fit.words import number_in, whole_in, word_in
+from fit.words import amount_in, number_in, whole_in, word_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
 from onecard.planner.expected_loss import GPT2_VOCABULARY, bare_name, known_dataset
@@ -25,18 +25,6 @@ FOREIGN_SIZES = (
 MOST_EPOCHS = (
     16  # the law of repetition knows about 15 (Muennighoff et al. 2023); beyond them runs overfit
 )
-_SCALE = {
-    "k": 1e3,
-    "th": 1e3,
-    "m": 1e6,
-    "mi": 1e6,
-    "b": 1e9,
-    "bn": 1e9,
-    "bi": 1e9,
-    "g": 1e9,
-    "t": 1e12,
-    "tr": 1e12,
-}
 # an evaluation that names no other text, and the words that may stand beside GPT-2's name
 _OWN = re.compile(
     r"((own|the|same|in|domain|train|training|loss|smooth|smoothed|eval|evaluation|set|split|last|shard)\b\W*)*"
@@ -127,17 +115,6 @@ def _seen(row: dict[str, str]) -> float | None:
         return number_in(row, "loss_nats")
     except UserError:
         return None
-
-
-def amount_in(row: dict[str, str], key: str, unit: float) -> float | None:
-    """What a column in millions or billions says, in ones: "10" and "10B" are the same number of tokens_seen_b."""
-    text = row.get(key, "")
-    scale = re.search(r"\d\s*(k|m|bn?|g|t|thousand|million|billion|trillion)t?\b", text.lower())
-    if not scale:
-        number = number_in(row, key)
-        return None if number is None else number * unit
-    number = number_in({key: text[: scale.start(1)]}, key)
-    return None if number is None else number * _SCALE[scale[1][:2]]
 
 
 def _point(point: Point, row: dict[str, str]) -> Point:

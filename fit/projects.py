@@ -2,8 +2,8 @@
 
 >>> compiles("nanogpt"), compiles("hf transformers")
 (True, False)
->>> habits("nanogpt", "", by_hand=False)["keeps_logits"]
-True
+>>> stack_of("hf transformers run_clm"), stack_of("nanogpt (mar 2023, torch 2.0 nightly)")
+('hf', 'nanogpt, 2023')
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any
 
 from fit.words import HUGGING_FACE, is_negative
 from onecard.facts.gpus import Device
+from onecard.planner.stacks import habits
 
 
 def tied(given: str, text: str) -> bool:
@@ -20,50 +21,69 @@ def tied(given: str, text: str) -> bool:
     return not re.search(r"nanochat|autoresearch|modded|pythia|tinyllama|untied", text)
 
 
-def habits(framework: str, text: str, by_hand: bool, has_rope: bool = False) -> dict[str, Any]:
-    """Whose modules the run used, and where its loss was computed; only memory asks."""
-    if re.search(r"nano.?gpt", framework) and "modded" not in framework:
-        return {"keeps_logits": True}  # `logits, loss = model(X, Y)`: handed back, and named
-    if re.search(
-        rf"{HUGGING_FACE}|^hf\b", framework
-    ):  # its GPT-2 writes out GELU in small steps; its Llamas do not
-        return {"modules": "own" if has_rope else "transformers", "spare_logits": False}
-    if "from-scratch" in framework or "from scratch" in framework:
-        own = (
-            by_hand and "pytorch ln" not in text
-        )  # the book replaces its own LayerNorm and GELU along the way
+# Project by project, in this order: the first whose words stand in a row's framework is whose code ran.
+_PROJECTS = (
+    ("llm.c", r"llm\.kittens|llmq|^llm\.c(?! *train_gpt2\.py| *\(?pytorch)"),
+    ("hf", rf"{HUGGING_FACE}|\bhf\b|llama-?factory|\btrl\b|axolotl|unsloth|oumi|run_clm"),
+    ("sharded", r"llm-foundry|composer|torchtitan|megatron|deepspeed|neox|olmo"),
+    ("litgpt", r"lit-?gpt|tinyllama"),
+    ("textbook", r"from[- ]scratch|cs ?336|gpjt|raschka|textbook"),
+    ("modded", r"parameter.?golf|modded|modula\b"),
+    ("nanochat", r"nanochat|autoresearch"),
+    ("nanogpt", r"nano.?gpt|llm\.c|train_gpt2"),
+)
+_EARLY = r"\b(jan|feb|mar|apr)[a-z]* 2023|torch (1\.|2\.0)"  # before FlashAttention-2 and its like
+
+
+def stack_of(framework: str, source: str = "") -> str:
+    """Whose code ran, as the fit groups it: the stacks of planner/stacks.py and a few that only tables have."""
+    for name, words in _PROJECTS:
+        if re.search(words, framework):
+            return f"{name}, 2023" if name == "nanogpt" and _early(framework, source) else name
+    return "plain-pytorch"
+
+
+def _early(framework: str, source: str) -> bool:
+    """Of 2023, by its own words or by the number of nanoGPT's issue (436 was opened in January 2024)."""
+    issue = re.search(r"nanogpt/(?:issues|pull)/(\d+)", source)
+    return bool(re.search(_EARLY, framework)) or (issue is not None and int(issue[1]) < 436)
+
+
+def habits_of(
+    row_stack: str,
+    framework: str,
+    text: str,
+    by_hand: bool,
+    modern: bool,
+    layers: int,
+    gpus: int,
+    values: bool,
+) -> dict[str, Any]:
+    """planner/stacks.py's habits, and what a row's words say beyond them."""
+    stack = row_stack.split(",")[0]
+    if stack == "textbook":
+        # the book replaces its own LayerNorm and GELU along the way
+        own = by_hand and "pytorch ln" not in text
         return {"modules": "scratch" if own else "own", "loss_outside": True, "spare_logits": False}
-    return {"spare_logits": False}
+    if stack == "plain-pytorch":
+        return {"spare_logits": False}
+    if "golf" in framework:
+        return {"spare_logits": False, "returns_logits": False}
+    if "train_gpt2" in framework:  # llm.c's PyTorch twin hands back the loss alone
+        return {"spare_logits": False, "returns_logits": False}
+    return habits(stack, layers, gpus, modern, values)
 
 
-def nanochat(framework: str, text: str, layers: int, gpus: int, device: Device) -> dict[str, Any]:
-    """What nanochat's and modded-nanogpt's modules do that nanoGPT's do not, read in their sources.
+def has_values(text: str) -> bool:
+    """Whether nanochat's value embeddings are there: named, or implied by what came with them in January 2026."""
+    if re.search(r"(no|without) (value|ve\b)|oct(ober)?[- ]2025", text):
+        return False
+    return bool(re.search(r"value.?emb|\bve\b|s+sl\b|sliding|window|autoresearch|2026", text))
 
-    Embeddings and the stream are bf16, all else fp32; the loss alone is returned; the optimizer's memory is split between
-    the cards, without DistributedDataParallel. Since January 2026 every other layer of nanochat has value embeddings;
-    before, its attention went through torch's dispatcher, which takes cuDNN's kernel on Hopper.
-    """
-    if not re.search(r"nanochat|autoresearch|modded", framework):
-        return {}
-    values = re.search(
-        r"value.?emb|\bve\b|sssl|sliding|window|autoresearch|2026", f"{framework} {text}"
-    )
-    tables = 0
-    if values:
-        tables = (layers + 1) // 2 if "modded" not in framework else min(3, layers)
-    return {
-        "half_stream": True,
-        "value_tables": tables,
-        "returns_logits": False,
-        "spare_logits": False,
-        "keeps_logits": False,
-        "buckets": gpus
-        > 1,  # gradients stacked for the exchange, still held when the next step begins
-        "split_optimizer": gpus > 1,
-        "turned_copies": not values
-        and "modded" not in framework
-        and device.architecture == "Hopper",
-    }
+
+def turned_copies(stack: str, values: bool, device: Device) -> bool:
+    """Before 2026 nanochat's attention went through torch's dispatcher, which takes cuDNN's kernel on Hopper."""
+    return stack == "nanochat" and not values and device.architecture == "Hopper"
 
 
 def compiles(framework: str) -> bool:

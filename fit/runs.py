@@ -12,12 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fit.projects import compiles, fuses, habits, nanochat, tied
+from fit.projects import compiles, fuses, habits_of, has_values, stack_of, tied, turned_copies
 from fit.table import read_rows
 from fit.words import (
+    amount_in,
     batch_of,
     dropout_of,
     dtype_of,
+    fused_of,
+    head_width_of,
     is_negative,
     modern,
     number_in,
@@ -80,8 +83,8 @@ class Run:
     @property
     def memory_reading(self) -> str:
         """Which memory the row's author read: "allocated", "reserved" or "process" (nvidia-smi and all that is like it)."""
-        method = self.row.get("vram_method", "").lower()
-        if re.search(r"reserved|cached", method):
+        method = re.sub(r"\(.*?\)", "", self.row.get("vram_method", "").lower())
+        if re.search(r"reserved|cached", method) and "alloc" not in method:
             return "reserved"
         other = re.search(r"nvidia|smi|total|minus|used|wandb|system", method)
         return "allocated" if "alloc" in method and not other else "process"
@@ -92,14 +95,22 @@ class Run:
         method = self.row.get("vram_method", "").lower()
         return (
             2**30
-            if re.search(r"gib|1024", method) or ("torch" in method and "reserved" in method)
+            if re.search(r"gib(?! *(->|→|to|converted))|1024", method)
+            or ("torch" in method and "reserved" in method)
             else 1e9
         )
 
 
+# Rows of the second table that are the very run of another table, and families that are one machine
+TWICE = {"r107": "x002", "r176": "x009", "r188": "x004"}
+ONE_MACHINE = {"lzwjava-4070": "one-4070"}
+
+
 def all_runs() -> list[Run]:
-    """Every public run that the constants are fitted on."""
-    return read_runs(DATA / "public_runs.csv") + read_runs(DATA / "extra_runs.csv")
+    """Every public run that the constants are fitted on; rows of one machine or log are one family."""
+    tables = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv")
+    runs = [run for name in tables for run in read_runs(DATA / name)]
+    return [run for run in runs if run.id not in TWICE]
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -116,6 +127,7 @@ def read_runs(path: Path) -> list[Run]:
 def _read(index: int, row: dict[str, str]) -> Run:
     id = row.get("id") or f"row {index}"
     family = row.get("source_family") or "?"
+    family = ONE_MACHINE.get(family, family)
     run = Run(id, family, row, None, None, None, None, None, quality=row.get("quality", ""))
     try:
         assumed: list[str] = []
@@ -232,7 +244,20 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         runs_compiled = False
         assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
     dropout = dropout_of(text)
-    by_hand = is_negative(word_in(row, "flash_sdpa"))
+    stack = stack_of(framework, row.get("source", "").lower())
+    words = f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower()
+    params = amount_in(row, "n_params_m", 1e6)
+    by_hand = is_negative(word_in(row, "flash_sdpa")) or bool(
+        # a mask handed to torch's attention keeps it from Flash
+        re.search(r"sdpa.{0,20}mask|mask.{0,20}sdpa", f"{words} {word_in(row, 'flash_sdpa')}")
+    )
+    without = 12 * layers * width**2 + 2 * vocab * width
+    values = (
+        params > 1.08 * without
+        if params and stack == "nanochat"
+        else has_values(f"{framework} {words}")
+        or 0 < (number_in(row, "attn_window_factor") or 0) < 1
+    )
     early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
     if (
         not row.get("flash_sdpa")
@@ -245,6 +270,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         )
         assumed.append("math attention, as nanoGPT then had")
     return Workload(
+        stack=stack,
         n_layer=layers,
         n_head=heads,
         n_embd=width,
@@ -271,9 +297,9 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         or batch * block * vocab * 4 > device.memory_bytes,
         recompute=recompute_of(row.get("act_ckpt", "")),
         optimizer=optimizer_of(optimizer),
-        fused_optimizer=foreign
-        or "fused" in optimizer.replace("not fused", "")
-        or ("foreach" not in optimizer and fuses(framework)),
+        fused_optimizer=foreign or fused_of(optimizer, fuses(framework)),
+        optimizer_loop=bool(re.search(r"custom|own|from scratch|by hand", optimizer)),
+        head_dim=head_width_of(words, width, heads),
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,
@@ -282,13 +308,8 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         **{
             "buckets": "ddp" in parallelism and "zero" not in parallelism,
             "split_optimizer": "zero" in parallelism,
-            **habits(
-                framework,
-                f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower(),
-                by_hand,
-                has_rope,
-            ),
-            **nanochat(framework, text + row.get("flags", "").lower(), layers, gpus, device),
+            **habits_of(stack, framework, words, by_hand, has_rope, layers, gpus, values),
+            "turned_copies": turned_copies(stack, values, device),
         },
     )
 

@@ -5,58 +5,47 @@
     python -m fit.speed --reports DIR    fit also on the report files of `onecard doctor` in a folder
 
 Few numbers, each with a prior from physics: a share of the card's measured matmul rate, a share of its bandwidth, attention's
-share by class of card, host time per kernel; a small effect per class of card; and one effect per source family and
-stack, which soaks up how well somebody's code was written, so that it does not pass for a property of the card.
+share by class of card, host time per kernel; and effects that are pooled towards one another: a class of cards, a card, a
+project's code (stack) and, within it, a source family. What a new run is predicted as is its card in its project's code; how
+far families of one project scatter goes into the range.
 """
 
-import csv
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.held_out import leave_out, quantiles, write  # noqa: E402
+from fit.ceilings import ceilings  # noqa: E402
+from fit.conformal import Miss, ranges  # noqa: E402
+from fit.held_out import write  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
-from fit.runs import DATA, Run, find_card  # noqa: E402
-from onecard.errors import UserError  # noqa: E402
-from onecard.facts.gpus import all_gpus  # noqa: E402
+from fit.runs import Run  # noqa: E402
+from onecard.planner.stacks import OWN  # noqa: E402
 from onecard.planner.step_counts import Fit  # noqa: E402
-from onecard.planner.step_time import step_parts  # noqa: E402
+from onecard.planner.step_time import RANGES, range_group, step_parts  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "speed_fit.json"
-COLUMNS = {
-    "bfloat16": "bf16_tflops",
-    "float16": "fp16_tflops",
-    "tf32": "tf32_tflops",
-    "float32": "fp32_tflops",
-}
 # (start, sigma of the logarithm): what physics and kernel benchmarks say before any run is seen
 PRIORS = {
-    "matmul": (
-        0.96,
-        0.04,
-    ),  # a model's matmuls against the best large one, apart from what tiles and waves cost
+    # a model's matmuls against the best large one, apart from what tiles and waves cost
+    "matmul": (0.96, 0.04),
     "tile_seconds": (1e-6, 0.5),  # fill and drain of a tile: a microsecond or so
-    "wave": (
-        0.35,
-        0.3,
-    ),  # of a wave of tiles: half on average, less what a good choice of tile saves
-    "attention_rate": (
-        4.5e12,
-        0.4,
-    ),  # FLOP/s of a unit at which half of the time goes to exponentials: FlashAttention-2, 3
+    # of a wave of tiles: half on average, less what a good choice of tile saves
+    "wave": (0.35, 0.3),
+    # FLOP/s of a unit at which half of the time goes to exponentials: FlashAttention-2, 3
+    "attention_rate": (4.5e12, 0.4),
     "old_attention": (2.0, 0.3),
     "bandwidth": (0.85, 0.12),  # STREAM-like kernels reach 0.80–0.93 of the specification
     "eager_bytes": (1.1, 0.2),
+    "cache_hits": (0.3, 0.5),  # of a layer's bytes, where its stream is far smaller than the cache
     "kernel_seconds": (3e-6, 0.3),
     "host_seconds": (7e-6, 0.3),
     "dropout": (1.2, 0.1),  # masks drawn in every block and inside attention
@@ -64,92 +53,34 @@ PRIORS = {
     "odd_vocab_compiled": (1.5, 0.2),
     "half_rate": (1.1, 0.04),
     "overlap": (0.5, 0.3),
+    "textbook_host": (2.0, 0.4),  # Python between the kernels of code written to be read
 }
-CLASS_SIGMA, CACHE_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.06, 0.15, 0.15, 0.06
-FOREIGN_EFFECT = math.log(
-    0.93
-)  # hand-written CUDA is taken to be 7 % faster than PyTorch, and the data may differ
-CENTRE = (
-    0.5  # halfway: the families too are a sample, and the cards people plan for are its fast half
-)
+# How far (logarithm) classes, cards, projects and families scatter around one another, before any row is seen
+CLASS_SIGMA, CARD_SIGMA, CACHE_SIGMA = 0.06, 0.05, 0.15
+STACK_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.10, 0.10, 0.06
+STACK_STARTS = {"llm.c": math.log(0.93)}  # hand-written CUDA is taken to be 7 % faster
+BASE = "nanogpt"  # the project whose code stands in for ours: plain PyTorch, compiled, of the same shape
 FLAGGED = "board/cloud-limited"  # a rented card that was throttled: no property of its class
-
-
-def ceilings() -> dict[str, Any]:
-    """Share of the specified rate in the best large matmul, per dtype: card by card where it was read, else by class."""
-    readings: dict[str, dict[str, list[float]]] = {dtype: defaultdict(list) for dtype in COLUMNS}
-    with (DATA / "measured_matmul.csv").open(encoding="utf-8", newline="") as table:
-        for row in csv.DictReader(table):
-            try:
-                device = find_card(row["device"].replace("*OC", ""), None, [])
-            except UserError:
-                continue
-            if device.rate_class in ("cpu", "measured"):
-                continue
-            for dtype, column in COLUMNS.items():
-                try:
-                    share = float(row[column]) * 1e12 / device.peak_flops(dtype)
-                except ValueError:
-                    continue
-                readings[dtype][device.name].append(share)
-    with (ROOT / "src" / "onecard" / "facts" / "gpus.csv").open(
-        encoding="utf-8", newline=""
-    ) as table:
-        for row in csv.DictReader(
-            table
-        ):  # the card table's own readings: "252-269", "88.9 (fp16); 9.85 (bf16)"
-            text = row.get("measured_bf16_tflops", "")
-            if text and row["rate_class"] not in ("cpu", "measured") and "fp16)" not in text:
-                device = find_card(row["name"], None, [])
-                values = [float(part) for part in text.split(" ")[0].split("-")]
-                readings["bfloat16"][device.name].append(
-                    float(np.mean(values)) * 1e12 / device.peak_flops("bfloat16")
-                )
-                readings["float16"][device.name].append(readings["bfloat16"][device.name][-1])
-    kinds = {device.name: device.rate_class for device in all_gpus()}
-    answer: dict[str, Any] = {}
-    for dtype, cards in readings.items():
-        middle = {name: float(np.median(values)) for name, values in cards.items()}
-        by_class: dict[str, list[float]] = defaultdict(list)
-        for name, share in middle.items():
-            by_class[kinds[name]].append(share)
-        overall = float(np.median(list(middle.values())))
-        # geometric mean of a class, with one vote for the middle of all cards
-        classes = {
-            kind: math.exp(
-                (sum(map(math.log, shares)) + 0.5 * math.log(overall)) / (len(shares) + 0.5)
-            )
-            for kind, shares in by_class.items()
-        }
-        shrunk = {}
-        for (
-            name,
-            share,
-        ) in (
-            middle.items()
-        ):  # a card's own reading counts as often as it was taken; its class as once
-            votes = len(cards[name])
-            shrunk[name] = math.exp(
-                (votes * math.log(share) + 0.5 * math.log(classes[kinds[name]])) / (votes + 0.5)
-            )
-        answer[dtype] = {
-            "default": round(overall, 3),
-            "classes": {kind: round(share, 3) for kind, share in sorted(classes.items())},
-            "cards": {name: round(share, 3) for name, share in sorted(shrunk.items())},
-        }
-    return answer
+STEPS = 7  # Gauss-Newton steps; the fit does not move after five
 
 
 def usable(run: Run) -> bool:
     """Rows to fit on: readable, with a time, not second-hand (quality C) and not known to be throttled."""
     flags = run.row.get("flags", "")
     return (
-        run.trouble is None
-        and run.step_seconds is not None
-        and run.quality in ("A", "B")
+        tested(run)
         and FLAGGED not in flags
         and "includes the lazy torch.compile" not in flags
         and "fp8" not in run.row.get("dtype", "")
+    )
+
+
+def tested(run: Run) -> bool:
+    return (
+        run.trouble is None
+        and run.time_trouble is None
+        and run.step_seconds is not None
+        and run.quality != "C"
     )
 
 
@@ -164,132 +95,265 @@ def measured_seconds(run: Run) -> float:
     return run.step_seconds
 
 
-def _soft(residual: np.ndarray) -> np.ndarray:
-    """Residuals whose squares grow only like their size beyond one sigma (soft-l1)."""
-    return np.asarray(np.sign(residual) * np.sqrt(2 * (np.sqrt(1 + residual**2) - 1)))
+@dataclass(frozen=True)
+class Problem:
+    """The rows with what each is a member of; `theta` holds the logarithms of all constants and effects."""
 
+    rows: list[Run]
+    shares: dict[str, Any]  # ceilings
+    names: list[str]
+    start: np.ndarray
+    sigma: np.ndarray
+    measured: np.ndarray
+    family_place: np.ndarray  # where in theta each row's family effect is
+    robust: np.ndarray  # which of theta may be odd: families and projects
 
-def fit_speed(
-    runs: Iterable[Run], ceiling: dict[str, Any] | None = None
-) -> tuple[Fit, dict[str, float]]:
-    """The constants that fit these runs best, and each family's own factor (measured over predicted)."""
-    rows = [run for run in runs if usable(run)]
-    groups = [f"{run.family}{' (foreign)' if run.foreign else ''}" for run in rows]
-    families, kinds = (
-        sorted(set(groups)),
-        sorted({run.device.rate_class for run in rows if run.device}),
-    )
-    makes = sorted({run.device.architecture for run in rows if run.device})
-    starts, sigmas = (
-        [math.log(start) for start, _ in PRIORS.values()],
-        [sigma for _, sigma in PRIORS.values()],
-    )
-    n = len(starts)
-    c, m = n + len(kinds), n + len(kinds) + len(makes)
-    stacks = [FOREIGN_EFFECT if "(foreign)" in family else 0.0 for family in families]
-    start = np.array(starts + [0.0] * (len(kinds) + len(makes)) + stacks)
-    sigma = np.array(
-        sigmas
-        + [CLASS_SIGMA] * len(kinds)
-        + [CACHE_SIGMA] * len(makes)
-        + [FAMILY_SIGMA] * len(families)
-    )
-    share = ceiling or ceilings()
-    measured = np.log([measured_seconds(run) for run in rows])
-    member = np.array([families.index(group) for group in groups])
-    size = np.bincount(member)[member]
-    weight = 1 / (
-        ROW_SIGMA * np.sqrt(np.maximum(1.0, size / 4))
-    )  # a sweep of one script is no 40 opinions
+    @classmethod
+    def of(cls, rows: list[Run], shares: dict[str, Any]) -> "Problem":
+        devices = [run.device for run in rows if run.device]
+        effects = {
+            **{f"class {d.rate_class}": (0.0, CLASS_SIGMA) for d in devices},
+            **{f"cache {d.architecture}": (0.0, CACHE_SIGMA) for d in devices},
+            **{f"card {d.name}": (0.0, CARD_SIGMA) for d in devices},
+            **{f"stack {_stack(r)}": (STACK_STARTS.get(_stack(r), 0.0), STACK_SIGMA) for r in rows},
+            **{f"family {_group(r)}": (0.0, FAMILY_SIGMA) for r in rows},
+        }
+        priors = {n: (math.log(start), sigma) for n, (start, sigma) in PRIORS.items()}
+        every = {**priors, **dict(sorted(effects.items()))}
+        return cls(
+            rows,
+            shares,
+            list(every),
+            np.array([start for start, _ in every.values()]),
+            np.array([sigma for _, sigma in every.values()]),
+            np.log([measured_seconds(run) for run in rows]),
+            np.array([list(every).index(f"family {_group(run)}") for run in rows]),
+            np.array([name.startswith(("family", "stack")) for name in every]),
+        )
 
-    def unpack(theta: np.ndarray) -> Fit:
-        values = np.exp(theta[:n])
+    def fit_of(self, theta: np.ndarray) -> Fit:
+        value = dict(zip(self.names, map(float, np.exp(theta)), strict=True))
+
+        def effects(kind: str) -> dict[str, float]:
+            return {n.split(" ", 1)[1]: v for n, v in value.items() if n.startswith(f"{kind} ")}
+
+        stacks = effects("stack")
+        stacks[OWN] = stacks.get(BASE, 1.0)
         return {
-            **{name: float(v) for name, v in zip(PRIORS, values, strict=True)},
-            "classes": {kind: float(np.exp(v)) for kind, v in zip(kinds, theta[n:c], strict=True)},
-            "caches": {make: float(np.exp(v)) for make, v in zip(makes, theta[c:m], strict=True)},
-            "ceilings": share,
+            **{name: value[name] for name in PRIORS},
+            "classes": effects("class"),
+            "cards": effects("card"),
+            "caches": effects("cache"),
+            "stacks": stacks,
+            "ceilings": self.shares,
         }
 
-    def residuals(theta: np.ndarray) -> np.ndarray:
-        fit = unpack(theta)
-        effects = theta[m:]
-        predicted = np.log([predicted_seconds(run, fit) for run in rows])
-        data = (measured - predicted - effects[member]) * weight
-        prior = (theta - start) / sigma
-        # an odd row, and a family of odd rows, pulls, but not with its square
-        return np.concatenate([_soft(data), prior[:m], _soft(prior[m:])])
+    def touching(self, run: Run) -> list[int]:
+        """Which constants and effects the prediction of a row depends on through the model; not its stack and family."""
+        assert run.device is not None
+        d = run.device
+        own = [f"class {d.rate_class}", f"cache {d.architecture}", f"card {d.name}"]
+        return [*range(len(PRIORS)), *(self.names.index(name) for name in own)]
 
-    best = least_squares(residuals, start, method="trf", max_nfev=40)
-    fit = unpack(best.x)
-    effects = {family: float(np.exp(v)) for family, v in zip(families, best.x[m:], strict=True)}
-    # the middle of PyTorch's families is what the next PyTorch run is predicted as
-    centre = math.exp(
-        float(np.median([math.log(v) for name, v in effects.items() if "(foreign)" not in name]))
-        * CENTRE
-    )
-    fit["matmul"], fit["bandwidth"] = fit["matmul"] / centre, fit["bandwidth"] / centre
-    return fit, {family: effect / centre for family, effect in effects.items()}
+    def linear(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log predicted (with family effects) and its derivatives by theta."""
+        fit = self.fit_of(theta)
+        moved = [self.fit_of(_nudged(theta, i)) for i in range(len(PRIORS))]
+        near: dict[int, Fit] = {}
+        predicted = np.zeros(len(self.rows))
+        slopes = np.zeros((len(self.rows), len(theta)))
+        for r, run in enumerate(self.rows):
+            here = math.log(predicted_seconds(run, fit))
+            family = self.family_place[r]
+            predicted[r] = here + theta[family]
+            slopes[r, family] = 1.0
+            slopes[r, self.names.index(f"stack {_stack(run)}")] = 1.0
+            for i in self.touching(run):
+                if i < len(PRIORS):
+                    other = moved[i]
+                else:
+                    other = near.setdefault(i, self.fit_of(_nudged(theta, i)))
+                slopes[r, i] = (math.log(predicted_seconds(run, other)) - here) / _NUDGE
+        return predicted, slopes
+
+    def weights(self, misses: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Of each row: a sweep of one script is no forty opinions, and an odd row pulls, but not with its square."""
+        sizes = np.bincount(self.family_place, weights=kept)[self.family_place]
+        sigma = ROW_SIGMA * np.sqrt(np.maximum(1.0, sizes / 4))
+        z = misses / sigma
+        return kept / (sigma**2 * np.sqrt(1 + z**2))
+
+    def solve(
+        self, theta: np.ndarray, predicted: np.ndarray, slopes: np.ndarray, kept: np.ndarray
+    ) -> np.ndarray:
+        """One step: the theta that fits the linearised rows best, under the priors; odd families pull less too."""
+        weight = self.weights(self.measured - predicted, kept)
+        z = (theta - self.start) / self.sigma
+        robust = self.robust
+        prior = 1 / (self.sigma**2 * np.where(robust, np.sqrt(1 + z**2), 1.0))
+        target = self.measured - predicted + slopes @ theta
+        left = slopes.T @ (weight[:, None] * slopes) + np.diag(prior)
+        right = slopes.T @ (weight * target) + prior * self.start
+        return np.asarray(np.linalg.solve(left, right))
 
 
-def held_out_fits(runs: list[Run], ceiling: dict[str, Any] | None = None) -> dict[str, Fit]:
-    """For each family, the constants fitted on all the others."""
-    share = ceiling or ceilings()
-    return leave_out(runs, lambda run: run.family, lambda rest: fit_speed(rest, share)[0])
+_NUDGE = 1e-4
 
 
-def plain(run: Run) -> bool:
-    """One card, compiled, flash attention: what onecard itself trains with."""
-    w = run.workload
-    return w is not None and w.gpus == 1 and w.compiled and w.flash and not w.dropout
+def _nudged(theta: np.ndarray, place: int) -> np.ndarray:
+    moved = theta.copy()
+    moved[place] += _NUDGE
+    return moved
 
 
-def spread(runs: list[Run], fits: dict[str, Fit]) -> dict[str, list[float]]:
-    """The 80 % range as factors of the prediction, from families that the constants never saw."""
-    answer = {}
-    for kind in ("plain", "other"):
-        kept = [r for r in runs if tested(r) and not r.foreign and (kind == "other" or plain(r))]
-        misses = [
-            math.log(measured_seconds(run) / predicted_seconds(run, fits[run.family]))
-            for run in kept
+def _stack(run: Run) -> str:
+    assert run.workload is not None
+    return run.workload.stack
+
+
+def _group(run: Run) -> str:
+    return f"{run.family}, {_stack(run)}"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The constants at their best and the linearisation there, from which fits without some families follow at once."""
+
+    problem: Problem
+    theta: np.ndarray
+    predicted: np.ndarray
+    slopes: np.ndarray
+
+    @property
+    def fit(self) -> Fit:
+        return self.problem.fit_of(self.theta)
+
+    @property
+    def effects(self) -> dict[str, float]:
+        """Each family's own factor within its project."""
+        return {
+            name.split(" ", 1)[1]: math.exp(value)
+            for name, value in zip(self.problem.names, self.theta, strict=True)
+            if name.startswith("family ")
+        }
+
+    def without(self, families: set[str] | frozenset[str]) -> np.ndarray:
+        """Theta without these families, by one more linear step (two, so that the weights settle)."""
+        kept = np.array([run.family not in families for run in self.problem.rows])
+        theta = self.theta
+        for _ in range(2):
+            predicted = self.predicted + self.slopes @ (theta - self.theta)
+            theta = self.problem.solve(theta, predicted, self.slopes, kept)
+        return theta
+
+    def fit_without(self, families: set[str] | frozenset[str]) -> Fit:
+        """The constants without these families; what only they had is not known then."""
+        fit = self.problem.fit_of(self.without(families))
+        kept = [run.device for run in self.problem.rows if run.family not in families]
+        seen = {device.rate_class for device in kept if device}
+        return {**fit, "classes": {k: v for k, v in fit["classes"].items() if k in seen}}
+
+    def misses(self, families: set[str] | frozenset[str], of: str) -> list[tuple[Run, float]]:
+        """log(measured / predicted) of a family's rows by constants that saw none of `families`, linearised."""
+        theta = self.without(families)
+        log = self.predicted + self.slopes @ (theta - self.theta) - theta[self.problem.family_place]
+        misses = self.problem.measured - log
+        return [
+            (run, float(misses[r])) for r, run in enumerate(self.problem.rows) if run.family == of
         ]
-        low, high = quantiles(misses, [run.family for run in kept], (0.09, 0.91))
-        answer[kind] = [round(math.exp(min(low, -0.08)), 3), round(math.exp(max(high, 0.08)), 3)]
+
+
+def fit_speed(runs: Iterable[Run], shares: dict[str, Any] | None = None) -> Fitted:
+    """The constants that fit these runs best."""
+    rows = [run for run in runs if usable(run)]
+    problem = Problem.of(rows, shares or ceilings())
+    theta, kept = problem.start, np.ones(len(rows), dtype=bool)
+    for _ in range(STEPS):
+        theta = problem.solve(theta, *problem.linear(theta), kept)
+    return Fitted(problem, theta, *problem.linear(theta))
+
+
+def held_out_fits(fitted: Fitted) -> dict[str, Fit]:
+    """For each family, the constants without it."""
+    families = sorted({run.family for run in fitted.problem.rows})
+    return {name: fitted.fit_without({name}) for name in families}
+
+
+def nested_spread(fitted: Fitted, never: frozenset[str] = frozenset()) -> dict[str, list[float]]:
+    """The 80 % range by kind of run, as factors of the prediction, from misses of families that the constants never saw;
+    `never` are families that neither constants nor range may see."""
+    families = sorted({run.family for run in fitted.problem.rows} - never)
+    misses = [
+        Miss(_kind(run), name, miss)
+        for name in families
+        for run, miss in fitted.misses(never | {name}, name)
+        if not run.foreign
+    ]
+    answer = {
+        kind: [math.exp(low), math.exp(high)]
+        for kind, (low, high) in ranges(misses, RANGES).items()
+    }
     # a class of cards that no run was fitted on: its matmul rate is off by a further 15 % or so
-    answer["class"] = [round(answer["other"][0] * 0.85, 3), round(answer["other"][1] * 1.18, 3)]
+    answer["class"] = [answer["other"][0] * 0.85, answer["other"][1] * 1.18]
     return answer
 
 
-def tested(run: Run) -> bool:
-    return run.trouble is None and run.step_seconds is not None and run.quality != "C"
+def cross_validated_fits(runs: list[Run], families: set[str]) -> dict[str, Fit]:
+    """For each family, constants and range that never saw it: each range from fits that also leave another family out."""
+    fitted = fit_speed(runs)
+    return {
+        name: {
+            **fitted.fit_without({name}),
+            "spread": nested_spread(fitted, frozenset({name})),
+        }
+        for name in sorted(families)
+    }
+
+
+def _kind(run: Run) -> str:
+    assert run.workload is not None
+    assert run.device is not None
+    return range_group(run.workload, run.device)
 
 
 def main() -> int:
     runs = runs_asked_for(sys.argv[1:])
-    share = ceilings()
-    fit, families = fit_speed(runs, share)
-    fits = held_out_fits(runs, share)
+    shares = ceilings()
+    fitted = fit_speed(runs, shares)
+    fits = held_out_fits(fitted)
     made = {
-        "source": "fit/speed.py from public_runs.csv, extra_runs.csv and measured_matmul.csv; do not edit by hand",
+        "source": "fit/speed.py from public_runs.csv, public_runs_2.csv, extra_runs.csv and measured_matmul.csv;"
+        " do not edit by hand",
         "priors": {
             name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in PRIORS.items()
         },
-        "families": families,
-        "spread": spread(runs, fits),
-        **fit,
+        "families": fitted.effects,
+        "spread": nested_spread(fitted),
+        **fitted.fit,
     }
     rows = []
     for run in filter(tested, runs):
-        both = [predicted_seconds(run, f) for f in (fit, fits[run.family])]
+        both = [
+            predicted_seconds(run, each) for each in (fitted.fit, fits.get(run.family, fitted.fit))
+        ]
         rows.append(
             [
                 run.id,
                 run.family,
                 run.device.name if run.device else "",
+                _stack(run),
                 *(f"{value:.4g}" for value in (run.step_seconds, *both)),
             ]
         )
-    head = ["id", "family", "card", "measured_seconds", "fitted_seconds", "held_out_seconds"]
+    head = [
+        "id",
+        "family",
+        "card",
+        "code",
+        "measured_seconds",
+        "fitted_seconds",
+        "held_out_seconds",
+    ]
     return write(
         TARGET, made, ROOT / "fit" / "speed_residuals.csv", head, rows, "--check" in sys.argv
     )

@@ -43,6 +43,18 @@ _OTHER_UNIT = re.compile(
 )
 HUGGING_FACE = r"transformers|hugging.?face|\bhf trainer|\baccelerate\b"
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
+_AMOUNTS = {
+    "k": 1e3,
+    "th": 1e3,
+    "m": 1e6,
+    "mi": 1e6,
+    "b": 1e9,
+    "bn": 1e9,
+    "bi": 1e9,
+    "g": 1e9,
+    "t": 1e12,
+    "tr": 1e12,
+}
 _UNITS = {  # what may follow a number, by how the column's name ends; times this it is in the column's own unit
     "_gb": {"gb": 1.0, "g": 1.0, "gib": 2**30 / 1e9, "mb": 1e-3, "mib": 2**20 / 1e9},
     "ms_per_iter": {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "milliseconds": 1.0},
@@ -70,6 +82,17 @@ def number_in(row: dict[str, str], key: str) -> float | None:
     if not math.isfinite(number):
         raise UserError(f"{key} = {text[:40]} is not finite")
     return number
+
+
+def amount_in(row: dict[str, str], key: str, unit: float) -> float | None:
+    """What a column in millions or billions says, in ones: "10" and "10B" are the same number of tokens_seen_b."""
+    text = row.get(key, "")
+    scale = re.search(r"\d\s*(k|m|bn?|g|t|thousand|million|billion|trillion)t?\b", text.lower())
+    if not scale:
+        number = number_in(row, key)
+        return None if number is None else number * unit
+    number = number_in({key: text[: scale.start(1)]}, key)
+    return None if number is None else number * _AMOUNTS[scale[1][:2]]
 
 
 def whole_in(row: dict[str, str], key: str, most: float = 2e5) -> int | None:
@@ -116,6 +139,21 @@ def optimizer_of(text: str) -> str:
     )
 
 
+def fused_of(text: str, usual: bool) -> bool:
+    """Whether one kernel updates many tensors; where the row does not say, what that project does."""
+    if re.search(r"(not|un|non)[- ]?fused|foreach|custom|for.?loop", text):
+        return False
+    return "fused" in text or usual
+
+
+def head_width_of(text: str, width: int, heads: int) -> int | None:
+    """A head's width where it is not the model's share, as in Qwen3."""
+    found = re.search(r"head.?dim[a-z]*[ =:]*(\d{1,4})", text)
+    if not found or int(found[1]) * heads == width:
+        return None
+    return max(1, int(found[1]))
+
+
 def recompute_of(text: str) -> Literal["none", "cheap", "block"]:
     text = text.lower()
     if not text or is_negative(text):
@@ -147,7 +185,7 @@ def dtype_of(text: str, framework: str, device: Device, assumed: list[str]) -> t
     if "tf32" in text:
         return "tf32", False
     if re.search(r"fp32|float32|\bf32\b|32-true|\b32\b|full precision|single", text):
-        if device.tf32_flops and re.search(r"nano.?gpt|litgpt|lit-gpt", framework):
+        if device.tf32_flops and re.search(r"(?<!build-)nano.?gpt|litgpt|lit-gpt", framework):
             assumed.append("TF32, which that project's scripts allow")
             return "tf32", False
         return "float32", False
@@ -163,7 +201,10 @@ def dtype_of(text: str, framework: str, device: Device, assumed: list[str]) -> t
 def modern(text: str) -> bool:
     """Rotary positions and RMSNorm, by the model's or the project's name."""
     return bool(
-        re.search(r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo", text)
+        re.search(
+            r"rope|rotary|llama|qwen|nanochat|modded|rmsnorm|mistral|smollm|gemma|olmo|cs ?336|parameter.golf",
+            text,
+        )
     )
 
 
@@ -190,10 +231,16 @@ def window_of(row: dict[str, str], text: str) -> float:
     given = number_in(row, "attn_window_factor")
     if given is not None and given > 0:
         return min(1.0, given)
+    block = number_in(row, "block_size") or 0
+    if block > _DOCUMENT and re.search(
+        r"doc.{0,10}mask|flex", f"{text} {word_in(row, 'flash_sdpa')}"
+    ):
+        return _DOCUMENT / block  # attention stays inside a document
     pattern = re.search(r"\bs+l\b", f"{text} {row.get('flash_sdpa', '').lower()}")
     return (0.25 * (len(pattern[0]) - 1) + 1) / len(pattern[0]) if pattern else 1.0
 
 
+_DOCUMENT = 1024  # tokens of a web page, about
 # GPT-2 as released, where a row names it and leaves its shape out: layers, heads, width
 _RELEASED = {
     r"gpt-?2(-small|.{0,3}124m)|^gpt-?2$": (12, 12, 768),

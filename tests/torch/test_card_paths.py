@@ -19,7 +19,7 @@ from onecard.train import profile, verify
 from onecard.train.io.loader import to_device
 from onecard.train.optim import make_optimizer, muon, optimizer_tensors, state_tensors
 from onecard.train.optim.muon import orthogonal
-from onecard.train.run import trial, validation, workers
+from onecard.train.run import setup, trial, validation, workers
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.validation import documents
@@ -185,6 +185,30 @@ def test_a_process_that_dies_during_the_exchange_is_noticed(two, monkeypatch):
     assert aborted == [True]  # or copying the weights would wait for the exchange too
     crew._pids = [(workers.socket.gethostname(), os.getpid())] * 2
     assert crew.read(torch.ones(2)) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "common"),
+    [
+        ("bfloat16", "float16", "float16"),  # an RTX 4090 beside an RTX 2070
+        ("float16", "bfloat16", "float16"),
+        ("float16", "float32", "float32"),
+        ("bfloat16", "bfloat16", "bfloat16"),
+    ],
+)
+def test_mixed_cards_agree_on_one_dtype(two, monkeypatch, own, other, common):
+    """Each would choose its own, and gradients scaled for float16 be added to others that are not."""
+    crew, _ = two(has_nccl=True)
+    theirs = torch.tensor([other == each for each in ("float32", "float16", "bfloat16")])
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.add_(theirs.to(tensor.dtype)))
+    found = setup.agreed_precision(Precision(own, own == "float16", "own"), crew)
+    assert (found.dtype, found.scaled) == (common, common == "float16")
+
+
+def test_mfu_is_of_all_cards_peaks(two, monkeypatch):
+    crew, _ = two(has_nccl=True)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.add_(3e13))
+    assert setup._peak_of_all(1e14, crew) == 1.3e14
 
 
 def test_one_process_on_another_card_sets_it(monkeypatch):

@@ -58,7 +58,7 @@ CALLS = {
     "lr_at": (loop, "lr_at", BEFORE),
     "advance": (loop, "advance", BEFORE),
     "optimizer.step": (torch.optim.AdamW, "step", UPDATE),
-    "learn": (LossWatch, "learn", UPDATE),
+    "learn": (LossWatch, "learn", BEFORE),
     "loader.epoch": (Loader, "epoch", AFTER),
     "log.write": (LogWriter, "write", AFTER),
     "evaluate": (session, "evaluate", AFTER),

@@ -19,6 +19,7 @@ from onecard.data import prepare
 from onecard.export.tokenizer_files import write_tokenizer
 from onecard.export.trained import load_trained
 from onecard.model.generate import generate
+from onecard.model.sampling import Sampling
 from onecard.train.run.loop import train
 
 TEXT = "the cat sat on the mat, and the dog sat on the log. ÀÉ नमस्ते 🙂\n"
@@ -88,7 +89,9 @@ def our_logits(run, ids):
 
 def greedy(run, ids, count):
     trained = load_trained(run)
-    drawn = generate(trained.model, [ids], count, temperature=0, vocab_size=trained.vocab_size)
+    drawn = generate(
+        trained.model, [ids], count, Sampling(temperature=0), vocab_size=trained.vocab_size
+    )
     return [row[0] for row in drawn]
 
 

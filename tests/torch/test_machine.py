@@ -1,5 +1,6 @@
 """Precision by card, device by name, and the watch over the loss."""
 
+import dataclasses
 import math
 import sys
 
@@ -59,11 +60,11 @@ def test_the_watch_knows_a_spike_from_scatter():
     for step in range(300):
         loss = 3 + 2 * math.exp(-step / 30) + 0.1 * math.sin(step * 12.9898)
         assert watch.verdict(loss, 1.0) is None, step
-        watch.learn(loss)
+        watch = watch.learn(loss)
     assert watch.verdict(3.4, 1.0) is None
     assert "jumped to 9.000" in watch.verdict(9.0, 1.0)
     assert "norm is inf" in watch.verdict(3.0, math.inf)
-    again = LossWatch.restored(watch.state())
+    again = LossWatch(**dataclasses.asdict(watch))
     assert again.verdict(9.0, 1.0) == watch.verdict(9.0, 1.0)
 
 

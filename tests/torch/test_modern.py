@@ -7,6 +7,7 @@ from onecard.config import RunConfig, load
 from onecard.model.build import make_model
 from onecard.model.generate import generate
 from onecard.model.modern import SOFT_CAP, ModernGPT
+from onecard.model.sampling import Sampling
 from onecard.planner.params import params
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
 from onecard.train.optim.muon import orthogonal
@@ -112,7 +113,7 @@ def test_decoding_with_the_cache_is_the_whole_window():
 
 def test_generation_goes_on_past_the_window():
     model, _ = trained(steps=20)
-    tokens = [row[0] for row in generate(model, [[1, 2, 3]], 25, temperature=0.0)]
+    tokens = [row[0] for row in generate(model, [[1, 2, 3]], 25, Sampling(temperature=0))]
     seen = [1, 2, 3]
     with torch.no_grad():
         for token in tokens:

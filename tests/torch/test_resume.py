@@ -44,8 +44,8 @@ class DieAt(Silent):
             raise Killed
 
 
-def nothing_saved(session, error):
-    session.record.end("stopped")  # a dead process holds no lock
+def nothing_saved(session, state, error):
+    session.outputs.record.end("stopped")  # a dead process holds no lock
     return error
 
 

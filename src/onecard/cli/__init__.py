@@ -28,6 +28,7 @@ VERBS: dict[str, str] = {
     "sample": "text from a trained model",
     "eval": "bits per byte, HellaSwag and LAMBADA, each with its protocol and interval",
     "export": "the model for transformers, llama.cpp or nanoGPT, with a model card",
+    "ui": "a local page: plan with sliders, watch runs, talk to models",
     "runs": "the runs below this folder: state, loss, hours, cost",
     "compare": "which run is faster, better, cheaper, and why",
     "explain": "why a run is as fast and as good as it is, and what to try next",

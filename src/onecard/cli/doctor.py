@@ -27,35 +27,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also write one JSON file to send with an issue: no names, paths or keys in it",
     )
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
+    parser.add_argument(
+        "--markdown",
+        "--md",
+        action="store_true",
+        help="a text to paste into an issue: no names, paths or keys in it",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from onecard.cli.terminal import console
+    from onecard.cli.terminal import progress_bar
     from onecard.errors import UserError
     from onecard.files import write_json
     from onecard.model.machine import unserved_device
     from onecard.train.doctor.answers import ask
-    from onecard.train.doctor.diagnose import diagnose, report, usable
+    from onecard.train.doctor.diagnose import diagnose, expected_seconds, usable
+    from onecard.train.doctor.shared import paste, report
     from onecard.train.doctor.short_run import short_run
 
     device = unserved_device(args.device)
-    found = ask(device)
-    out = console(stderr=True)
-    with out.status("") as status:
+    found = ask(device, args.device)
+    with progress_bar(quiet=args.json) as show:
+        seconds = {**expected_seconds(args.quick), **({"short run": 5.0} if args.report else {})}
+        done = 0.0
 
         def tell(what: str) -> None:
-            if args.json:
-                return
-            if out.is_terminal:
-                status.update(what)
-            else:
-                out.print(f"checking: {what}")
+            nonlocal done
+            show(done, sum(seconds.values()), what)
+            done += seconds.get(what, 0.0)
 
         rows = diagnose(device, args.quick, tell, found)
         trained = None
-        if args.report and usable(rows):
+        if args.report and usable(found, rows):
             tell("short run")
             row, trained = short_run(found, rows)
             rows.append(row)
@@ -70,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
         print(
             json.dumps({"device": found.name, "checks": [row.to_json() for row in rows]}, indent=1)
         )
+    elif args.markdown:
+        print(paste(found, rows))
     else:
         _show(rows)
         if args.report:

@@ -82,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     """CONFIG with its changes; --tokens as so many whole steps, and a schedule that ends with them."""
     from onecard.config import load, parse_overrides
+    from onecard.config.length import for_tokens
     from onecard.errors import UserError
     from onecard.units import parse_count
 
@@ -89,16 +90,8 @@ def _config(args: argparse.Namespace):  # type: ignore[no-untyped-def]
         return load(args.config, args.overrides)
     if "max_iters" in parse_overrides(args.overrides):
         raise UserError("--tokens and max_iters both set the length", hint="give one of them")
-    tokens, config = parse_count(args.tokens), load(args.config, args.overrides)
-    steps = -(-tokens // config.tokens_per_step)
-    if steps < 1:
-        raise UserError("the tokens must be above zero", hint="for example --tokens 3.7B")
-    given = {
-        key for key in ("lr_decay_iters", "warmup_iters") if key in parse_overrides(args.overrides)
-    }
-    changes = {"max_iters": steps, "lr_decay_iters": steps}
-    changes["warmup_iters"] = min(config.warmup_iters, steps // 10)
-    return config.replace(**{key: value for key, value in changes.items() if key not in given})
+    config = load(args.config, args.overrides)
+    return for_tokens(config, parse_count(args.tokens), parse_overrides(args.overrides))
 
 
 def _explain_memory(args: argparse.Namespace, result: "RunPlan") -> int:

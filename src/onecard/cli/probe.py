@@ -3,13 +3,11 @@
 import argparse
 import json
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from onecard.errors import RunFailure, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rich.table import Table
@@ -70,9 +68,10 @@ def run(args: argparse.Namespace) -> int:
         _show(known, device, args.json)
         return 0
 
+    from onecard.cli.terminal import progress_bar
     from onecard.train.probe import probe
 
-    with _progress(quiet=args.json) as tell:
+    with progress_bar(quiet=args.json) as tell:
         calibration = probe(args.quick, tell, args.device)
     off = calibration.disturbed
     if off is not None and off > TOO_DISTURBED and not args.keep and not _keeps_it(off):
@@ -118,37 +117,6 @@ def _forget(device: "Device", as_json: bool) -> int:
     else:
         print(f"nothing was measured on this machine's {device.name}")
     return 0
-
-
-@contextmanager
-def _progress(quiet: bool) -> "Iterator[Callable[[float, float, str], None]]":
-    """A bar with the time left on a terminal, a line for each new thing in a pipe."""
-    from onecard.cli.terminal import console
-
-    out = console(stderr=True)
-    if not out.is_terminal:
-        reported = set()
-
-        def line(done: float, whole: float, what: str) -> None:
-            if what not in reported and not quiet:
-                reported.add(what)
-                out.print(f"{what} ({done / whole:.0%})")
-
-        yield line
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=out, transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda done, whole, what: bar.update(
-            task, completed=done, total=max(whole, done), description=what
-        )
 
 
 def _show(calibration: "Calibration", device: "Device", as_json: bool) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -22,3 +24,32 @@ def console(stderr: bool = False) -> Console:
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = _asked_width() or (None if terminal else PIPE_WIDTH)
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Callable[[float, float, str], None]]:
+    """A bar with the time left on a terminal, a line for each new thing in a pipe."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        reported = set()
+
+        def line(done: float, whole: float, what: str) -> None:
+            if what not in reported and not quiet:
+                reported.add(what)
+                out.print(f"{what} ({done / whole:.0%})")
+
+        yield line
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda done, whole, what: bar.update(
+            task, completed=done, total=max(whole, done), description=what
+        )

@@ -23,13 +23,13 @@ def to_nanogpt(config: RunConfig, comments: Mapping[str, str] | None = None, hea
 
 def _lines(config: RunConfig, comments: Mapping[str, str], head: str, spell) -> str:  # type: ignore[no-untyped-def]
     lines = [f"# {line}".rstrip() for line in head.splitlines()]
-    for key, value in _written(config, comments).items():
+    for key, value in written_values(config, comments).items():
         comment = f"  # {comments[key]}" if key in comments else ""
         lines.append(f"{key} = {spell(value)}{comment}")
     return "\n".join(lines) + "\n"
 
 
-def _written(config: RunConfig, comments: Mapping[str, str]) -> dict[str, Value]:
+def written_values(config: RunConfig, comments: Mapping[str, str]) -> dict[str, Value]:
     """What differs from the defaults, what is commented on, and the keys that `load` would otherwise derive from them."""
     changed = config.changed()
     values = {

@@ -17,6 +17,7 @@ from onecard.evals.evaluate import Progress, no_progress, scores_of, tokenizer_n
 from onecard.evals.scoring import Question, truncated
 from onecard.evals.text_loss import text_nats
 from onecard.model.generate import Sampler, generate
+from onecard.model.sampling import Sampling
 from onecard.runs.eval_results import Figure, Result
 from onecard.untrusted import printable
 
@@ -168,9 +169,7 @@ def _answer(speaker: Sampler, context: str, settings: Mapping[str, Any]) -> str:
     prompt = speaker.encode(context)[-max(room - count, 1) :]
     heat = float(settings.get("temperature") or 0.0) if settings.get("do_sample") else 0.0
     ids: list[int] = []
-    drawn = generate(
-        speaker.model, [prompt], count, temperature=heat, vocab_size=speaker.vocab_size
-    )
+    drawn = generate(speaker.model, [prompt], count, Sampling(heat), vocab_size=speaker.vocab_size)
     text = ""
     for (token,) in drawn:
         if token == speaker.tokenizer.eot:

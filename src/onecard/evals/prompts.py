@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from onecard.errors import UserError
-from onecard.model.generate import Sampler, generate
+from onecard.model.generate import Generation, Sampler, write_together
+from onecard.model.sampling import Sampling
 
 SHIPPED = ("en", "es", "hi")
 SCHEMA = "onecard.prompts/1"
@@ -109,23 +110,14 @@ def answer_prompts(
 
 
 def _answer(speaker: Sampler, prompt: str, count: int, greedy: bool, seed: int) -> Answer:
-    drawn = generate(
-        speaker.model,
-        [speaker.encode(prompt)],
-        count,
-        temperature=0.0 if greedy else TEMPERATURE,
-        top_k=None if greedy else TOP_K,
-        seed=seed,
-        vocab_size=speaker.vocab_size,
-    )
-    ids: list[int] = []
-    ended = False
-    for (token,) in drawn:
-        if token == speaker.tokenizer.eot:
-            ended = True
-            break
-        ids.append(token)
-    return Answer(prompt, speaker.tokenizer.decode(ids), greedy, ended, len(ids))
+    sampling = Sampling(temperature=0.0) if greedy else Sampling(TEMPERATURE, TOP_K, seed=seed)
+    eot = speaker.tokenizer.eot
+    stops = () if eot is None else (eot,)
+    written = Generation(speaker.encode(prompt), sampling, count, stops)
+    for _ in write_together(speaker.model, [written], speaker.vocab_size):
+        pass
+    text = speaker.tokenizer.decode(written.ids)
+    return Answer(prompt, text, greedy, written.ended == "stop", len(written.ids))
 
 
 def figures_of(answers: Sequence[Answer]) -> SheetFigures:

@@ -164,3 +164,22 @@ def install_hint(build: Build) -> str:
         f"torch {TORCH} built for CUDA {build.cuda} runs on it: choose CUDA {build.cuda} in pytorch.org's "
         "instructions (Start Locally)"
     )
+
+
+def why_unseen(driver: str | None, cuda: str | None, windows: bool = False) -> str:
+    """Why a torch built for `cuda` (None: for none) sees no card where the driver shows one, and what to do.
+
+    >>> why_unseen("550.54.14", "13.0")[:66]
+    'driver 550.54.14 is too old for CUDA 13.0: install 580 or newer, o'
+    """
+    if driver and cuda and (needed := driver_too_old(driver, cuda, windows)):
+        return too_old(driver, cuda, needed)
+    built = f"it is built for CUDA {cuda}" if cuda else "it is built without CUDA"
+    return f"{built}; install torch {TORCH} by pytorch.org's instructions for your system"
+
+
+def too_old(driver: str, cuda: str, needed: str) -> str:
+    return (
+        f"driver {driver} is too old for CUDA {cuda}: install {needed} or newer, or a torch built "
+        "for an older CUDA (pytorch.org, Start Locally)"
+    )

@@ -16,7 +16,7 @@ from onecard.errors import UserError
 from onecard.facts.card_names import name_key, without_memory
 from onecard.facts.data_files import table
 from onecard.facts.user_cards import own_cards, read_user_cards, user_cards_file
-from onecard.units import GIB
+from onecard.units import GIB, MIB
 
 # Emulated bf16 runs at 0.45 of fp32 on Pascal (P40: 5.26 of 11.8) and at half or less on Turing and Volta
 # (2080: 5.1 of 10.1; V100S: 9.85 of 16.4): measured matmuls, zzc0721/torch-performance-test-data.
@@ -50,6 +50,7 @@ class Device:
     aliases: tuple[str, ...] = ()
     taken_bytes: int | None = None  # by other programs, when the driver was asked
     power_limit_watts: float | None = None  # when the driver was asked
+    cache_bytes: int = 0  # the last level on the chip; 0 where nobody says
 
     @property
     def kind(self) -> str:
@@ -222,6 +223,7 @@ def _from_row(row: dict[str, str]) -> Device:
         checked=row["checked"],
         note=row["note"],
         aliases=tuple(filter(None, row["aliases"].split(";"))),
+        cache_bytes=round((_number(row["l2_mb"]) or 0.0) * MIB),
     )
 
 

@@ -1,4 +1,4 @@
-"""Text from a model: one new token at a time, the keys and values of the old ones kept.
+"""Tokens from a model, one at a time for one text or several side by side; the keys and values of the old ones kept.
 
 >>> model, data = load_run("out")                                              # doctest: +SKIP
 >>> for token in generate(model, [[15496]], count=20, vocab_size=50257): ...   # doctest: +SKIP
@@ -6,12 +6,15 @@
 Learned positions have no number beyond block_size: once the window is full it slides by one token at a time, and every
 key and value in it changes its position. So from there on the window is computed again for each token, which is what
 nanoGPT does from the beginning and gives the same tokens.
+
+Prompts of different lengths go side by side from their first token on: while a longer prompt is still being read, a
+shorter one is already being continued. So no row holds padding, and each text is what it would be alone.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,78 +22,110 @@ from torch import Tensor
 from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Tokenizer, gpt2, kept_tokenizer, open_dataset
-from onecard.errors import RunFailure, UserError
+from onecard.errors import UserError
 from onecard.model import checkpoint
 from onecard.model.build import make_model
-from onecard.model.gpt2 import GPT
+from onecard.model.gpt2 import GPT, Cache
 from onecard.model.machine import choose_device
+from onecard.model.sampling import Drawer, Sampling
+
+Ended = Literal["stop", "length", "cancelled"]
+
+
+class Generation:
+    """One text being written: its prompt, how its tokens are drawn, when it ends. `ids` are those drawn so far."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling | None = None,
+        most_tokens: int = 200,
+        stop_tokens: Iterable[int] = (),
+    ):
+        assert prompt, "a model needs a token to go on from"
+        self.prompt = list(prompt)
+        self.most_tokens = most_tokens
+        self.stop_tokens = frozenset(stop_tokens)
+        self.ids: list[int] = []  # without the stop token
+        self.ended: Ended | None = None if most_tokens > 0 else "length"
+        self._drawer = Drawer(sampling or Sampling(), self.prompt)
+
+    def cancel(self) -> None:
+        """End it before its next token; from any thread."""
+        self.ended = self.ended or "cancelled"
+
+    def draw(self, logits: Tensor) -> int | None:
+        """The next token by its logits, (vocabulary,); None where it ends the text."""
+        token = self._drawer.draw(logits)
+        if token in self.stop_tokens:
+            self.ended = self.ended or "stop"
+            return None
+        self.ids.append(token)
+        if len(self.ids) >= self.most_tokens:
+            self.ended = self.ended or "length"
+        return token
+
+
+def write_together(
+    model: GPT, generations: Sequence[Generation], vocab_size: int | None = None
+) -> Iterator[list[int | None]]:
+    """The next token of every text, until all have ended; None where a text has none in this step.
+
+    Ids from vocab_size up are never drawn.
+    """
+    limit = vocab_size or model.config.shape.vocab_size
+    room = model.config.block_size
+    prompts = [generation.prompt[-room:] for generation in generations]
+    common = min(map(len, prompts))
+    rows = [prompt[:common] for prompt in prompts]  # what the model has read or is about to read
+    was_training = model.training
+    model.eval()
+    try:
+        cache = model.new_cache(len(rows))
+        fresh = rows
+        while not all(generation.ended for generation in generations):
+            if cache.length + len(fresh[0]) > room:  # the window slides: every position changes
+                cache.length = 0
+                fresh = rows = [row[-room:] for row in rows]
+            logits = _logits(model, fresh, cache)[:, :limit]
+            drawn: list[int | None] = [None] * len(rows)
+            for n, generation in enumerate(generations):
+                if len(rows[n]) < len(prompts[n]):
+                    rows[n].append(prompts[n][len(rows[n])])
+                    continue
+                if not generation.ended:
+                    drawn[n] = generation.draw(logits[n])
+                token = drawn[n]
+                rows[n].append(rows[n][-1] if token is None else token)
+            fresh = [row[-1:] for row in rows]
+            yield drawn
+    finally:
+        model.train(was_training)
+
+
+@torch.inference_mode()
+def _logits(model: GPT, fresh: list[list[int]], cache: Cache) -> Tensor:
+    tokens = torch.tensor(fresh, dtype=torch.long, device=model.lm_head.weight.device)
+    return model.decode(tokens, cache).float().cpu()
 
 
 def generate(
     model: GPT,
     prompts: Sequence[Sequence[int]],
     count: int,
+    sampling: Sampling | None = None,
     *,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int = 1337,
     vocab_size: int | None = None,
 ) -> Iterator[list[int]]:
-    """`count` times the next token of every prompt (all of one length). Ids from vocab_size up are never drawn."""
-    device = model.lm_head.weight.device
-    # on the CPU, so that a seed means the same tokens on every machine whose logits agree
-    generator = torch.Generator().manual_seed(seed)
-    limit = vocab_size or model.config.shape.vocab_size
-    room = model.config.block_size
-    tokens = torch.tensor(prompts, dtype=torch.long, device=device)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            cache = model.new_cache(len(prompts))
-            fresh = tokens[:, -room:]
-            for _ in range(count):
-                if (
-                    cache.length + fresh.shape[1] > room
-                ):  # the window slides: every position changes
-                    cache.length = 0
-                    fresh = tokens[:, -room:]
-                logits = model.decode(fresh, cache)[:, :limit]
-                fresh = draw(logits.float().cpu(), temperature, top_k, top_p, generator).to(device)
-                tokens = torch.cat((tokens, fresh), dim=1)[:, -room:]
-                yield fresh[:, 0].tolist()
-    finally:
-        model.train(was_training)
-
-
-def draw(
-    logits: Tensor,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generator: torch.Generator,
-) -> Tensor:
-    """One token a row, (rows, 1): the likeliest at temperature 0, else drawn from what top_k and top_p leave."""
-    if not torch.isfinite(logits).all():
-        raise RunFailure(
-            "the model's output is not finite: its training diverged, or its weights are damaged",
-            hint="an earlier checkpoint of the run may be good: name its folder",
-        )
-    if temperature == 0:
-        return logits.argmax(dim=-1, keepdim=True)
-    logits = logits / temperature
-    order: Tensor | None = None
-    if top_k is not None and top_k < logits.shape[-1]:
-        logits, order = logits.topk(top_k, dim=-1)
-    if top_p is not None and top_p < 1:
-        if order is None:
-            logits, order = logits.sort(dim=-1, descending=True)
-        chances = logits.softmax(dim=-1)
-        # the smallest set of likeliest tokens that reaches top_p: keep one whose predecessors have not reached it
-        logits = logits.masked_fill(chances.cumsum(dim=-1) - chances >= top_p, -math.inf)
-    drawn = torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)
-    return drawn if order is None else order.gather(-1, drawn)
+    """`count` times the next token of every prompt (all of one length); row n is drawn with the seed plus n."""
+    assert len(set(map(len, prompts))) == 1
+    first = sampling or Sampling()
+    generations = [
+        Generation(prompt, replace(first, seed=first.seed + n), count)
+        for n, prompt in enumerate(prompts)
+    ]
+    for drawn in write_together(model, generations, vocab_size):
+        yield [token for token in drawn if token is not None]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this ca
 """
 
 import contextlib
-import ctypes
 import platform
 import sys
 import time
@@ -15,10 +14,20 @@ from functools import cache
 import torch
 
 from onecard.errors import UserError
-from onecard.facts.builds import BUILDS, TORCH, has_bf16, install_hint, runs_on, serving_build
+from onecard.facts.builds import (
+    BUILDS,
+    TORCH,
+    has_bf16,
+    install_hint,
+    runs_on,
+    serving_build,
+    why_unseen,
+)
 from onecard.facts.gpus import Device
 from onecard.facts.here import cpu, find_seen, here, known_device, seen_cards
+from onecard.facts.nvml import open_nvml
 from onecard.model import process_memory
+from onecard.model.process_memory import keep_freed_memory as keep_freed_memory
 from onecard.units import show_bytes
 
 
@@ -115,15 +124,19 @@ def gcn_arch(device: torch.device) -> str | None:
 
 
 def unseen_card(device: torch.device, asked: str) -> str | None:
-    """A sentence when the run would fall to the CPU although the driver shows a card: torch's build cannot use it."""
+    """A sentence when the run would fall to the CPU although the driver shows a card, which this torch cannot use."""
     if device.type != "cpu" or asked == "cpu":
         return None
     cards = seen_cards()
     if not cards:
         return None
+    nvml = open_nvml()
+    why = why_unseen(
+        nvml.driver_version() if nvml else None, torch.version.cuda, sys.platform == "win32"
+    )
     return (
-        f"card: the driver shows a {cards[0].name}, but this torch ({torch.__version__}) cannot see it, so the CPU trains; "
-        f"install torch {TORCH} by pytorch.org's instructions for your system"
+        f"card: the driver shows a {cards[0].name}, but this torch ({torch.__version__}) cannot use it, so the CPU "
+        f"trains: {why}"
     )
 
 
@@ -166,23 +179,6 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
     if precision.dtype == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))
-
-
-def keep_freed_memory(device: torch.device) -> None:
-    """On a CPU under glibc: what one step frees stays with the process, for the next one needs it again.
-
-    Left alone, glibc gives some of it back and faults it in again, more or less of it depending on what the process did
-    before; so a step's time would, too. Tensors above 32 MiB keep mappings of their own: among the others they would leave
-    holes, a third more memory with GPT-2's vocabulary. Other C libraries are left as they are.
-    """
-    if device.type != "cpu" or not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # musl
-        return
-    trim_threshold, mmap_threshold = -1, -3  # malloc.h
-    mallopt(mmap_threshold, 32 * 2**20)
-    mallopt(trim_threshold, -1)  # never
 
 
 def synchronize(device: torch.device) -> None:

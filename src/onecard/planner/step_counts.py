@@ -16,6 +16,15 @@ DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 def micro_bytes(w: Workload, fit: Fit) -> float:
     """Bytes that one micro-batch moves outside the matmuls."""
+    e = DTYPE_BYTES[w.dtype]
+    slack = 1.0 if w.compiled else fit["eager_bytes"]
+    # weights read in fp32 and cast; gradients added up
+    weights = (0 if w.pure or e == 4 else 4 + e) + (2 * e if w.pure else e + 8)
+    return float(layer_bytes(w, fit) + slack * logits_bytes(w) + weights * w.params)
+
+
+def layer_bytes(w: Workload, fit: Fit) -> float:
+    """Of these, what the layers' kernels hand to one another."""
     e = DTYPE_BYTES[w.dtype]  # bytes of an activation
     r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
     width, ff, kv = w.n_embd, w.ff_width, w.kv_width
@@ -44,9 +53,7 @@ def micro_bytes(w: Workload, fit: Fit) -> float:
     elif w.recompute == "cheap":
         layer += norms / 3 + activation / 3
     slack = 1.0 if w.compiled else fit["eager_bytes"]
-    # weights read in fp32 and cast; gradients added up
-    weights = (0 if w.pure or e == 4 else 4 + e) + (2 * e if w.pure else e + 8)
-    return float(slack * (w.tokens * w.n_layer * layer + logits_bytes(w)) + weights * w.params)
+    return float(slack * w.tokens * w.n_layer * layer)
 
 
 def logits_bytes(w: Workload) -> float:
@@ -96,3 +103,13 @@ def micro_kernels(w: Workload) -> float:
     return (
         30 + (62 + 30 * w.modern + 12 * (not w.flash) + 25 * (w.recompute == "block")) * w.n_layer
     )
+
+
+def optimizer_kernels(w: Workload) -> float:
+    """Kernels of one update: a few for all tensors together, or a dozen for each."""
+    matrices = len(w.layer_matrices) * w.n_layer
+    if (
+        w.optimizer == "muon"
+    ):  # five rounds of three products, and what is around them, on stacks of matrices
+        return 30.0 + 4.0 * matrices
+    return 14.0 * (2 * matrices + 3) if w.optimizer_loop else 30.0

@@ -23,11 +23,13 @@ from onecard.planner.flops import attention_flops
 from onecard.planner.result import Range
 from onecard.planner.step_counts import (
     Fit,
+    layer_bytes,
     micro_bytes,
     micro_kernels,
     operand_bytes,
     optimizer_bytes,
     optimizer_flops,
+    optimizer_kernels,
 )
 from onecard.planner.workload import Workload
 
@@ -40,6 +42,10 @@ _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
 OLD_ATTENTION = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
 # Their attention is a guess: logs of a V100 and a TITAN Xp took 1.3 and 1.9 times the prediction.
 _OLD_ATTENTION_HIGH = 2.0
+RANGES = ("own", "other", "odd")
+LIKE_OWN = ("onecard", "nanogpt", "nanochat", "modded")  # compiled PyTorch of nanoGPT's descent
+SLOW_HOST = ("textbook",)  # Python between the kernels of code written to be read
+_SMALL = 2**21  # tokens × width of a micro-batch below which launches and idle units decide
 COMPILE_SECONDS_PER_LAYER = 2.75
 
 
@@ -75,12 +81,21 @@ def workload_time(
     fit = fit or speed_fit()
     parts = step_parts(w, device, fit)
     basis = "fitted" if device.rate_class in fit["classes"] else "class"
-    plain = w.gpus == 1 and w.compiled and w.flash and not w.dropout
-    low, high = fit["spread"]["class" if basis == "class" else "plain" if plain else "other"]
+    low, high = fit["spread"]["class" if basis == "class" else range_group(w, device)]
     if device.architecture in OLD_ATTENTION:
         high = max(high, _OLD_ATTENTION_HIGH)
     middle = sum(parts.values())
     return StepTime(Range(middle * low, middle, middle * high), parts, basis, compile_seconds(w))
+
+
+def range_group(w: Workload, device: Device) -> str:
+    """Which of the ranges holds: "own" for our trainer and code like it as it is meant to run, "odd" for what is timed by
+    launches, by attention without Flash or by code that is not compiled, "other" for the rest."""
+    if not w.compiled or not w.flash or w.stack in SLOW_HOST:
+        return "odd"
+    if device.architecture in OLD_ATTENTION or w.tokens * w.n_embd < _SMALL:
+        return "odd"
+    return "own" if w.gpus == 1 and not w.dropout and w.stack in LIKE_OWN else "other"
 
 
 def padding_gain(config: RunConfig, device: Device, dtype: str) -> float:
@@ -118,14 +133,17 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     matmul = float(
         (matmul_seconds(w, device, rate, fit) ** 3 + (operand_bytes(w) / bandwidth) ** 3) ** (1 / 3)
     )
-    memory = micro_bytes(w, fit) / bandwidth
+    memory = (micro_bytes(w, fit) - cached_bytes(w, device, fit)) / bandwidth
     if w.dropout:
         matmul, memory = matmul * fit["dropout"], memory * fit["dropout"]
     update = optimizer_bytes(w) / bandwidth + optimizer_flops(w) / rate
+    update += waiting(update, optimizer_kernels(w) * fit["host_seconds"])
+    slow = w.stack in SLOW_HOST and not w.compiled
+    host = fit["host_seconds"] * (fit["textbook_host"] if slow else 1.0)
     kernels = micro_kernels(w)
     busy = matmul + memory + kernels * fit["kernel_seconds"]
-    launch = kernels * fit["kernel_seconds"] + waiting(busy, kernels * fit["host_seconds"])
-    return {
+    launch = kernels * fit["kernel_seconds"] + waiting(busy, kernels * host)
+    parts = {
         "matmul": matmul * w.accumulation,
         "memory": memory * w.accumulation,
         "optimizer": update,
@@ -133,6 +151,23 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
         "data": 0.0,  # the loader reads ahead while the card works
         "exchange": exchange_seconds(w, device, busy * w.accumulation, fit),
     }
+    slower = stack_factor(w.stack, fit) / fit["cards"].get(device.name, 1.0)
+    scaled = {part: seconds * slower for part, seconds in parts.items()}
+    return {**scaled, "exchange": parts["exchange"]}  # the link's, not the card's nor the code's
+
+
+def cached_bytes(w: Workload, device: Device, fit: Fit) -> float:
+    """Of the bytes between kernels, those that the next kernel still finds in the chip's last cache: most where a layer's
+    stream fits in it."""
+    stream = 6.0 * w.tokens * w.n_embd
+    found = device.cache_bytes / (device.cache_bytes + stream)
+    return float(fit["cache_hits"] * found * layer_bytes(w, fit))
+
+
+def stack_factor(stack: str, fit: Fit) -> float:
+    """How much longer that project's code takes than the count of its work says."""
+    known: dict[str, float] = fit["stacks"]
+    return known.get(stack, known.get("plain-pytorch", 1.0))
 
 
 def ceiling(device: Device, dtype: str, fit: Fit) -> float:

@@ -27,9 +27,11 @@ class Workload:
     block_size: int
     batch_size: int  # sequences in a micro-batch on one card
     accumulation: float  # micro-batches a card does in one step
+    stack: str = "onecard"  # whose code runs it (planner/stacks.py)
     dtype: str = "bfloat16"  # of the matmuls: bfloat16, float16, tf32, float32
     gpus: int = 1
     n_kv_head: int | None = None  # None: as many as n_head
+    head_dim: int | None = None  # None: n_embd / n_head
     d_ff: int | None = None  # None: 4 × n_embd
     gated: bool = False  # SwiGLU: three MLP matrices
     tied: bool = True
@@ -43,6 +45,7 @@ class Workload:
     recompute: Recompute = "none"
     optimizer: str = "adamw"
     fused_optimizer: bool = True
+    optimizer_loop: bool = False  # a textbook's update: tensor by tensor, operation by operation
     pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
     sharded: bool = False  # FSDP: weights gathered from the other cards for every micro-batch
     nvlink: bool = True  # between the cards, where there are several
@@ -134,7 +137,7 @@ class Workload:
 
     @property
     def head_width(self) -> int:
-        return self.n_embd // self.n_head
+        return self.head_dim or self.n_embd // self.n_head
 
     @property
     def kv_width(self) -> int:
@@ -148,8 +151,9 @@ class Workload:
     def layer_matrices(self) -> tuple[tuple[int, int], ...]:
         """(inputs, outputs) of each weight matrix that a token is multiplied with in one layer."""
         width, ff = self.n_embd, self.ff_width
+        inner = self.head_width * self.n_head if self.head_dim else width
         up = ((width, ff),) * (2 if self.gated else 1)
-        return ((width, width + 2 * self.kv_width), (width, width), *up, (ff, width))
+        return ((width, inner + 2 * self.kv_width), (inner, width), *up, (ff, width))
 
     @property
     def layer_params(self) -> int:

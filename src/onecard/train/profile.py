@@ -93,7 +93,7 @@ def profile_run(config: RunConfig, steps: int = 5) -> StepProfile:
         Workers(config.backend, device) as workers,
         open_session(
             config.replace(out_dir=str(Path(aside) / "run")), workers, False, Silent()
-        ) as session,
+        ) as (session, _),
     ):
         numbers = itertools.count()
 
@@ -106,8 +106,8 @@ def profile_run(config: RunConfig, steps: int = 5) -> StepProfile:
         try:
             return profile_steps(step, Path(config.out_dir) / "profile", steps)
         finally:
-            if session.record is not None:
-                session.record.end("stopped")
+            if session.outputs.record is not None:
+                session.outputs.record.end("stopped")
 
 
 def profile_steps(step: Callable[[], object], out_dir: Path, steps: int = 5) -> StepProfile:

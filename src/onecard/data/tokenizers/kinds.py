@@ -50,9 +50,10 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        return b"".join(self._bytes_of(int(i)) for i in ids).decode("utf-8", errors="replace")
+        return b"".join(self.bytes_of(int(i)) for i in ids).decode("utf-8", errors="replace")
 
-    def _bytes_of(self, index: int) -> bytes:
+    def bytes_of(self, index: int) -> bytes:
+        """What an id reads as; the separator by its name."""
         if index == self.eot:
             return EOT.encode()
         if not 0 <= index < len(self.pieces):

@@ -48,7 +48,8 @@ def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepM
     slack = _slack(work, step, fit) if device.kind == "cuda" else 0
     context = _context(work, device, fit)
     reserved = peak.bytes + slack
-    low, high = fit["spread"]
+    own = work.stack == "onecard"
+    low, high = fit["spread"] if own else fit["other_spread"][memory_range(work)]
 
     def around(value: int) -> Range:
         return Range(value * (1 - low), value, value * (1 + high))
@@ -61,6 +62,13 @@ def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepM
         step=step,
         peak=peak,
     )
+
+
+def memory_range(work: Workload) -> str:
+    """Which range holds for another project's code: "odd" where blocks are computed again, weights are sharded or attention
+    and layers are written out, "other" for the rest."""
+    plain = work.recompute == "none" and not work.sharded and work.flash
+    return "other" if plain and work.stack not in ("plain-pytorch", "textbook") else "odd"
 
 
 @lru_cache(maxsize=512)  # fits and searches ask for the same step with other constants or cards

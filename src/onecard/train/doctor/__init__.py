@@ -2,5 +2,5 @@
 
 answers.py is what the system, the driver and torch report (tests put others in its place); system.py and compute.py hold
 the checks, each a small function that returns a frozen Check; diagnose.py runs them; short_run.py trains a few steps for the
-report file; kept.py keeps the fall-backs.
+report file; shared.py makes that file and the text to paste; kept.py keeps the fall-backs.
 """

@@ -62,6 +62,7 @@ class Answers:
     driver: str | None = None
     reading: Callable[[], Reading] = Reading
     seen: tuple[str, ...] = ()  # names of the cards, as torch counts them
+    unseen: str | None = None  # of a card that the driver shows and this torch cannot use
     system: str = sys.platform
     release: str = ""
     has_triton: bool = False
@@ -80,8 +81,8 @@ class Answers:
         )
 
 
-def ask(device: torch.device) -> Answers:
-    """The real ones."""
+def ask(device: torch.device, asked: str = "auto") -> Answers:
+    """The real ones; `asked` is the `device` that the user named."""
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
     common: dict[str, Any] = {
         "release": platform.release(),
@@ -98,7 +99,13 @@ def ask(device: torch.device) -> Answers:
         taken = (facts.taken_bytes or 0) if facts else 0
         name = facts.name if facts else device.type
         return Answers(
-            device, name, facts, memory_bytes=memory, free_bytes=memory - taken, **common
+            device,
+            name,
+            facts,
+            memory_bytes=memory,
+            free_bytes=memory - taken,
+            unseen=machine.unseen_card(device, asked),
+            **common,
         )
     properties = torch.cuda.get_device_properties(device)
     uuid, driver = machine.uuid_of(device), None if torch.version.hip else open_nvml()

@@ -1,14 +1,10 @@
-"""All checks in order, and the report file made of them.
+"""All checks in order.
 
 >>> [check.check for check in diagnose(torch.device("cpu"), quick=True)]      # doctest: +SKIP
 ['device', 'driver', 'torch build', …]
 """
 
-import os
-import re
-import socket
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +13,17 @@ import torch
 from onecard.train.doctor import compute, system
 from onecard.train.doctor.answers import Answers, Check, ask
 from onecard.train.doctor.kept import keep, kept_for
-from onecard.train.doctor.short_run import ShortRun
 from onecard.train.run.trial import first_line
-from onecard.version import __version__
 
-REPORT_SCHEMA = "onecard.hardware/1"
 Tell = Callable[[str], None]
+# Seconds that a check may take, for the bar alone; the others are done at once.
+_SECONDS = {"step": 2.0, "memory": 2.0, "compiled step": 40.0, "resume": 8.0, "disk": 1.0}
+_ALWAYS = ("step", "disk")
+
+
+def expected_seconds(quick: bool) -> dict[str, float]:
+    """By check, roughly, in the order they are done."""
+    return {name: each for name, each in _SECONDS.items() if not quick or name in _ALWAYS}
 
 
 def diagnose(
@@ -57,7 +58,7 @@ def diagnose(
         *([("macOS", system.mac)] if found.kind == "mps" else []),
     ):
         run(name, lambda check=check: check(found))  # type: ignore[misc]
-    computes = usable(rows)
+    computes = usable(found, rows)
     can_compile = run("compiler", lambda: system.compiler(found))
     if computes:
         run("precision", lambda: compute.precision(found))
@@ -91,61 +92,8 @@ def _compile_of(before: Any) -> list[Check]:
     ]
 
 
-def usable(rows: list[Check]) -> bool:
-    """Whether this torch and driver can compute on the device at all."""
-    return not any(
+def usable(found: Answers, rows: list[Check]) -> bool:
+    """Whether this torch and driver can compute on the device at all; a CPU always can."""
+    return found.kind == "cpu" or not any(
         row.check in ("driver", "torch build") and row.status == "action" for row in rows
     )
-
-
-def report(found: Answers, rows: list[Check], run: ShortRun | None = None) -> dict[str, Any]:
-    """One file that can be sent: device, versions, rows and figures, a short run's log beside its plan; nothing that
-    names a person, folder or key."""
-    import platform
-
-    return {
-        "schema": REPORT_SCHEMA,
-        "date": datetime.now(UTC).date().isoformat(),
-        "onecard": __version__,
-        "torch": found.torch_version,
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "release": scrubbed(found.release),
-        "device": scrubbed(found.name),
-        "kind": found.kind,
-        "capability": found.capability,
-        "gcn_arch": found.gcn_arch,
-        "cuda": found.cuda,
-        "hip": found.hip,
-        "driver": found.driver,
-        "memory_bytes": found.memory_bytes,
-        "checks": [{**row.to_json(), "detail": scrubbed(row.detail)} for row in rows],
-        "config": run.config if run else {},
-        "dtype": run.dtype if run else None,
-        "plan": run.plan if run else {},
-        "log": run.log if run else [],
-    }
-
-
-_PATHS = re.compile(r"([A-Za-z]:)?([\\/][^\s\\/:'\",;()]+){2,}[\\/]?|~[\\/]\S+|\\\\\S+")
-_SECRETS = re.compile(
-    r"\b(hf_|sk-|ghp_|gho_|github_pat_|AKIA|xox[bp]-|wandb_)[\w-]{6,}|\b[0-9a-fA-F]{32,}\b"
-)
-_ADDRESSES = re.compile(r"(?<!\S)\S+@\S+|\b\d{1,3}(\.\d{1,3}){3}\b|GPU-[0-9a-f-]{8,}")
-
-
-def scrubbed(text: str) -> str:
-    """Without paths, keys, addresses, this machine's name and its user's.
-
-    >>> scrubbed("cannot write /home/ana/out/log.jsonl with hf_abcdefgh1234")
-    'cannot write <path> with <key>'
-    """
-    text = _SECRETS.sub("<key>", text)
-    text = _ADDRESSES.sub("<address>", text)
-    text = _PATHS.sub("<path>", text)
-    names = (socket.gethostname(), os.environ.get("USER", ""), os.environ.get("USERNAME", ""))
-    for name in names:
-        if len(name) > 2:
-            text = re.sub(rf"\b{re.escape(name)}\b", "<name>", text)
-    return text

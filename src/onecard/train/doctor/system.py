@@ -5,7 +5,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from onecard.facts.builds import driver_too_old, install_hint, runs_on, serving_build
+from onecard.facts.builds import driver_too_old, install_hint, runs_on, serving_build, too_old
 from onecard.train.doctor.answers import Answers, Check
 from onecard.units import GIB, MIB, show_bytes
 
@@ -22,18 +22,15 @@ def device(found: Answers) -> Check:
 
 
 def driver(found: Answers) -> Check:
+    if found.unseen:
+        return Check("driver", "action", found.unseen)
     if found.kind != "cuda" or found.hip:
         return Check("driver", "ok", "none needed" if found.kind != "cuda" else "ROCm's own")
     if found.driver is None:
         return Check("driver", "fall-back", "NVML does not answer: no power or clock readings")
     needed = driver_too_old(found.driver, found.cuda or "", windows=found.system == "win32")
     if needed:
-        return Check(
-            "driver",
-            "action",
-            f"driver {found.driver} is too old for CUDA {found.cuda}: install {needed} or newer, or a torch built "
-            "for an older CUDA",
-        )
+        return Check("driver", "action", too_old(found.driver, found.cuda or "", needed))
     return Check("driver", "ok", f"{found.driver}, CUDA {found.cuda}")
 
 

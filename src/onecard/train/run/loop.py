@@ -5,7 +5,6 @@
 ('finished', 200)
 """
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -27,12 +26,13 @@ from onecard.train.optim import lr_at
 from onecard.train.run import recovery
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
-from onecard.train.run.progress import Progress, advance, finished, random_seed
+from onecard.train.run.progress import Progress, RunState, advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session
+from onecard.train.run.session import Session, save, validate
 from onecard.train.run.setup import open_session
 from onecard.train.run.side_shows import Silent, Viewer
 from onecard.train.run.signals import StopSignals
+from onecard.train.run.step_clock import StepClock
 from onecard.train.run.workers import Workers
 
 # the model, its data and the step → for each task its figures
@@ -71,156 +71,168 @@ def train(
     with (
         StopSignals(view.message) as stop,
         Workers(config.backend, device) as workers,
-        open_session(config, workers, resume, view, plan, faults, change) as session,
+        open_session(config, workers, resume, view, plan, faults, change) as (session, state),
     ):
-        try:
-            outcome = _loop(session, stop, benchmark)
-            session.write(
-                kind="end",
-                step=outcome.step,
-                state=outcome.state,
-                seconds=session.progress.seconds,
-                kwh=session.progress.kwh or None,
-            )
-        except BaseException as error:  # whatever it is, the last finished step is saved first
-            raise recovery.ended(session, error) from None
-        if session.record is not None:
-            session.shows.run("writing run.json", session.record.end, outcome.state)
-    return outcome
+        return _loop(session, state, stop, benchmark)
 
 
-def _loop(session: Session, stop: StopSignals, benchmark: Benchmark | None = None) -> Outcome:
-    config, workers, stepper = session.config, session.workers, session.stepper
-    device, folder = workers.device, session.folder
-    meter = EnergyMeter(_power_reading(session), workers)
+def _loop(
+    session: Session, state: RunState, stop: StopSignals, benchmark: Benchmark | None
+) -> Outcome:
+    config, workers, outputs = session.config, session.workers, session.outputs
+    clock, meter = StepClock(), EnergyMeter(_power_reading(session), workers)
     loss: float | None = None
-    sitting_began = tick = time.perf_counter()
-    sitting_steps = 0
-    interval_seconds, interval_wait, interval_steps = 0.0, 0.0, 0  # since the last log line
-    bad_before: int | None = None  # the step that is being done again
-    machine.forget_peak_memory(device)  # the preflight's
+    machine.forget_peak_memory(workers.device)  # the preflight's
+    try:
+        if config.eval_only:
+            return _end(session, validate(session, state), "finished", None)
+        if _eval_missing(config, state.progress):  # the run ended between a step and its evaluation
+            state = validate(session, state)
 
-    if config.eval_only:
-        return Outcome("finished", session.progress.step, None, session.evaluate().loss, folder)
-    if _eval_missing(config, session.progress):  # a failure came between a step and its evaluation
-        _evaluate(session)
+        while not finished(config, state.progress):
+            clock.begin()
+            step = state.progress.step
+            rows = to_device(session.loader.rows(step), workers.device)
+            seed = random_seed(config.seed, step, workers.rank)
+            loss, norm = session.stepper.gradients(rows, step, seed)
 
-    while not finished(config, session.progress):
-        began = time.perf_counter()
-        progress = session.progress  # a roll-back brings another
-        step = progress.step
-        rows = to_device(session.loader.rows(step), device)
-        loss, norm = stepper.gradients(rows, step, random_seed(config.seed, step, workers.rank))
-
-        bad = progress.watch.verdict(loss, norm)
-        if bad is not None:
-            again = recovery.bad_step(session, bad, retried=bad_before == step)
-            bad_before = step
-            if again:
+            bad = state.progress.watch.verdict(loss, norm)
+            if bad is not None:
+                state, again = recovery.bad_step(session, state, bad)
+                if again:
+                    continue
+            lr = lr_at(config, state.progress.position)
+            after = _after_step(session, state, clock, None if bad else loss)
+            if bad is not None:
+                session.stepper.skip(step)
+            elif not session.stepper.apply(lr, step):
+                out_of_memory = f"step {step + 1}: out of memory within the update"
+                state = recovery.roll_back(session, state, out_of_memory)
                 continue
-        lr = lr_at(config, progress.position)
-        pace = (tick - sitting_began) / sitting_steps if sitting_steps >= 3 else None
-        pressed = advance(config, progress, pace, session.save_seconds + session.eval_seconds)
-        if config.max_hours is not None:
-            pressed = workers.from_first(pressed)
-        place = session.loader.place(step + 1)
+            passed = clock.end(session.loader.wait_seconds)
+            state = after.progressed(seconds=after.progress.seconds + passed)
 
-        # not whole until the progress agrees with the weights: an error in between is not saved
-        session.whole = False
-        if bad is None:
-            if not stepper.apply(lr, step):
-                recovery.roll_back(session, f"step {step + 1}: out of memory within the update")
-                continue
-            progress.watch.learn(loss)
-        now = time.perf_counter()
-        progress.step += 1
-        progress.tokens += config.tokens_per_step
-        progress.position += pressed
-        progress.place = place
-        progress.val_loss = None
-        progress.seconds += now - tick
-        session.whole = True
-
-        sitting_steps += 1
-        tick = now
-        interval_seconds += now - began
-        interval_wait += session.loader.wait_seconds
-        interval_steps += 1
-        last = finished(config, progress)
-        if progress.step % config.log_interval == 0 or last or bad:
-            watts, kwh = meter.in_all()
-            progress.kwh += kwh
-            fields = {
-                "kind": "step",
-                "step": progress.step,
-                "tokens": progress.tokens,
-                "loss": loss,
-                "lr": lr,
-                **_speed(session, interval_seconds / interval_steps),
-                "grad_norm": norm,
-                "data_wait": interval_wait / interval_seconds,
-                "epoch": session.loader.epoch(progress.step),
-                "micro_batch": stepper.micro_batch,
-                "memory_bytes": session.shows.run(
-                    "the memory reading", machine.peak_memory_bytes, device
-                ),
-                "watts": watts,
-                "kwh": progress.kwh if watts is not None else None,
-                "seconds": progress.seconds,
-                **({"skipped": True} if bad else {}),
-            }
-            session.write(**fields)
-            session.show("step", fields)
-            interval_seconds, interval_wait, interval_steps = 0.0, 0.0, 0
-
-        improved = _eval_due(config, progress.step, last) and _evaluate(session)
-        (stopping,) = (
-            workers.any(stop.by is not None) if workers.processes > 1 else (stop.by is not None,)
-        )
-        if last or stopping or _save_due(config, progress.step, improved):
-            progress.kwh += meter.in_all()[1]  # evaluations take energy too
-            unsaved = session.save()
-            if unsaved is not None and (last or stopping):
-                raise RunFailure(
-                    f"the run is {'finished' if last else 'stopped'}, but its last checkpoint could not be written",
-                    hint="once the cause is mended, --resume goes on from the last good checkpoint",
-                )
-        if workers.first and _sample_due(config, progress.step, last):
-            session.shows.run("the sample", write_sample, session)
-        if benchmark is not None and workers.first and _tasks_due(config, progress.step, last):
-            # its time is its own: neither a step's, nor the run's seconds and pace
-            apart = _run_benchmark(session, benchmark)
-            tick, sitting_began = tick + apart, sitting_began + apart
-        if stopping and not last:
-            return Outcome("stopped", progress.step, loss, progress.val_loss, folder, stop.by)
-    progress = session.progress
-    return Outcome("finished", progress.step, loss, progress.val_loss, folder)
+            step, last = step + 1, finished(config, state.progress)
+            if step % config.log_interval == 0 or last or bad:
+                state = _log(session, state, clock, meter, loss=loss, norm=norm, lr=lr, bad=bad)
+            best_before = state.progress.best_val_loss
+            if _eval_due(config, step, last):
+                state = validate(session, state)
+            improved = state.progress.best_val_loss != best_before
+            (stopping,) = workers.any(stop.by is not None)
+            if last or stopping or _save_due(config, step, improved):
+                state = _save(session, state, meter, last, stopping)
+            if workers.first and _sample_due(config, step, last):
+                outputs.shows.run("the sample", write_sample, session, step)
+            if benchmark is not None and workers.first and _tasks_due(config, step, last):
+                clock.leave_out(_run_benchmark(session, benchmark, step))
+            if stopping and not last:
+                return _end(session, state, "stopped", loss, stop.by)
+        return _end(session, state, "finished", loss)
+    except BaseException as error:  # whatever it is, the last finished step is saved first
+        raise recovery.ended(session, state, error) from None
 
 
-def _evaluate(session: Session) -> bool:
-    """Evaluate; whether this is the best loss so far."""
-    progress, found = session.progress, session.evaluate()
-    best = progress.best_val_loss
-    improved = math.isfinite(found.loss) and (best is None or found.loss < best)
-    if improved:
-        progress.best_val_loss = found.loss
-    return improved
-
-
-def _run_benchmark(session: Session, benchmark: Benchmark) -> float:
+def _run_benchmark(session: Session, benchmark: Benchmark, step: int) -> float:
     """Measure and log; the seconds it took. What fails is reported, and the run goes on."""
-    began = time.perf_counter()
-    step, training = session.progress.step, session.model.training
+    began, outputs = time.perf_counter(), session.outputs
+    training = session.model.training
     session.model.eval()
-    found = session.shows.run("the benchmark", benchmark, session.model, session.data, step)
+    found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
     session.model.train(training)
     seconds = time.perf_counter() - began
     for name, figures in (found or {}).items():
-        session.write(kind="tasks", step=step, task=name, **figures)
-        words = ", ".join(f"{key} {value:.3f}" for key, value in figures.items() if value)
-        session.view.message(f"step {step:,}: {name}: {words}")
-    session.write(kind="event", step=step, event="tasks", seconds=seconds, text="benchmarks")
+        outputs.write(kind="tasks", step=step, task=name, **figures)
+        words = ", ".join(f"{key} {value:.3f}" for key, value in figures.items())
+        outputs.view.message(f"step {step:,}: {name}: {words}")
+    outputs.write(kind="event", step=step, event="tasks", seconds=seconds, text="benchmarks")
     return seconds
+
+
+def _after_step(
+    session: Session, state: RunState, clock: StepClock, loss: float | None
+) -> RunState:
+    """The state once the step's update is applied (loss None: skipped). Made before it: what fails here costs nothing."""
+    config, progress = session.config, state.progress
+    pressed = advance(config, progress, clock.pace(), state.save_seconds + state.eval_seconds)
+    if config.max_hours is not None:
+        pressed = session.workers.from_first(pressed)
+    return state.progressed(
+        step=progress.step + 1,
+        tokens=progress.tokens + config.tokens_per_step,
+        position=progress.position + pressed,
+        place=session.loader.place(progress.step + 1),
+        val_loss=None,
+        watch=progress.watch if loss is None else progress.watch.learn(loss),
+    )
+
+
+def _log(
+    session: Session,
+    state: RunState,
+    clock: StepClock,
+    meter: EnergyMeter,
+    *,
+    loss: float,
+    norm: float,
+    lr: float,
+    bad: str | None,
+) -> RunState:
+    """A line of the log for the steps since the last one; the state with their energy."""
+    watts, kwh = meter.in_all()
+    state = state.progressed(kwh=state.progress.kwh + kwh)
+    progress, interval, shows = state.progress, clock.interval(), session.outputs.shows
+    fields = {
+        "kind": "step",
+        "step": progress.step,
+        "tokens": progress.tokens,
+        "loss": loss,
+        "lr": lr,
+        **_speed(session, interval.step_seconds),
+        "grad_norm": norm,
+        "data_wait": interval.data_wait,
+        "epoch": session.loader.epoch(progress.step),
+        "micro_batch": session.stepper.micro_batch,
+        "memory_bytes": shows.run(
+            "the memory reading", machine.peak_memory_bytes, session.workers.device
+        ),
+        "watts": watts,
+        "kwh": progress.kwh if watts is not None else None,
+        "seconds": progress.seconds,
+        **({"skipped": True} if bad else {}),
+    }
+    session.outputs.measured(fields)
+    return state
+
+
+def _save(
+    session: Session, state: RunState, meter: EnergyMeter, last: bool, stopping: bool
+) -> RunState:
+    """A checkpoint, with the energy of the evaluation before it. One that fails ends the run only where it is the last."""
+    state = state.progressed(kwh=state.progress.kwh + meter.in_all()[1])
+    state, unsaved = save(session, state)
+    if unsaved is not None and (last or stopping):
+        raise RunFailure(
+            f"the run is {'finished' if last else 'stopped'}, but its last checkpoint could not be written",
+            hint="once the cause is mended, --resume goes on from the last good checkpoint",
+        )
+    return state
+
+
+def _end(
+    session: Session,
+    state: RunState,
+    how: Literal["finished", "stopped"],
+    loss: float | None,
+    stopped_by: int | None = None,
+) -> Outcome:
+    """Close the books: the log's last line and run.json."""
+    progress, outputs = state.progress, session.outputs
+    kwh, seconds = progress.kwh or None, progress.seconds
+    outputs.write(kind="end", step=progress.step, state=how, seconds=seconds, kwh=kwh)
+    if outputs.record is not None:
+        outputs.shows.run("writing run.json", outputs.record.end, how)
+    return Outcome(how, progress.step, loss, progress.val_loss, session.folder, stopped_by)
 
 
 def _speed(session: Session, seconds: float) -> dict[str, float | None]:
@@ -236,7 +248,7 @@ def _speed(session: Session, seconds: float) -> dict[str, float | None]:
 
 def _power_reading(session: Session) -> Callable[[], float | None]:
     read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
-    return lambda: session.shows.run("the power reading", read)
+    return lambda: session.outputs.shows.run("the power reading", read)
 
 
 def _eval_due(config: RunConfig, step: int, last: bool) -> bool:

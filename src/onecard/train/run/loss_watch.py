@@ -9,21 +9,21 @@ scatter; the mean and scatter forget with a half-life of about 35 steps, and jud
 """
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
 _MEMORY = 0.98  # weight of the past at each step
 _QUIET_STEPS = 100  # the loss falls too fast in the beginning to measure its scatter
 _SIGMAS, _NATS = 8.0, 0.5  # both must be exceeded: small models scatter, large ones hardly at all
 
 
+@dataclass(frozen=True)
 class LossWatch:
-    def __init__(self) -> None:
-        self.steps = 0
-        self.mean = 0.0
-        self.variance = 0.0
+    steps: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
 
     def verdict(self, loss: float, grad_norm: float) -> str | None:
-        """Why the step is bad, or None. Does not learn from it."""
+        """Why the step is bad, or None."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if not math.isfinite(grad_norm):
@@ -37,19 +37,12 @@ class LossWatch:
             return f"the loss jumped to {loss:.3f} from a mean of {self.mean:.3f}"
         return None
 
-    def learn(self, loss: float) -> None:
-        """Take in the loss of a good step."""
+    def learn(self, loss: float) -> "LossWatch":
+        """The watch after the loss of a good step."""
         weight = max(1 - _MEMORY, 1 / (self.steps + 1))
         above = loss - self.mean
-        self.mean += weight * above
-        self.variance = (1 - weight) * (self.variance + weight * above * above)
-        self.steps += 1
-
-    def state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "mean": self.mean, "variance": self.variance}
-
-    @classmethod
-    def restored(cls, state: dict[str, Any]) -> "LossWatch":
-        watch = cls()
-        watch.steps, watch.mean, watch.variance = state["steps"], state["mean"], state["variance"]
-        return watch
+        return LossWatch(
+            steps=self.steps + 1,
+            mean=self.mean + weight * above,
+            variance=(1 - weight) * (self.variance + weight * above * above),
+        )

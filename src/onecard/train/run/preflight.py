@@ -17,6 +17,7 @@ from onecard.data import Dataset
 from onecard.errors import UserError
 from onecard.model.generate import generate
 from onecard.model.gpt2 import GPT
+from onecard.model.sampling import Sampling
 from onecard.train.io.loader import windows_of
 from onecard.units import show_bytes, show_count
 
@@ -90,7 +91,8 @@ def check_sampler(model: GPT, data: Dataset) -> None:
     tokenizer = data.tokenizer
     if tokenizer is not None:
         start = tokenizer.eot if tokenizer.eot is not None else 0
-        for (token,) in generate(model, [[start]], 1, top_k=200, vocab_size=tokenizer.vocab_size):
+        few = Sampling(top_k=200)
+        for (token,) in generate(model, [[start]], 1, few, vocab_size=tokenizer.vocab_size):
             tokenizer.decode([token])
 
 

@@ -1,7 +1,8 @@
-"""How far a run is: everything that must survive a stop and is neither weights nor optimizer.
+"""How far a run is, as frozen values: each step, evaluation and checkpoint returns the next one.
 
-It is small and lives in each checkpoint's state.json. What is not here is derived from the step: the rows of a step
-and its random numbers are functions of (seed, step), so there is no data position or generator to save.
+`Progress` is what must survive a stop and is neither weights nor optimizer; it lives in each checkpoint's state.json.
+What is not in it is derived from the step: the rows of a step and its random numbers are functions of (seed, step), so
+there is no data position or generator to save. `RunState` adds what only the running process needs.
 """
 
 import dataclasses
@@ -13,38 +14,48 @@ from onecard.config import RunConfig
 from onecard.train.run.loss_watch import LossWatch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Progress:
     step: int = 0  # optimizer steps done
     tokens: int = 0
-    position: float = (
-        0.0  # in the learning-rate schedule; runs ahead of `step` when max_hours presses
-    )
+    position: float = 0.0  # in the learning-rate schedule; ahead of `step` when max_hours presses
     place: int = 0  # rows of training data used
     seconds: float = 0.0  # of the loop, evaluation and checkpoints included, over all sittings
     kwh: float = 0.0
     micro_batch: int = 1
     val_loss: float | None = None  # at this step, if it was evaluated
     best_val_loss: float | None = None
-    skipped: list[int] = field(default_factory=list)  # steps given up as bad
+    skipped: tuple[int, ...] = ()  # steps given up as bad
     watch: LossWatch = field(default_factory=LossWatch)
     scaler: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain = dataclasses.asdict(self)
         losses = {key: _finite(plain[key]) for key in ("val_loss", "best_val_loss")}
-        return {**plain, **losses, "watch": self.watch.state()}
+        return {**plain, **losses, "skipped": list(self.skipped)}
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "Progress":
         known = {f.name: state[f.name] for f in dataclasses.fields(cls)}
-        return cls(
-            **{
-                **known,
-                "watch": LossWatch.restored(state["watch"]),
-                "skipped": list(state["skipped"]),
-            }
-        )
+        watch, skipped = LossWatch(**state["watch"]), tuple(state["skipped"])
+        return cls(**{**known, "watch": watch, "skipped": skipped})
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run between two steps."""
+
+    progress: Progress
+    saved_step: int | None = None  # of the newest checkpoint on disk
+    save_seconds: float = 0.0  # the last checkpoint's
+    eval_seconds: float = 0.0  # the last evaluation's
+    eval_micro_batch: int | None = None  # what fits, once an evaluation ran out of memory
+    last_bad_step: int | None = None
+    rolled_back: frozenset[int] = frozenset()  # steps that already cost a roll-back
+
+    def progressed(self, **changes: Any) -> "RunState":
+        """The same run with these fields of its progress."""
+        return dataclasses.replace(self, progress=dataclasses.replace(self.progress, **changes))
 
 
 def _finite(loss: float | None) -> float | None:

@@ -15,11 +15,11 @@ from onecard.files import write_text
 from onecard.model.checkpoint import checkpoints
 from onecard.planner.params import params
 from onecard.planner.result import RunPlan
-from onecard.runs.log import LogWriter
 from onecard.runs.record import RunRecord, environment, refuse_a_second_run
 from onecard.train.io.loggers import open_loggers
 from onecard.train.run.identity import Change
-from onecard.train.run.session import Session
+from onecard.train.run.progress import RunState
+from onecard.train.run.session import Session, save
 from onecard.version import __version__
 
 
@@ -61,27 +61,25 @@ def require_checkpoint(folder: Path) -> None:
 
 def open_folder(
     session: Session,
+    state: RunState,
     record: RunRecord,
     resumed: Mapping[str, Any] | None,
     changes: list[Change],
     plan: RunPlan | None,
-) -> None:
+) -> RunState:
     """The dashboards, the record, the log and its start line; a change of the run is saved before its first step."""
-    config, folder = session.config, session.folder
-    session.loggers = open_loggers(config, folder, session.view.message)
+    config, folder, outputs = session.config, session.folder, session.outputs
+    outputs.loggers = open_loggers(config, folder, outputs.view.message)
     if resumed is None:
         record.write_new(config, plan, _environment(session))
     else:
         _update_config(config, folder)
     if not (folder / "data" / RECORD).is_file():  # the run is whole without its data folder
-        session.shows.run("the record of the data", keep_record, session.data, folder / "data")
-    record.begin()
-    session.record = record
-    offset = 0 if resumed is None else resumed["log_offset"]
-    session.log = LogWriter(record.log_path, truncate_at=offset, warn=session.view.message)
-    session.write(
+        outputs.shows.run("the record of the data", keep_record, session.data, folder / "data")
+    outputs.open(record, truncate_at=0 if resumed is None else resumed["log_offset"])
+    outputs.write(
         kind="start",
-        step=session.progress.step,
+        step=state.progress.step,
         resumed=resumed is not None,
         config=to_toml(config),
         parameters=params(config.shape).total,
@@ -95,7 +93,7 @@ def open_folder(
         onecard=__version__,
     )
     for change in changes:
-        session.event(
+        outputs.event(
             f"changed {'by request' if change.named else 'at the resume'}: {change}",
             event="config_changed" if change.named else "setting_changed",
             key=change.key,
@@ -103,7 +101,8 @@ def open_folder(
             after=change.after,
         )
     if any(change.named for change in changes) and not config.eval_only:
-        session.save()  # a new record: what comes after is compared with this
+        state, _ = save(session, state)  # a new record: what comes after is compared with this
+    return state
 
 
 def _update_config(config: RunConfig, folder: Path) -> None:

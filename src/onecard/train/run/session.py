@@ -1,9 +1,11 @@
-"""One run while it goes on: its parts, and what is done with all of them: evaluate, save, restore, report."""
+"""One run: its parts, which stay the same, and what is done with all of them: evaluate, save, restore.
 
-import dataclasses
+Each takes the run's state and returns the next one (progress.py); only weights and optimizer change in place.
+"""
+
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,50 +16,29 @@ from onecard.data import Dataset
 from onecard.errors import UserError
 from onecard.model import checkpoint, machine
 from onecard.model.gpt2 import GPT
-from onecard.runs.log import LogWriter
-from onecard.runs.record import RunRecord
 from onecard.train.io.loader import Loader
-from onecard.train.io.loggers import Loggers
 from onecard.train.optim import optimizer_tensors, restore_optimizer
-from onecard.train.run.progress import Progress
-from onecard.train.run.side_shows import GuardedView, SideShows, Viewer, in_words
-from onecard.train.run.side_shows import Silent as Silent  # for those who open a session
+from onecard.train.run.outputs import Outputs
+from onecard.train.run.progress import Progress, RunState
+from onecard.train.run.side_shows import in_words
 from onecard.train.run.step import Stepper
-from onecard.train.run.validation import Evaluation, evaluate
+from onecard.train.run.validation import evaluate
 from onecard.train.run.workers import Workers
 
 
-@dataclass
+@dataclass(frozen=True)
 class Session:
     config: RunConfig
     data: Dataset
+    identity: dict[str, Any]  # what is recorded of the data (identity.py)
     model: GPT
     stepper: Stepper
     loader: Loader
-    progress: Progress
     workers: Workers
     precision: machine.Precision
-    view: Viewer
-    record: RunRecord | None  # the first process's alone, as is the log
-    log: LogWriter | None
-    loggers: Loggers
     flops_per_token: float
     peak_flops: float
-    identity: dict[str, Any]  # what is recorded of the data (identity.py)
-    save_seconds: float = 0.0  # the last checkpoint's
-    eval_seconds: float = 0.0
-    eval_micro_batch: int | None = None  # what fits, once an evaluation ran out of memory
-    whole: bool = True  # False while an update is applied: weights and progress are of two steps
-    saved_step: int | None = None  # of the newest checkpoint on disk
-    rolled_back: set[int] = field(
-        default_factory=set
-    )  # steps that already cost a roll-back to a checkpoint
-
-    def __post_init__(self) -> None:
-        self.shows = SideShows(
-            lambda text, part: self.event(text, event="side_show_failed", part=part)
-        )
-        self.view = GuardedView(self.view, self.shows)
+    outputs: Outputs
 
     @property
     def folder(self) -> Path:
@@ -68,124 +49,98 @@ class Session:
         moments = optimizer_tensors(self.model, self.stepper.optimizer)
         return checkpoint.not_finite((*self.model.named_parameters(), *moments.items())) is None
 
+    def is_whole(self, state: RunState) -> bool:
+        """Whether the weights are those of this state: they are not while an update or a roll-back is under way."""
+        return self.stepper.weights_step == state.progress.step
+
     def close(self) -> None:
         self.loader.close()
-        self.loggers.close()
-        if self.log is not None:
-            self.log.close()
+        self.outputs.close()
 
-    def write(self, **fields: Any) -> None:
-        if self.log is not None:
-            self.log.write(**fields)
 
-    def event(self, text: str, **fields: Any) -> None:
-        """Something the user must hear of: shown and logged, never silent."""
-        if self.workers.first:
-            self.view.message(text)
-            self.write(kind="event", step=self.progress.step, text=text, **fields)
-
-    def take_over(self) -> None:
-        """The first process is gone: this one writes in its place."""
-        self.record = RunRecord(self.folder)
-        self.record.begin()
-        self.log = LogWriter(self.record.log_path, warn=self.view.message)
-
-    def evaluate(self) -> Evaluation:
-        """The validation loss here, noted in the progress and the log."""
-        c = self.config
-        asked = min(self.stepper.micro_batch, self.eval_micro_batch or c.batch_size)
-        found = evaluate(
-            self.stepper.forward,
-            self.data.splits["val"],
-            c.block_size,
-            c.eval_iters * c.batch_size,
-            asked,
-            self.workers,
-            self.precision,
-            self.data.bytes_per_token,
-            self.stepper.mask_token,
+def validate(session: Session, state: RunState) -> RunState:
+    """The state with the validation loss here, which is logged and shown."""
+    config, stepper = session.config, session.stepper
+    asked = min(stepper.micro_batch, state.eval_micro_batch or config.batch_size)
+    measured = evaluate(
+        stepper.forward,
+        session.data.splits["val"],
+        config.block_size,
+        config.eval_iters * config.batch_size,
+        asked,
+        session.workers,
+        session.precision,
+        session.data.bytes_per_token,
+        stepper.mask_token,
+    )
+    if measured.micro_batch < asked:
+        state = replace(state, eval_micro_batch=measured.micro_batch)
+        session.outputs.event(
+            f"out of memory in the evaluation: {asked} → {measured.micro_batch} sequences at a time",
+            event="oom",
+            micro_batch=stepper.micro_batch,
         )
-        if found.micro_batch < asked:
-            self.eval_micro_batch = found.micro_batch
-            self.event(
-                f"out of memory in the evaluation: {asked} → {found.micro_batch} sequences at a time",
-                event="oom",
-                micro_batch=self.stepper.micro_batch,
-            )
-        self.progress.val_loss = found.loss if math.isfinite(found.loss) else None
-        self.eval_seconds = found.seconds
-        fields = {
-            "kind": "eval",
-            "step": self.progress.step,
-            "tokens": self.progress.tokens,
-            **found.fields(),
-        }
-        self.write(**fields)
-        self.show("eval", fields)
-        return found
+    progress = state.progress
+    step, tokens = progress.step, progress.tokens
+    session.outputs.measured({"kind": "eval", "step": step, "tokens": tokens, **measured.fields()})
+    state = replace(state, eval_seconds=measured.seconds)
+    if not math.isfinite(measured.loss):
+        return state.progressed(val_loss=None)
+    best = progress.best_val_loss
+    if best is None or measured.loss < best:
+        best = measured.loss
+    return state.progressed(val_loss=measured.loss, best_val_loss=best)
 
-    def show(self, kind: str, fields: dict[str, Any]) -> None:
-        """A step's or an evaluation's fields to the view and the dashboards."""
-        if self.workers.first:
-            (self.view.step if kind == "step" else self.view.eval)(fields)
-            self.shows.run("the dashboards", self.loggers.log, fields)
 
-    def save(self) -> str | None:
-        """A checkpoint of this step; why not, where it is not written (the one before stays)."""
-        self.progress.micro_batch = self.stepper.micro_batch
-        self.progress.scaler = self.stepper.scaler.state_dict()
-        if self.log is None:
-            return None
-        began = time.perf_counter()
-        self.log.sync()
-        state = {
-            **self.progress.to_json(),
-            "config": dataclasses.asdict(self.config),
-            "identity": self.identity,
-            "log_offset": self.log.offset,
-            "processes": self.workers.processes,
-            "torch": torch.__version__,
-        }
-        step = self.progress.step
-        try:
-            folder = checkpoint.save(
-                self.folder,
-                step,
-                dict(self.model.named_parameters()),
-                optimizer_tensors(self.model, self.stepper.optimizer),
-                state,
-            )
-        except (OSError, checkpoint.NotFiniteError) as error:
-            why = in_words(error) if isinstance(error, OSError) else f"{error} is not finite"
-            last = "" if self.saved_step is None else f"; that of step {self.saved_step} stays"
-            self.event(f"no checkpoint at step {step}: {why}{last}", event="checkpoint_failed")
-            return why
-        self.saved_step = step
-        self.save_seconds = time.perf_counter() - began
-        self.write(kind="checkpoint", step=step, path=folder.name, seconds=self.save_seconds)
-        self.shows.run(
-            "removing old checkpoints",
-            checkpoint.prune,
-            self.folder,
-            self.config.keep_checkpoints,
-            step,
+def save(session: Session, state: RunState) -> tuple[RunState, str | None]:
+    """A checkpoint of this step; why not, where it is not written (the one before stays)."""
+    outputs, stepper = session.outputs, session.stepper
+    state = state.progressed(
+        micro_batch=stepper.micro_batch, scaler=dict(stepper.scaler.state_dict())
+    )
+    if outputs.log is None:
+        return state, None
+    began, step = time.perf_counter(), state.progress.step
+    outputs.log.sync()
+    record = {
+        **state.progress.to_json(),
+        "config": asdict(session.config),
+        "identity": session.identity,
+        "log_offset": outputs.log.offset,
+        "processes": session.workers.processes,
+        "torch": torch.__version__,
+    }
+    weights = dict(session.model.named_parameters())
+    moments = optimizer_tensors(session.model, stepper.optimizer)
+    try:
+        folder = checkpoint.save(session.folder, step, weights, moments, record)
+    except (OSError, checkpoint.NotFiniteError) as error:
+        why = in_words(error) if isinstance(error, OSError) else f"{error} is not finite"
+        last = "" if state.saved_step is None else f"; that of step {state.saved_step} stays"
+        outputs.event(f"no checkpoint at step {step}: {why}{last}", event="checkpoint_failed")
+        return state, why
+    seconds = time.perf_counter() - began
+    outputs.write(kind="checkpoint", step=step, path=folder.name, seconds=seconds)
+    keep = session.config.keep_checkpoints
+    outputs.shows.run("removing old checkpoints", checkpoint.prune, session.folder, keep, step)
+    return replace(state, saved_step=step, save_seconds=seconds), None
+
+
+def restore(session: Session, state: RunState, saved: checkpoint.Saved) -> RunState:
+    """The state at a checkpoint, whose weights and optimizer are put in place."""
+    record, weights, moments = saved
+    if problem := checkpoint.misfit(session.model, weights):
+        raise UserError(
+            f"the checkpoint's weights are not this model's: {problem}",
+            hint="name another out_dir",
         )
-        return None
-
-    def restore(self, saved: checkpoint.Saved) -> None:
-        """Weights, optimizer and progress of a checkpoint, in place."""
-        state, weights, moments = saved
-        parameters = dict(self.model.named_parameters())
-        if problem := checkpoint.misfit(self.model, weights):
-            raise UserError(
-                f"the checkpoint's weights are not this model's: {problem}",
-                hint="name another out_dir",
-            )
-        with torch.no_grad():
-            for name, tensor in weights.items():
-                parameters[name].copy_(tensor)
-        restore_optimizer(self.model, self.stepper.optimizer, moments)
-        self.progress = Progress.from_json(state)
-        if state["scaler"]:
-            self.stepper.scaler.load_state_dict(state["scaler"])
-        self.whole, self.saved_step = True, self.progress.step
+    progress = Progress.from_json(record)
+    session.stepper.weights_step = progress.step
+    parameters = dict(session.model.named_parameters())
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            parameters[name].copy_(tensor)
+    restore_optimizer(session.model, session.stepper.optimizer, moments)
+    if record["scaler"]:
+        session.stepper.scaler.load_state_dict(record["scaler"])
+    return replace(state, progress=progress, saved_step=progress.step)

@@ -22,15 +22,15 @@ from onecard.planner.flops import nanogpt_per_token
 from onecard.planner.params import params
 from onecard.planner.result import RunPlan
 from onecard.train.io.loader import Loader
-from onecard.train.io.loggers import Loggers
 from onecard.train.optim import make_optimizer
 from onecard.train.run import preflight, trial
 from onecard.train.run.faults import Faults
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
+from onecard.train.run.outputs import Outputs
 from onecard.train.run.preflight import Preflight
-from onecard.train.run.progress import Progress
+from onecard.train.run.progress import Progress, RunState
 from onecard.train.run.run_folder import claimed, open_folder
-from onecard.train.run.session import Session
+from onecard.train.run.session import Session, restore
 from onecard.train.run.side_shows import Viewer
 from onecard.train.run.step import Stepper
 from onecard.train.run.workers import Workers
@@ -56,8 +56,8 @@ def open_session(
     plan: RunPlan | None = None,
     faults: Faults | None = None,
     change: Collection[str] = (),
-) -> Iterator[Session]:
-    """The parts of one run, opened together and closed together."""
+) -> Iterator[tuple[Session, RunState]]:
+    """The parts of one run, opened together and closed together, and where it stands."""
     machine.keep_freed_memory(workers.device)
     if workers.device.type == "cuda":
         torch.cuda.set_device(workers.device)
@@ -67,17 +67,18 @@ def open_session(
         parts = find_parts(config, resume, change, flight)
         if workers.first and not parts.config.eval_only:
             preflight.check_disk(parts.config, params(parts.config.shape).total, flight)
-        session = _make(parts, workers, view, faults or Faults(), flight)
+        session = _session(parts, workers, view, faults or Faults(), flight)
         open_parts.callback(session.close)
+        state, resumed, changes = RunState(Progress()), None, parts.changes
+        if parts.saved is not None:
+            state, resumed = _resumed(session, parts.saved, flight), parts.saved.state
         preflight.check_sampler(session.model, parts.data)
-        resumed = None if parts.saved is None else parts.saved.state
-        changes = parts.changes
         del parts  # the checkpoint's tensors, which the model has by now
         if record is not None:
-            open_folder(session, record, resumed, changes, plan)
+            state = open_folder(session, state, record, resumed, changes, plan)
         for line in flight.lines:
-            session.event(line, event="preflight")
-        yield session
+            session.outputs.event(line, event="preflight")
+        yield session, state
 
 
 def find_parts(
@@ -101,13 +102,13 @@ def find_parts(
     return RunParts(config, data, identity, saved, changes)
 
 
-def _make(
+def _session(
     parts: RunParts, workers: Workers, view: Viewer, faults: Faults, flight: Preflight
 ) -> Session:
-    """The model on its device with the optimizer, restored, and the rows of its next step on their way."""
-    config, data, device, saved = parts.config, parts.data, workers.device, parts.saved
-    model = _model(config, saved, device, flight)
-    precision = machine.precision_of(config.dtype, device)
+    """The model on its device with the optimizer, and the rows of its next step on their way."""
+    config, data, device = parts.config, parts.data, workers.device
+    model = _model(config, parts.saved, device, flight)
+    precision = agreed_precision(machine.precision_of(config.dtype, device), workers)
     flight.say(f"precision: {precision.why}")
     for sentence in (
         machine.unseen_card(device, config.device),
@@ -115,30 +116,9 @@ def _make(
     ):
         if sentence:
             flight.say(sentence)
-    forward = trial.compiled_forward(model, config, device, precision, flight)
-    micro_batch = trial.fitting_micro_batch(forward, model, config, device, precision, flight)
-
-    def shrunk(before: int, now: int) -> None:
-        session.event(
-            f"out of memory: micro-batch {before} → {now}, accumulation raised to match; the same step again",
-            event="oom",
-            micro_batch=now,
-        )
-
-    stepper = Stepper(
-        config,
-        model,
-        forward,
-        make_optimizer(config, model),
-        torch.amp.GradScaler(device.type, enabled=precision.scaled),
-        precision,
-        workers,
-        micro_batch,
-        data.eot if config.mask_documents else None,
-        faults,
-        shrunk,
-    )
-    progress = Progress() if saved is None else Progress.from_json(saved.state)
+    outputs = Outputs(view, workers.first, step_now=lambda: stepper.weights_step)
+    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, data.eot)
+    progress = Progress() if parts.saved is None else Progress.from_json(parts.saved.state)
     loader = Loader(
         data.splits["train"],
         config.block_size,
@@ -148,30 +128,82 @@ def _make(
         first=(progress.step, progress.place),
         pin=device.type == "cuda",
     )
-    session = Session(
+    return Session(
         config=config,
         data=data,
+        identity=parts.identity,
         model=model,
         stepper=stepper,
         loader=loader,
-        progress=progress,
         workers=workers,
         precision=precision,
-        view=view,
-        record=None,
-        log=None,
-        loggers=Loggers([], view.message),
         flops_per_token=nanogpt_per_token(config.shape),
-        peak_flops=machine.peak_flops(device, precision.dtype) * workers.processes,
-        identity=parts.identity,
+        peak_flops=_peak_of_all(machine.peak_flops(device, precision.dtype), workers),
+        outputs=outputs,
     )
-    if saved is not None:
-        session.restore(saved)
-        flight.say(f"resumed: step {progress.step:,} of {config.max_iters:,}")
-        if config.batch_size == saved.state["config"]["batch_size"]:
-            # what an earlier shrink found to fit
-            stepper.micro_batch = min(stepper.micro_batch, progress.micro_batch)
-    return session
+
+
+def _stepper(
+    config: RunConfig,
+    model: GPT,
+    precision: machine.Precision,
+    workers: Workers,
+    flight: Preflight,
+    outputs: Outputs,
+    faults: Faults,
+    end_of_text: int | None,
+) -> Stepper:
+    """The step, compiled where that works, with the micro-batch that fits."""
+    device = workers.device
+    forward = trial.compiled_forward(model, config, device, precision, flight)
+
+    def shrunk(before: int, now: int) -> None:
+        outputs.event(
+            f"out of memory: micro-batch {before} → {now}, accumulation raised to match; the same step again",
+            event="oom",
+            micro_batch=now,
+        )
+
+    return Stepper(
+        config=config,
+        model=model,
+        forward=forward,
+        optimizer=make_optimizer(config, model),
+        scaler=torch.amp.GradScaler(device.type, enabled=precision.scaled),
+        precision=precision,
+        workers=workers,
+        micro_batch=trial.fitting_micro_batch(forward, model, config, device, precision, flight),
+        mask_token=end_of_text if config.mask_documents else None,
+        faults=faults,
+        shrunk=shrunk,
+    )
+
+
+def _resumed(session: Session, saved: checkpoint.Saved, flight: Preflight) -> RunState:
+    """The session with the checkpoint's weights, optimizer and micro-batch; the state it was saved in."""
+    config, stepper = session.config, session.stepper
+    state = restore(session, RunState(Progress()), saved)
+    flight.say(f"resumed: step {state.progress.step:,} of {config.max_iters:,}")
+    if config.batch_size == saved.state["config"]["batch_size"]:
+        # what an earlier shrink found to fit
+        stepper.micro_batch = min(stepper.micro_batch, state.progress.micro_batch)
+    return state
+
+
+def agreed_precision(own: machine.Precision, workers: Workers) -> machine.Precision:
+    """One dtype for all processes: gradients that float16 scaled up cannot be added to others that are not."""
+    dtypes = ("float32", "float16", "bfloat16")  # what any card computes in comes first
+    found = workers.any(*(own.dtype == dtype for dtype in dtypes))
+    common = next(dtype for dtype, there in zip(dtypes, found, strict=True) if there)
+    if sum(found) == 1:
+        return own
+    why = f"{common}: the cards of this run differ, and this one all of them compute in"
+    return machine.Precision(common, common == "float16", why)
+
+
+def _peak_of_all(peak_flops: float, workers: Workers) -> float:
+    """The sum over the processes' cards, which need not be of one kind."""
+    return workers.add(torch.tensor(peak_flops, dtype=torch.float64)).item()
 
 
 def _model(

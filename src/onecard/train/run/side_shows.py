@@ -1,6 +1,6 @@
 """What a run can do without: the view, samples, dashboards, readings of power and memory, the removal of old files.
 
-    shows = SideShows(report=lambda text, part: session.event(text, event="side_show_failed", part=part))
+    shows = SideShows(report=lambda text, part: outputs.event(text, event="side_show_failed", part=part))
     watts = shows.run("the power reading", read_watts)      # None where it failed
 
 One that fails is reported once and counted; the run goes on, and the part is tried again when it is next due. A signal,

@@ -22,14 +22,14 @@ from onecard.train.run.faults import Faults
 from onecard.train.run.validation import documents
 from onecard.train.run.workers import Workers
 
-_SMALLEST_SCALE = (
-    1.0  # float16: gradients that overflow without being scaled up are no matter of scale
-)
+# float16: gradients that overflow without being scaled up are no matter of scale
+_SMALLEST_SCALE = 1.0
 
 
 @dataclass
 class Stepper:
-    """What a step needs that stays the same; `micro_batch` shrinks when memory runs out."""
+    """The parts of a step. They stay the same but for `micro_batch`, which shrinks when memory runs out, and
+    `weights_step`, which follows the weights."""
 
     config: RunConfig
     model: nn.Module  # its parameters
@@ -41,7 +41,8 @@ class Stepper:
     micro_batch: int
     mask_token: int | None
     faults: Faults
-    shrunk: Callable[[int, int], None]  # told (rows before, rows now)
+    shrunk: Callable[[int, int], None]  # called with the rows before and now
+    weights_step: int = 0  # steps in the weights, counting one whose update has begun
 
     def gradients(self, rows: Tensor, step: int, seed: int) -> tuple[float, float]:
         """Leave the step's mean gradient, clipped, in the parameters; the mean loss and the norm before clipping."""
@@ -72,6 +73,7 @@ class Stepper:
 
     def apply(self, lr: float, step: int) -> bool:
         """The update; False where memory ran out in the middle of it, in any process: half of it may be done."""
+        self.weights_step = step + 1
         set_step_size(self.optimizer, lr, step)
         ran_out = False
         try:
@@ -87,6 +89,10 @@ class Stepper:
         if self.workers.processes > 1:
             (ran_out,) = self.workers.any(ran_out)
         return not ran_out
+
+    def skip(self, step: int) -> None:
+        """In place of `apply` for a step that is given up: the weights stay as they are."""
+        self.weights_step = step + 1
 
     def discard(self) -> None:
         """Forget the gradients of a step that is not applied; the weights and the loss scale are as before it."""
@@ -110,9 +116,7 @@ class Stepper:
 
     def _accumulate(self, rows: Tensor, step: int, seed: int) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
-        if (
-            self.config.dropout
-        ):  # the only thing in a step that draws; seeding every device's generator takes 0.4 ms
+        if self.config.dropout:  # nothing else in a step draws; seeding all devices takes 0.4 ms
             torch.manual_seed(seed)
         total_rows = self.config.batch_size * self.config.gradient_accumulation_steps
         total = torch.zeros((), device=rows.device)

@@ -1,0 +1,139 @@
+"""Plan: what the planner and `recommend` answer, for a page that asks at every move of a slider."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from onecard.advise.budget import Budget
+from onecard.advise.recommend import recommended_plan
+from onecard.config import RunConfig, to_toml
+from onecard.facts.gpus import Device
+from onecard.planner import RunPlan
+from onecard.planner.result import as_plain
+from onecard.report.language import Language
+from onecard.report.plan_fit import memory_section
+from onecard.report.plan_summary import headline
+from onecard.report.plan_view import plan_document, subtitle
+from onecard.ui.answers import in_thread, json_answer, language_of, said
+from onecard.ui.document_json import block_json, document_json, figure_json
+from onecard.ui.plan_request import PAGE_KEYS, PlanRequest, overrides_of
+from onecard.units import HOUR
+
+MOST_CURVE_HOURS = 10_000.0
+
+
+def plan_routes() -> list[Route]:
+    """Every route of Plan."""
+
+    def asked(request: Request) -> PlanRequest:
+        return PlanRequest.from_query(request.query_params, prepared_folders())
+
+    @said
+    async def plan(request: Request) -> Response:
+        ask, words = asked(request), language_of(request)
+        return json_answer(await in_thread(lambda: _plan_answer(ask, words)))
+
+    @said
+    async def recommend(request: Request) -> Response:
+        ask, words = asked(request), language_of(request)
+        hours = float(request.query_params.get("for_hours", "0") or 0)
+        return json_answer(await in_thread(lambda: _recommended(ask, hours, words)))
+
+    @said
+    async def curve(request: Request) -> Response:
+        ask = asked(request)
+        hours = min(float(request.query_params.get("at", "1")), MOST_CURVE_HOURS)
+        if await request.is_disconnected():  # the slider moved on while this one waited
+            return json_answer({})
+        return json_answer(await in_thread(lambda: _curve_point(ask, hours)))
+
+    @said
+    async def config(request: Request) -> Response:
+        made, answer = await in_thread(asked(request).plan)
+        text = to_toml(answer.config, head=f"made by: {made.command}")
+        head = {"content-disposition": 'attachment; filename="run.toml"'}
+        return Response(text, media_type="application/toml", headers=head)
+
+    return [
+        Route("/api/plan", plan),
+        Route("/api/recommend", recommend),
+        Route("/api/curve", curve),
+        Route("/api/config", config),
+    ]
+
+
+def _plan_answer(ask: PlanRequest, words: Language) -> dict[str, Any]:
+    made, answer = ask.plan()
+    return {
+        "command": made.command,
+        "plan": answer.to_json(),
+        "config": _page_values(answer.config),
+        "base": _page_values(made.base_config()),
+        "view": _view(answer, words),
+        "document": document_json(plan_document(answer, explain=True), words),
+    }
+
+
+def _view(answer: RunPlan, words: Language) -> dict[str, Any]:
+    bar = memory_section(answer, {}).blocks[1]
+    return {
+        "subtitle": words.text(subtitle(answer)),
+        "headline": [figure_json(figure, words) for figure in headline(answer)],
+        "memory": block_json(bar, words),
+        "changes": [words.text(note) for note in answer.memory.changes],
+        "warnings": [words.text(note) for note in answer.warnings],
+    }
+
+
+def _recommended(ask: PlanRequest, hours: float, words: Language) -> dict[str, Any]:
+    """The best run for as long as the plan takes; `hours` is what the page shows of it."""
+    device, recipe = ask.device, ask.config().recipe
+    shown = float(f"{hours:.4g}")
+    best = _best(device, shown, ask.data, recipe, ask.price)
+    command = f'onecard recommend --gpu "{ask.gpu or "here"}" --hours {shown:g}'
+    command += f" --data {ask.data}" if ask.data else ""
+    command += " --recipe modern" if recipe == "modern" else ""
+    return {
+        "command": command,
+        "hours": shown,
+        "plan": best.to_json(),
+        "view": _view(best, words),
+        "take": {**overrides_of(best.config), "data": ask.data or best.config.dataset},
+    }
+
+
+def _curve_point(ask: PlanRequest, hours: float) -> dict[str, Any]:
+    best = _best(ask.device, hours, ask.data, ask.config().recipe, ask.price)
+    loss = best.loss.expected if best.loss else None
+    return {"hours": hours, "loss": as_plain(loss), "params": best.params.total}
+
+
+@functools.lru_cache(maxsize=512)
+def _best(
+    device: Device, hours: float, data: str | None, recipe: str, price: str | None
+) -> RunPlan:
+    return recommended_plan(
+        device, Budget(seconds=hours * HOUR), data=data, recipe=recipe, price=price
+    )
+
+
+def _page_values(config: RunConfig) -> dict[str, Any]:
+    return {key: getattr(config, key) for key in PAGE_KEYS}
+
+
+def prepared_folders() -> tuple[str, ...]:
+    """Prepared data sets that `onecard plan --data NAME` would find from here: the folders in ./data."""
+    place = Path("data")
+    if not place.is_dir() or place.is_symlink():
+        return ()
+    found = (
+        entry.name
+        for entry in sorted(place.iterdir())[:200]
+        if not entry.is_symlink()
+        and any((entry / name).is_file() for name in ("manifest.json", "train.bin"))
+    )
+    return tuple(found)
