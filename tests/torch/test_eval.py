@@ -190,3 +190,24 @@ def test_results_are_kept_and_damage_is_passed_over(tmp_path):
     keep(result, tmp_path)
     (tmp_path / "evals" / "x.json").write_text('{"schema": "onecard.eval/2", "figures": [3]}')
     assert kept(tmp_path) == [result]
+
+
+def test_a_gpt2_with_other_arithmetic_is_refused(released, tmp_path, capsys):
+    settings = json.loads((released[0] / "config.json").read_text())
+    for change, word in (({"activation_function": "relu"}, "relu"), ({"n_inner": 7}, "n_inner")):
+        (tmp_path / "config.json").write_text(json.dumps({**settings, **change}))
+        assert main(["eval", str(tmp_path), "--text", "x.txt"]) == 2
+        assert word in capsys.readouterr().err
+
+
+def test_a_vocabulary_smaller_than_the_texts_tokens(tmp_path, capsys, items):
+    """A tokeniser with more tokens than the model has rows is one sentence, never an index error."""
+    shape = GPT2Config(n_layer=1, n_head=1, n_embd=16, n_positions=64, vocab_size=1000)
+    GPT2LMHeadModel(shape).save_pretrained(tmp_path)
+    from onecard.export.tokenizer_files import write_tokenizer
+
+    write_tokenizer(tmp_path, gpt2(), 64)
+    (tmp_path / "t.txt").write_text("A statuette of an astronaut.")
+    for words in (["--text", str(tmp_path / "t.txt")], ["--lambada", str(items / "lambada.jsonl")]):
+        assert main(["eval", str(tmp_path), *words, "--device=cpu"]) == 2
+        assert "the model has 1,000 tokens" in capsys.readouterr().err

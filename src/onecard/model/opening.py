@@ -143,6 +143,8 @@ def _hub_config(settings: dict[str, Any], folder: Path) -> RunConfig:
             f"{folder} holds a model of type {str(kind)[:40]!r}",
             hint="GPT-2's and onecard's own are known; others run in lm-evaluation-harness",
         )
+    if kind == "gpt2":
+        _check_gpt2(settings, folder)
     context = "n_positions" if kind == "gpt2" else "block_size"
     try:
         values = {key: int(settings[key]) for key in ("n_layer", "n_head", "n_embd", "vocab_size")}
@@ -153,6 +155,31 @@ def _hub_config(settings: dict[str, Any], folder: Path) -> RunConfig:
     bias = True if kind == "gpt2" else bool(settings.get("bias"))
     recipe = "gpt2" if kind == "gpt2" else "modern"
     return RunConfig.from_values({**values, "tied": tied, "bias": bias, "recipe": recipe})
+
+
+# what a GPT-2 config may say of the arithmetic, which ours is made for; another value would give other answers
+_GPT2_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "layer_norm_epsilon": (1e-5,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+}
+
+
+def _check_gpt2(settings: dict[str, Any], folder: Path) -> None:
+    for key, known in _GPT2_SETTINGS.items():
+        if key in settings and settings[key] not in known:
+            raise UserError(
+                f"{folder} is a GPT-2 with {key} = {settings[key]!r:.40}, which onecard does not compute",
+                hint="lm-evaluation-harness's own back end runs it",
+            )
+    width = settings.get("n_embd")
+    if settings.get("n_inner") not in (None, 4 * width if isinstance(width, int) else None):
+        raise UserError(
+            f"{folder} is a GPT-2 with n_inner = {settings['n_inner']!r:.40}, not four times its width",
+            hint="lm-evaluation-harness's own back end runs it",
+        )
 
 
 def _nanogpt_config(file: Path) -> RunConfig:
