@@ -211,3 +211,13 @@ def test_a_vocabulary_smaller_than_the_texts_tokens(tmp_path, capsys, items):
     for words in (["--text", str(tmp_path / "t.txt")], ["--lambada", str(items / "lambada.jsonl")]):
         assert main(["eval", str(tmp_path), *words, "--device=cpu"]) == 2
         assert "the model has 1,000 tokens" in capsys.readouterr().err
+
+
+def test_a_second_model_that_is_not_there_does_not_hide_the_first(
+    released, items, capsys, tmp_path
+):
+    words = ["--lambada", str(items / "lambada.jsonl"), "--device=cpu", "--json"]
+    assert main(["eval", str(released[0]), str(tmp_path / "no"), *words]) == 2
+    shown = capsys.readouterr()
+    assert [result["task"] for result in json.loads(shown.out)] == ["lambada"]
+    assert "there is no model" in shown.err

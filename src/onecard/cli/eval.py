@@ -84,20 +84,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     request = _request(args)
     from onecard.cli.options import show_report
+    from onecard.errors import OnecardError
     from onecard.evals.run import evaluate_model
 
-    found = [
-        evaluate_model(
-            source,
-            request,
-            device=args.device,
-            dataset=args.dataset,
-            which=args.checkpoint,
-            watch=progress_bar,
-            report=lambda text: print(text, file=sys.stderr),
-        )
-        for source in args.models
-    ]
+    found, failed = [], None
+    for source in args.models:
+        try:
+            found.append(
+                evaluate_model(
+                    source,
+                    request,
+                    device=args.device,
+                    dataset=args.dataset,
+                    which=args.checkpoint,
+                    watch=progress_bar,
+                    report=lambda text: print(text, file=sys.stderr),
+                )
+            )
+        except OnecardError as error:  # what the models before it gave is still shown
+            if not found:
+                raise
+            failed = error
+            break
     results = [result for one in found for result in one.results]
     sheets = [sheet for one in found for sheet in one.sheets]
 
@@ -110,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
         return [result.to_json() for result in results] + [sheet.to_json() for sheet in sheets]
 
     show_report(args, as_json, document)
+    if failed is not None:
+        raise failed
     return 0
 
 
