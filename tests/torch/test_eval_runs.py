@@ -17,6 +17,7 @@ from onecard.evals.run import Request, evaluate_model
 from onecard.evals.texts import documents
 from onecard.runs.eval_results import kept
 from onecard.train.run.loop import train
+from onecard.train.run.step_clock import StepClock
 
 ITEMS = Path(__file__).parents[1] / "items"
 
@@ -54,13 +55,25 @@ def test_benchmarks_in_training_are_kept_and_their_time_is_apart(trained):
     ]
     apart = [line for line in lines if line.get("event") == "tasks"]
     assert [line["step"] for line in apart] == [2, 4]
-    end = next(line for line in lines if line["kind"] == "end")
     assert all(line["seconds"] > 0 for line in apart)
-    began, steps = lines[0]["time"], [line for line in lines if line["kind"] == "step"]
-    assert steps
-    assert began
-    # the run's own seconds are those of its steps and evaluations, not of the benchmark after step 2
-    assert end["seconds"] < sum(line["seconds"] for line in apart) + 60
+    assert [line["task"] for line in lines if line["kind"] == "tasks"] == ["lambada", "lambada"]
+
+
+def test_time_that_is_left_out_is_in_no_step_and_no_pace(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("onecard.train.run.step_clock.time.perf_counter", lambda: now[0])
+    clock = StepClock()
+    passed = []
+    for step in range(4):
+        clock.begin()
+        now[0] += 1.0
+        passed.append(clock.end(0.0))
+        if step == 1:
+            now[0] += 50.0
+            clock.leave_out(50.0)
+    assert passed == [1.0, 1.0, 1.0, 1.0]
+    assert clock.pace() == 1.0
+    assert clock.interval().step_seconds == 1.0
 
 
 @pytest.mark.parametrize(
