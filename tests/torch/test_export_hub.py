@@ -44,7 +44,6 @@ def onecard(url, home, *words):
         "HF_TOKEN": "hf_test",
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_ETAG_TIMEOUT": "2",
-        "ONECARD_CONFIG": str(home),
     }
     command = [sys.executable, "-m", "onecard", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=home)

@@ -23,7 +23,7 @@ from onecard.evals.evaluate import (
 )
 from onecard.evals.harness import run_tasks
 from onecard.evals.prompts import Sheet, answer_prompts
-from onecard.facts.user_cards import config_folder
+from onecard.facts.user_cards import find_config_folder
 from onecard.files import write_json
 from onecard.model.generate import Sampler, run_folder_of
 from onecard.model.opening import open_model
@@ -128,7 +128,7 @@ class _Work:
                     self.speaker, self.name, task, path, ask.limit, progress, key, partial
                 )
             yield self._kept(found)
-            partial.unlink(missing_ok=True)
+            _remove(partial)
 
     def harness(self) -> Iterator[Result]:
         """Task by task, so that what is done is kept when a later one fails."""
@@ -157,7 +157,7 @@ class _Work:
                 )
             for result in found:
                 yield self._kept(result)
-            partial.unlink(missing_ok=True)
+            _remove(partial)
 
     def sheets(self) -> Iterator[Sheet]:
         ask = self.request
@@ -180,13 +180,21 @@ class _Work:
                 keep(result, self.run)
         return result
 
-    def _partial(self, key: str) -> Path:
-        folder = self.run / FOLDER if self.run is not None else config_folder() / FOLDER
-        path = folder / f".partial-{key[:24]}.jsonl"
+    def _partial(self, key: str) -> Path | None:
+        """Where the scores so far go; None for a foreign model where the account has no home."""
+        home = self.run if self.run is not None else find_config_folder()
+        if home is None:
+            return None
+        path = home / FOLDER / f".partial-{key[:24]}.jsonl"
         if self.request.again:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+            _remove(path)
         return path
+
+
+def _remove(path: Path | None) -> None:
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def parse_task_data(words: list[str]) -> dict[str, Path]:
