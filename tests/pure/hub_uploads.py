@@ -17,6 +17,8 @@ def answer(hub: Any, request: BaseHTTPRequestHandler) -> None:
     body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
     if hub.uploads_refused:
         _reply(request, {"error": "You have no rights here"}, status=403)
+    elif path == "/api/validate-yaml":
+        _reply(request, {"errors": [], "warnings": []})
     elif path == "/api/repos/create":
         _create(hub, request, json.loads(body))
     elif re.fullmatch(r"/api/models/[^/]+/[^/]+/preupload/[^/]+", path):

@@ -138,8 +138,16 @@ def _task(name: str, manager: Any, file: Path | None) -> Any:
     kind = _LOCAL_KINDS.get(file.suffix)
     if kind is None or not file.is_file():
         raise UserError(f"{file} is no file of items", hint="a .jsonl, .parquet or .csv file")
-    splits = dict.fromkeys(("train", "validation", "test"), str(file))
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    own = manager.task_index[name].yaml_path
+    if own is None:
+        raise UserError(
+            f"{name} is written in Python and takes no file", hint="leave --task-data out"
+        )
+    splits = dict.fromkeys(("train", "validation", "test"), str(file.resolve()))
     return {
+        **load_yaml(own, resolve_func=True),
         "task": name,
         "dataset_path": kind,
         "dataset_name": None,
