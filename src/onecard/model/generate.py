@@ -22,6 +22,7 @@ from torch import Tensor
 from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Tokenizer, gpt2, kept_tokenizer, open_dataset
+from onecard.data.read.kept import RECORD
 from onecard.errors import UserError
 from onecard.model import checkpoint
 from onecard.model.build import make_model
@@ -193,24 +194,23 @@ def run_folder_of(source: Path) -> Path:
 
 
 def _tokenizer(source: Path, dataset: str | None, config: RunConfig) -> Tokenizer:
-    """The data set's that was named; else the run's own copy; else, for older runs, the data folder's."""
-    kept = run_folder_of(source) / "data"
-    if dataset is None and kept.is_dir():
+    """The data set's that was named; else what the run keeps in its own folder; else, for older runs, the data folder's."""
+    run = run_folder_of(source)
+    own = run / Path(config.dataset).name  # a tuned run's data, wherever that is now
+    places: list[str | Path] = [dataset] if dataset else [own, run / "data", config.dataset]
+    for place in places:
         try:
-            if (own := kept_tokenizer(kept)) is not None:
-                return own
+            if place == run / "data" and (run / "data" / RECORD).is_file():
+                found = kept_tokenizer(run / "data")
+            else:
+                found = open_dataset(place).tokenizer
         except UserError:
-            pass  # a damaged copy: the data folder may still be there
-    dataset = dataset or config.dataset
-    try:
-        found = open_dataset(dataset).tokenizer
+            continue  # the data may be on another disk by now; GPT-2's words need no file
         if found is not None:
             return found
-    except UserError:
-        pass  # the data may be on another disk by now; GPT-2's words need no file
-    if config.shape.vocab_size >= GPT2_VOCAB:
+    if config.shape.vocab_size >= GPT2_VOCAB and config.learn_from == "all":
         return gpt2()
     raise UserError(
-        f"the tokeniser of the data set {dataset!r} is not at hand",
+        f"the tokeniser of the data set {dataset or config.dataset!r} is not at hand",
         hint="--dataset names the folder that holds its tokeniser",
     )

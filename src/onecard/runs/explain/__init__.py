@@ -4,7 +4,8 @@
     explained(compare([a, b])).findings        what a comparison shows, then what each run shows alone
 
 A group of rules is a file: log_findings (what the log itself shows and hides), misreadings, plan_findings,
-speed_findings, loss_findings, recipe_findings, eval_findings (kept results), pair_findings (two runs side by side). A rule states when it does not
+speed_findings, loss_findings, recipe_findings, source_findings (mixes), tune_findings, eval_findings (kept results), pair_findings (two runs side by
+side). A rule states when it does not
 apply. Where the figures do not decide, the finding says so and names what would.
 """
 
@@ -19,7 +20,9 @@ from onecard.runs.explain import (
     pair_findings,
     plan_findings,
     recipe_findings,
+    source_findings,
     speed_findings,
+    tune_findings,
 )
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
@@ -33,6 +36,8 @@ _RULES = (
     *speed_findings.RULES,
     *loss_findings.RULES,
     *recipe_findings.RULES,
+    *source_findings.RULES,
+    *tune_findings.RULES,
     *eval_findings.RULES,
 )
 
@@ -44,6 +49,7 @@ def explain(f: RunFigures) -> tuple[Finding, ...]:
 
 def explained(comparison: Comparison) -> Comparison:
     """The comparison with its findings: what the runs show side by side, then each alone."""
-    together = [finding for rule in pair_findings.PAIR_RULES for finding in rule(comparison)]
+    rules = (*pair_findings.PAIR_RULES, *source_findings.PAIR_RULES)
+    together = [finding for rule in rules for finding in rule(comparison)]
     alone = [finding for f in comparison.runs for finding in explain(f)]
     return replace(comparison, findings=(*together, *alone))
