@@ -355,7 +355,15 @@ def test_the_log_shows_what_was_forgotten_of_the_bases_text(base, capsys):
     rows = data.splits["train"].read(0, data.splits["train"].tokens - 1).reshape(-1, 32)
     of_text = (rows != CHAT.special["<|user|>"]).all(axis=1).mean()
     assert of_text == pytest.approx(0.2, abs=0.02)
-    assert not events("base-chat") or all(e["event"] == "preflight" for e in events("base-chat"))
+    assert {e["event"] for e in events("base-chat")} == {"preflight"}
+    capsys.readouterr()
+    assert main(["explain", "base-chat", "--json"]) == 0
+    rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+    assert {"forgotten", "forgotten-much", "not-forgotten"} & set(rules)
+    assert main(["compare", "base", "base-chat"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "counts the assistant's words alone" in shown
+    assert "base's own validation text" in shown
 
 
 def test_it_says_beforehand_what_there_is(base, capsys):
@@ -393,7 +401,7 @@ def test_shares_of_several_files_are_shares_of_tokens(base, capsys):
         (["talks.jsonl", "--keep-base", "-1%"], "--keep-base"),
         (["talks.jsonl", "--keep-base", "95%"], "leaves nothing"),
         (["talks.jsonl", "--epochs", "0"], "--epochs"),
-        (["talks.jsonl", "--n_layer=3"], "the base's own"),
+        (["talks.jsonl", "--n_layer=3"], "follows from the base"),
         (["talks.jsonl", "--base-data", "nowhere"], "no data set"),
     ],
 )
@@ -407,3 +415,27 @@ def test_bad_wishes_get_one_sentence(base, capsys, words, said):
     assert not (base / "base-chat").exists()
     found = [error for _, error in read_conversations(base / "broken.jsonl")]
     assert all(isinstance(error, UnreadableError) for error in found)
+
+
+def test_released_weights_and_nanogpts_checkpoint_are_tuned_too(tmp_path, monkeypatch, capsys):
+    """A table of 50,257 rows grows to 50,304; nanoGPT's has the room. The new rows are the mean before the first step."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    monkeypatch.chdir(tmp_path)
+    shape = {"n_layer": 1, "n_head": 2, "n_embd": 16}
+    theirs = GPT2LMHeadModel(GPT2Config(n_positions=64, **shape))
+    theirs.save_pretrained(tmp_path / "released")
+    args = {**shape, "block_size": 64, "bias": False, "vocab_size": 50304}
+    model = make_model(TINY.replace(**args, dropout=0.0))
+    (tmp_path / "nano").mkdir()
+    torch.save({"model": model.state_dict(), "model_args": args}, tmp_path / "nano" / "ckpt.pt")
+    write_lines(tmp_path / "t.jsonl", [said("Hello there", "General"), said("One", "Two")] * 4)
+    for source, out in (("released", "released-chat"), ("nano/ckpt.pt", "nano-chat")):
+        words = ["--max_iters=1", "--learning_rate=1e-12", "--compile=False", "--quiet"]
+        assert main(["tune", source, "t.jsonl", *words]) == 0
+        tuned = open_model(out, "cpu")
+        table = tuned.model.transformer.wte.weight
+        assert table.shape[0] == 50304
+        assert tuned.tokenizer.special["<|system|>"] == 50257
+        mean = table[:50257].mean(dim=0)
+        assert torch.allclose(table[50257:50261], mean.expand(4, -1), atol=1e-6)

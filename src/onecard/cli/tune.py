@@ -19,6 +19,22 @@ EXAMPLE = """onecard tune out chats.jsonl --out out-chat
   onecard tune out-chat --resume"""
 
 
+_FIXED = (
+    "n_layer",
+    "n_head",
+    "n_embd",
+    "bias",
+    "tied",
+    "vocab_size",
+    "block_size",
+    "recipe",
+    "dataset",
+    "init_from",
+    "mask_documents",
+    "learn_from",
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     from onecard.cli.options import add_overrides, add_report
 
@@ -69,6 +85,11 @@ def run(args: argparse.Namespace) -> int:
     speaks = int(os.environ.get("RANK", 0)) == 0
     if args.resume:
         return _resumed(args, speaks)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError(
+            "a tuning run is begun by one process",
+            hint="stop it after its first checkpoint; `onecard tune OUT --resume` goes on under torchrun",
+        )
     planned = _planned(args)
     planned, machine = _fitted(planned, "batch_size" in parse_overrides(args.overrides))
     if args.dry_run or not (args.json or args.quiet):
@@ -109,12 +130,9 @@ def _planned(args: argparse.Namespace) -> "TuningPlan":
     from onecard.tune.plan import Request, plan_tuning
 
     given = parse_overrides(args.overrides)
-    for key in ("n_layer", "n_head", "n_embd", "vocab_size", "block_size", "recipe", "dataset"):
+    for key in _FIXED:
         if key in given:
-            raise UserError(
-                f"{key} is the base's own and cannot be set",
-                hint="leave it out; --base-data is text",
-            )
+            raise UserError(f"{key} follows from the base and cannot be set", hint="leave it out")
     request = Request(
         base=args.base,
         files=args.files,

@@ -62,8 +62,8 @@ def open_base(
 
 def base_text(base: Base, named: str | None, report: Callable[[str], None]) -> Dataset | None:
     """The text the model was trained on: what --base-data names, or a run's own; None where it is not at hand."""
-    if named is None and not base.is_run:
-        return None
+    if named is None and (not base.is_run or base.config.learn_from == "answers"):
+        return None  # a tuned run's own data are conversations
     try:
         found = open_dataset(named or base.config.dataset)
     except UserError as error:

@@ -6,7 +6,7 @@
 >>> talk.keep(reply)                                                        # doctest: +SKIP
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onecard.data.tokenizers.special import SpecialTokenizer, speaks
 from onecard.errors import UserError
@@ -68,7 +68,7 @@ class Dialogue:
         stream = TextStream(
             self.sampler,
             prompt,
-            Sampling(**{**self.sampling.__dict__, "seed": seed}),
+            replace(self.sampling, seed=seed),
             most_tokens=min(self.most_tokens, max(1, self.room - len(prompt))),
             stop_tokens=[*stops, *([] if tokenizer.eot is None else [tokenizer.eot])],
         )

@@ -106,7 +106,7 @@ def plan_tuning(
     if request.epochs is not None and not 0 < request.epochs <= 1000:
         raise UserError(f"--epochs cannot be {request.epochs:g}", hint="for example --epochs 3")
     base = open_base(request.base, request.dataset, report)
-    out = request.out or f"{Path(request.base).name}-chat"
+    out = request.out or _default_out(Path(request.base))
     text = base_text(base, request.base_data, report)
     gathered = gather(
         [Path(w) for w in words], base.chat_tokenizer, base.config.block_size, progress
@@ -159,6 +159,12 @@ def write_data(planned: TuningPlan) -> None:
         filters,
         planned.config.seed,
     )
+
+
+def _default_out(base: Path) -> str:
+    """The base's name with -chat, in the folder that one is in."""
+    named = base.parent if base.suffix == ".pt" and base.parent.name else base
+    return f"{named.resolve().name if named.name in ('', '.', '..') else named.name}-chat"
 
 
 def _files(words: list[str]) -> tuple[list[str], tuple[float, ...] | None]:

@@ -50,6 +50,8 @@ def explain(f: RunFigures) -> tuple[Finding, ...]:
 def explained(comparison: Comparison) -> Comparison:
     """The comparison with its findings: what the runs show side by side, then each alone."""
     rules = (*pair_findings.PAIR_RULES, *source_findings.PAIR_RULES)
+    # what tuning cost belongs to the comparison with the base
+    cost = [finding for f in comparison.runs for finding in tune_findings.forgotten(f)]
     together = [finding for rule in rules for finding in rule(comparison)]
-    alone = [finding for f in comparison.runs for finding in explain(f)]
-    return replace(comparison, findings=(*together, *alone))
+    alone = [finding for f in comparison.runs for finding in explain(f) if finding not in cost]
+    return replace(comparison, findings=(*cost, *together, *alone))
