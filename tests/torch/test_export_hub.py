@@ -63,7 +63,7 @@ def test_a_pushed_model_is_private_whole_and_can_be_evaluated_by_its_name(run, t
             assert sent[name] == (tmp_path / "m" / name).read_bytes()
         assert any(path.startswith("PUT /lfs/") for path in hub.asked)
         text = run.parent / "text.txt"
-        words = ("eval", "me/tiny", "--text", text, "--bytes", "1kB", "--device=cpu")
+        words = ("eval", "me/tiny", "--text", text, "--bytes", "1k", "--device=cpu")
         online = onecard(hub.url, tmp_path, *words)
         assert online.returncode == 0, online.stderr
         public = (
@@ -85,7 +85,7 @@ def test_a_pushed_model_is_private_whole_and_can_be_evaluated_by_its_name(run, t
         assert refused.returncode == 2
         assert "the hub refused" in refused.stderr
         assert (tmp_path / "o" / "config.json").is_file()  # written, to be sent later
-    words = ("eval", "me/tiny", "--text", text, "--bytes", "1kB", "--device=cpu")
+    words = ("eval", "me/tiny", "--text", text, "--bytes", "1k", "--device=cpu")
     offline = onecard(OFFLINE, tmp_path, *words)
     assert offline.returncode == 0, offline.stderr
     assert offline.stdout == online.stdout

@@ -65,9 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--prompt-tokens", type=int, default=60, metavar="N", help="of each answer (default 60)"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N items of a task")
-    parser.add_argument(
-        "--bytes", metavar="SIZE", help="only the first SIZE of a text, such as 1MB"
-    )
+    parser.add_argument("--bytes", metavar="N", help="only the first N bytes of a text, such as 1M")
     parser.add_argument("--stride", type=int, metavar="N", help="of text windows (default: half)")
     parser.add_argument(
         "--checkpoint",
@@ -129,7 +127,8 @@ def _request(args: argparse.Namespace) -> "Request":
     from onecard.evals.item_files import find_items
     from onecard.evals.prompts import read_prompts
     from onecard.evals.run import Request, parse_task_data
-    from onecard.units import parse_bytes
+    from onecard.evals.texts import text_place
+    from onecard.units import parse_count
 
     for name in ("limit", "prompt_tokens", "stride"):
         value = getattr(args, name)
@@ -145,7 +144,7 @@ def _request(args: argparse.Namespace) -> "Request":
     }
     harness = tuple(name.strip() for name in (args.tasks or "").split(",") if name.strip())
     request = Request(
-        texts=tuple(map(Path, args.text)),
+        texts=tuple(map(text_place, args.text)),
         tasks={task: find_items(task, named) for task, named in wanted.items()},
         harness=harness,
         task_data=parse_task_data(args.task_data),
@@ -154,7 +153,7 @@ def _request(args: argparse.Namespace) -> "Request":
         prompts=tuple(prompt for source in args.prompts for prompt in read_prompts(source)),
         prompt_tokens=args.prompt_tokens,
         limit=args.limit,
-        most_bytes=parse_bytes(args.bytes) if args.bytes else None,
+        most_bytes=parse_count(args.bytes) if args.bytes else None,
         stride=args.stride,
         again=args.again,
     )

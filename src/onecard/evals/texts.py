@@ -3,10 +3,11 @@
 for text in documents(Path("notes.txt")): ...
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from onecard.data import open_dataset
+from onecard.data import open_dataset, resolve
 from onecard.data.sources.documents import batches, units_of
 from onecard.data.sources.local_files import local_source
 from onecard.data.sources.unit import Reading
@@ -28,6 +29,14 @@ def documents(path: Path, most_bytes: int | None = None) -> Iterator[str]:
             yield text
         if left == 0:
             return
+
+
+def text_place(name: str) -> Path:
+    """The text meant: a path, or the name of prepared data below data/."""
+    if not Path(name).exists():
+        with contextlib.suppress(UserError):
+            return resolve(name)
+    return Path(name)
 
 
 def is_prepared(path: Path) -> bool:
