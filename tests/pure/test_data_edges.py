@@ -7,7 +7,8 @@ import lzma
 import pytest
 import zstandard
 
-from onecard.data.sources.hub import HubFile, HubRepo
+from onecard.data.preparation.size import _estimate
+from onecard.data.sources.hub import HubFile, HubRepo, _one_kind, _patterns_of
 from onecard.data.sources.packed import stream
 from onecard.data.sources.resolve import _hub_source
 from onecard.data.tokenizers.bpe import byte_characters
@@ -55,3 +56,34 @@ def test_the_text_of_a_known_set_is_shared_out_by_the_sizes_of_its_files():
     found = _hub_source("hf:x", "x", HubRepo("x", "0" * 40, None, files), facts)
     text = facts.tokens * facts.bytes_per_token
     assert [each.text_bytes for each in found.inputs] == [int(text / 4), int(3 * text / 4)]
+
+
+def test_the_estimate_counts_each_tokenisers_own_bytes():
+    size = sum(each.text_bytes for each in known_source().inputs)
+    for tokenizer, per_token in (("bytes", 1.0), ("bpe", 4.0), ("gpt2", 4.5)):
+        made = _estimate([known_source()], tokenizer, None, 1)
+        assert made.tokens == pytest.approx(size / per_token, rel=1e-6)
+
+
+def known_source():
+    files = (HubFile("a.parquet", 9000, None), HubFile("b.parquet", 18000, None))
+    return _hub_source("hf:x", "x", HubRepo("x", "0" * 40, None, files), None)
+
+
+def test_files_named_as_held_out_are_left_out_unless_asked_for():
+    files = [HubFile(name, 1, None) for name in ("train-0.parquet", "test-0.parquet", "c.txt")]
+    assert [each.path for each in _one_kind(files, chosen=False)] == ["train-0.parquet"]
+    assert len(_one_kind(files, chosen=True)) == 2
+    shards = [HubFile(name, 1, None) for name in ("x_val_0.bin", "x_train_1.bin")]
+    assert len(_one_kind(shards, chosen=False)) == 2  # a set's own validation split
+
+
+def test_the_default_config_of_a_hub_set_is_its_own():
+    card = {
+        "configs": [
+            {"config_name": "small", "data_files": "small/*"},
+            {"config_name": "big", "data_files": "big/*", "default": True},
+        ]
+    }
+    assert _patterns_of(card, None, "a/b") == ["big/*"]
+    assert _patterns_of(card, "small", "a/b") == ["small/*"]
