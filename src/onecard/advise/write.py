@@ -66,9 +66,14 @@ def _comments(answer: Recommendation) -> dict[str, str]:
 
 
 _OPTIMIZERS = {
-    "adamw": "full precision fits: no need for 8 bits",
-    "adamw8bit": "moments in 8 bits; needs onecard[eightbit]",
+    "adamw": "GPT-2's recipe",
+    "adamw8bit": "AdamW with moments in a byte each",
     "muon": "for the matrices, AdamW for the rest",
+}
+_STATES = {
+    "float32": "full precision fits: no need for fewer bits",
+    "8bit": "moments in a byte each",
+    "4bit": "moments in half a byte each",
 }
 
 
@@ -90,6 +95,7 @@ def _memory_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
         if c.recompute != "none"
         else "the activations fit: no need",
         "optimizer": _OPTIMIZERS[c.optimizer],
+        "optimizer_state": _STATES[c.optimizer_state],
     }
 
 

@@ -1,0 +1,61 @@
+"""Stochastic rounding: up or down with the chance that makes the mean right, so that small changes are not lost.
+
+The random number of an element is a pure function of (seed, step, name, element): no generator has a state that a resume
+must restore, and it does not matter how tensors are cut or spread.
+
+>>> third = torch.full((3000,), 1 + 2**-7 / 3)
+>>> rounded = round_to_bf16(third, key_of(1, 2, "w"))
+>>> sorted(set(rounded.tolist())), round(rounded.float().mean().item(), 4)
+([1.0, 1.0078125], 1.0026)
+"""
+
+import zlib
+
+import torch
+from torch import Tensor
+
+_BITS = 0xFFFFFFFF
+
+
+def key_of(seed: int, step: int, name: str, use: int = 0) -> int:
+    """32 bits that stand for one use of random numbers: whose, in which step, for what."""
+    key = zlib.crc32(name.encode(), (seed ^ (use * 0x9E3779B9)) & _BITS)
+    return _mixed((key + 0x9E3779B9 * (step + 1)) & _BITS)
+
+
+def _mixed(x: int) -> int:
+    """Wellons' lowbias32, on a whole number."""
+    x ^= x >> 16
+    x = (x * 0x7FEB352D) & _BITS
+    x ^= x >> 15
+    x = (x * 0x846CA68B) & _BITS
+    return x ^ (x >> 16)
+
+
+def _signed(x: int) -> int:
+    """The same 32 bits as torch's int32 has them."""
+    return x - 2**32 if x >= 2**31 else x
+
+
+def random_bits(count: int, first: int, key: int, device: torch.device) -> Tensor:
+    """32 random bits for the elements from `first` on. Multiplications of int32 wrap round, on every device."""
+    x = torch.arange(first, first + count, dtype=torch.int32, device=device)
+    x.mul_(_signed(_mixed(key) | 1)).add_(_signed(key))
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, None)):
+        x ^= (x >> shift) & ((1 << (32 - shift)) - 1)
+        if factor is not None:
+            x.mul_(_signed(factor))
+    return x
+
+
+def uniform(count: int, first: int, key: int, device: torch.device) -> Tensor:
+    """Random numbers from 0 up to 1."""
+    return ((random_bits(count, first, key, device) >> 8) & 0xFFFFFF).float().mul_(2.0**-24)
+
+
+def round_to_bf16(values: Tensor, key: int, first: int = 0) -> Tensor:
+    """A flat fp32 tensor, overwritten, in bf16: the 16 bits that go are the chance of rounding away from zero."""
+    bits = values.view(torch.int32)
+    bits += random_bits(values.numel(), first, key, values.device) & 0xFFFF
+    bits &= -0x10000
+    return values.to(torch.bfloat16)
