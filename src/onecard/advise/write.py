@@ -3,15 +3,17 @@
 write_config(Path("run.toml"), config_text(answer, "run.toml"))
 """
 
+import math
 from pathlib import Path
 
+from onecard.advise.can import Answer
 from onecard.advise.fit import Fitted
 from onecard.advise.recommend import Recommendation
 from onecard.advise.search import MOST_EPOCHS
 from onecard.config import RunConfig, to_nanogpt, to_toml
 from onecard.errors import UserError
 from onecard.files import write_text
-from onecard.planner import RunPlan
+from onecard.planner import RunPlan, plan
 from onecard.units import show_bytes, show_count, show_duration
 
 
@@ -21,6 +23,24 @@ def config_text(answer: Recommendation | Fitted, name: str) -> str:
     if isinstance(answer, Fitted):
         return spell(answer.config, _fit_comments(answer), _head(answer.plan, "made to fit"))
     return spell(answer.config, _comments(answer), _head(answer.plan, "recommended"))
+
+
+def can_text(answer: Answer, name: str) -> str:
+    """The config with which the card can train the model, as long as the tokens asked for (else compute-optimal) take."""
+    if answer.because == "memory":
+        raise UserError(
+            f"{answer.model} does not fit on the {answer.device.name}: there is no config to write",
+            hint="`onecard can` without --out shows what to do instead",
+        )
+    config, tokens = answer.config, answer.compute.readings[0].reading.tokens
+    steps = max(1, math.ceil(tokens / config.tokens_per_step))
+    config = config.replace(
+        max_iters=steps, lr_decay_iters=steps, warmup_iters=min(config.warmup_iters, steps // 10)
+    )
+    planned = plan(config, answer.device, gpus=answer.gpus)
+    spell = to_nanogpt if name.lower().endswith(".py") else to_toml
+    comments = {**_memory_comments(config, planned), "max_iters": f"{show_count(tokens)} tokens"}
+    return spell(config, comments, _head(planned, "tuned"))
 
 
 def _head(plan: RunPlan, how: str) -> str:
