@@ -1,21 +1,19 @@
 """What moments in 8 and 4 bits cost in loss: small models on one text, three seeds, against full precision at equal steps.
 
-    python -m bench.low_bit TEXT [--steps 250] [--json bench/results/low_bit.json]
+    python -m bench.low_bit TEXT [--steps 250] [--json bench/results/low_bit-DATE.json]
 
-Every run is onecard's own trainer on the bytes of the text; the last tenth is held out. The table has the mean validation
-loss over the seeds, its difference to full precision seed by seed, and the spread of that.
+Every run is onecard's own trainer on the bytes of the text; the last tenth is held out. bench/performance.py makes a
+table of it.
 """
 
 import argparse
 import json
-import statistics
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from onecard.config import RunConfig
-from onecard.train.run.loop import train
 
 STATES = ("float32", "8bit", "4bit")
 SEEDS = (1, 2, 3)
@@ -57,6 +55,8 @@ def config_of(dataset: str, out: Path, steps: int, seed: int, optimizer: str) ->
 
 def measured(text: Path, steps: int) -> dict[str, dict[str, list[float]]]:
     """Validation losses by optimizer and state, one a seed."""
+    from onecard.train.run.loop import train  # the page is made without torch
+
     found: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as place:
         dataset = prepared(text, Path(place))
@@ -72,18 +72,6 @@ def measured(text: Path, steps: int) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def table(found: dict[str, dict[str, list[float]]]) -> str:
-    lines = ["| optimizer | moments | loss | against float32 |", "|---|---|---|---|"]
-    for optimizer, by_state in found.items():
-        plain = by_state["float32"]
-        for state, losses in by_state.items():
-            more = [loss - base for loss, base in zip(losses, plain, strict=True)]
-            cost = f"{statistics.mean(more):+.4f} ± {statistics.stdev(more):.4f}"
-            shown = cost if state != "float32" else "–"
-            lines.append(f"| {optimizer} | {state} | {statistics.mean(losses):.4f} | {shown} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", type=Path)
@@ -91,7 +79,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     found = measured(args.text, args.steps)
-    print(table(found))
     if args.json:
         content = {"text": args.text.name, "steps": args.steps, "losses": found}
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
