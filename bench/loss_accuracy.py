@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.losses import DATA, Point, covered, read_curves, read_losses  # noqa: E402
+from fit.losses import Point, all_curves, all_losses, covered, cut_at, read_curves, read_losses  # noqa: E402
 from fit.table import encoding_of  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, into_pipe, score  # noqa: E402
@@ -54,8 +54,8 @@ def _answer(point: Point, fit: dict[str, Any]) -> Answer:
     steps = point.config.max_iters
     share = (point.at or point.tokens) / point.tokens
     mid_way = share if point.at else 1.0
-    if not point.at and point.row.get("schedule_point") == "mid":
-        mid_way = 0.66  # a run cut short: how far, the row does not say
+    if not point.at:
+        mid_way = cut_at(point.row)
     if mid_way < 0.995:
         now, end = (running(whole, max(1, round(steps * x)), fit) for x in (mid_way, 1.0))
         middle += now - end
@@ -167,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
         "--cross-validate", action="store_true", help="refit, leaving each family out"
     )
     args = parser.parse_args(argv)
-    known = read_losses(DATA / "public_losses.csv")
+    known = all_losses()
     try:
         points, curves = _read(args.tables, known)
     except OnecardError as error:
@@ -178,7 +178,7 @@ def main(argv: list[str] | None = None) -> int:
         from fit.loss import fit_curves, fit_loss, fit_pairs, held_out_fits, spread
 
         held_out = held_out_fits(known)
-        public = read_curves(DATA / "public_curves.csv", known)
+        public = all_curves(known)
         fits = {}
         for family in sorted({point.family for point in [*points, *curves]}):
             law = held_out.get(family) or fit_loss([k for k in known if k.family != family])

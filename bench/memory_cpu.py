@@ -28,6 +28,7 @@ from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
 from onecard.train.run.faults import Faults
 from onecard.train.run.step import Stepper
+from onecard.train.run.validation import PLAIN
 from onecard.train.run.workers import Workers
 
 SHAPES: dict[str, RunConfig] = {
@@ -98,7 +99,7 @@ def measured(config: RunConfig) -> int:
         Precision("float32", False, ""),
         Workers("auto", cpu),
         config.batch_size,
-        None,
+        PLAIN,
         Faults(),
         lambda before, now: None,
     )

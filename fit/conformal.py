@@ -29,15 +29,18 @@ class Miss:
 
 
 def ranges(
-    misses: Iterable[Miss], kinds: Iterable[str], coverage: float = COVERAGE
+    misses: Iterable[Miss], kinds: Iterable[str], coverage: float = COVERAGE, beyond: float = 1.0
 ) -> dict[str, tuple[float, float]]:
-    """For each kind of run, the ends between which a new family's row lies with that probability."""
+    """For each kind of run, the ends between which a new family's row lies with that probability.
+
+    `beyond` 0 leaves out the vote beyond the last miss: with a dozen families it would make the widest miss of all the range.
+    What is promised is then less by 2 / (families + 1)."""
     rows = list(misses)
     usual = usual_misses(rows, kinds)
     scores: dict[str, list[float]] = {}
     for row in rows:
         scores.setdefault(row.family, []).append(row.size / usual[row.kind])
-    low, high = interval(scores, coverage)
+    low, high = interval(scores, coverage, beyond)
     return {kind: (low * size, high * size) for kind, size in usual.items()}
 
 
@@ -60,19 +63,19 @@ def usual_misses(rows: Sequence[Miss], kinds: Iterable[str]) -> dict[str, float]
 
 
 def interval(
-    misses: Mapping[str, Sequence[float]], coverage: float = COVERAGE
+    misses: Mapping[str, Sequence[float]], coverage: float = COVERAGE, beyond: float = 1.0
 ) -> tuple[float, float]:
     """The same without kinds; one half of what may lie outside on either side."""
     tail = (1 - coverage) / 2
     below = {name: [-miss for miss in row] for name, row in misses.items()}
-    return -_end(below, tail), _end(misses, tail)
+    return -_end(below, tail, beyond), _end(misses, tail, beyond)
 
 
-def _end(misses: Mapping[str, Sequence[float]], tail: float) -> float:
+def _end(misses: Mapping[str, Sequence[float]], tail: float, beyond: float) -> float:
     """The smallest miss with at most `tail` of the votes above it, the vote beyond the last one counted."""
     families = [row for row in misses.values() if row]
     votes = sorted((miss, 1 / len(row)) for row in families for miss in row)
-    allowed = tail * (len(families) + 1) - 1  # one vote is beyond every miss
+    allowed = tail * (len(families) + beyond) - beyond
     above = 0.0
     for miss, vote in reversed(votes):
         above += vote

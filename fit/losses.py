@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fit.table import read_rows
-from fit.words import amount_in, number_in, whole_in, word_in
+from fit.words import amount_in, dropout_of, number_in, whole_in, word_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
-from onecard.planner.expected_loss import GPT2_VOCABULARY, bare_name, known_dataset
+from onecard.planner.expected_loss import GPT2_VOCABULARY, bare_name, known_dataset, usual_rate
 
 DATA = Path(__file__).parent / "data"
 LONG_CONTEXT = 4096  # beyond it the evaluation reads further back than 1024 tokens, and the loss is lower for it
@@ -129,8 +129,8 @@ def _point(point: Point, row: dict[str, str]) -> Point:
         raise UserError(foreign or "no tokens_seen_b given")
     if not 1e5 < tokens < 1e14:
         raise UserError(f"tokens_seen_b = {row['tokens_seen_b']} is not possible")
-    config = _config(row, tokens)
     size = amount_in(row, "n_params_active_m", 1e6) or 0.0
+    config = _config(row, tokens, size)
     if size <= 0:
         size = _body(row, config.n_layer, config.n_embd) + config.shape.vocab_size * config.n_embd
     if not 1e4 < size < 1e13:
@@ -229,7 +229,7 @@ def recipe_of_row(row: dict[str, str]) -> str:
     )
 
 
-def _config(row: dict[str, str], tokens: float) -> RunConfig:
+def _config(row: dict[str, str], tokens: float, size: float) -> RunConfig:
     layers, width, heads = (whole_in(row, key) for key in ("n_layer", "n_embd", "n_head"))
     if layers is None or width is None:
         if not amount_in(row, "n_params_active_m", 1e6):
@@ -245,7 +245,7 @@ def _config(row: dict[str, str], tokens: float) -> RunConfig:
     down = (float(share[1]) + float(share[2] or share[1])) / 200 if share else 0.3
     floor = re.search(r"->\s*(\d*\.?\d+)x", schedule)
     vocab = whole_in(row, "vocab_size", most=1e7) or 50304
-    rate = 6e-4
+    rate = rate_of(row) or usual_rate(size or 12.0 * layers * width**2 + vocab * width)
     return RunConfig(
         n_layer=layers,
         n_head=heads,
@@ -266,8 +266,35 @@ def _config(row: dict[str, str], tokens: float) -> RunConfig:
         if "linear" in schedule
         else "cosine",
         decay_fraction=min(1.0, max(0.01, down)),
+        dropout=dropout_of(row.get("recipe_detail", "").lower()),
         tied=_tied(row, vocab, layers, width),
     )
+
+
+def rate_of(row: dict[str, str]) -> float | None:
+    """The peak learning rate, where a row gives one: "6e-4", "1.5e-3 (run.sh)", "0.0006?"."""
+    found = re.match(r"[~≈]?\s*(\d*\.?\d+(?:e-?\d+)?)", word_in(row, "lr"))
+    rate = float(found[1]) if found else 0.0
+    return rate if 1e-6 < rate < 0.1 else None
+
+
+def all_losses() -> list[Point]:
+    """Every public loss that the law is fitted on."""
+    return read_losses(DATA / "public_losses.csv") + read_losses(DATA / "public_losses_2.csv")
+
+
+def all_curves(runs: list[Point]) -> list[Point]:
+    tables = ("public_curves.csv", "public_curves_2.csv")
+    return [point for name in tables for point in read_curves(DATA / name, runs)]
+
+
+def cut_at(row: dict[str, str]) -> float:
+    """How much of its schedule a run had done: "mid(92%)" is 0.92, "mid" alone two thirds; a rate that never decays has no middle."""
+    point = row.get("schedule_point", "").lower()
+    share = re.search(r"(\d+(?:\.\d+)?) ?%", point)
+    if not point.startswith("mid") or "no decay" in point:
+        return 1.0
+    return min(1.0, float(share[1]) / 100) if share else 0.66
 
 
 def _constant(schedule: str) -> bool:

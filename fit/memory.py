@@ -149,7 +149,7 @@ def other_spread(
     ]
     return {
         kind: [round(1 - math.exp(low), 4), round(math.exp(high) - 1, 4)]
-        for kind, (low, high) in ranges(misses, KINDS).items()
+        for kind, (low, high) in ranges(misses, KINDS, beyond=0.0).items()
     }
 
 

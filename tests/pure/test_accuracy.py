@@ -54,9 +54,9 @@ def test_times_of_families_never_seen():
 def test_losses_of_families_never_seen():
     pytest.importorskip("scipy")
     found = json.loads(bench("loss_accuracy.py", LOSSES, CURVES, "--json", "--cross-validate"))
-    assert found["trusted"]["median_abs_error_nats"] <= 0.03
-    assert found["trusted"]["mean_of_family_medians_nats"] <= 0.03
-    assert 0.75 <= found["trusted"]["coverage"] <= 0.92
+    assert found["trusted"]["median_abs_error_nats"] <= 0.04
+    assert found["trusted"]["mean_of_family_medians_nats"] <= 0.04
+    assert 0.65 <= found["trusted"]["coverage"] <= 0.95
     for baseline in found["baselines"].values():
         assert (
             found["loss"]["mean_of_family_medians_nats"] < baseline["mean_of_family_medians_nats"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from onecard.data.sources.resolve import resolve_source
 from onecard.errors import UserError
 from onecard.facts.datasets import all_datasets, family, find_dataset, known_dataset
 
@@ -23,6 +24,15 @@ def test_names_and_aliases() -> None:
     assert known_dataset("no such set") is None
 
 
+def test_what_people_mix() -> None:
+    assert known_dataset("climbmix").column == "tokens"  # type: ignore[union-attr]
+    assert "NC" in find_dataset("climbmix").licence
+    for name in ("cosmopedia", "wikipedia:en", "tinystories", "finemath", "code", "owt"):
+        assert find_dataset(name).tokens > 1e8
+    with pytest.raises(UserError, match="fineweb-2 comes by language"):
+        resolve_source("fineweb-2", None)
+
+
 def test_unknown_names_come_with_near_ones() -> None:
     with pytest.raises(UserError, match="unknown data set 'finewb-edu'") as caught:
         find_dataset("finewb-edu")
@@ -38,4 +48,7 @@ def test_every_entry_is_sound() -> None:
         assert entry.source
         assert entry.licence
         assert bool(entry.repo) == bool(entry.paths)
+        assert entry.date
+        if entry.repo and not entry.pretokenized:
+            assert entry.column in entry.columns
     assert len(names) == len(set(names))

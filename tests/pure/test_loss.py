@@ -127,3 +127,37 @@ def test_the_curve_starts_untrained_and_ends_at_the_final_loss(schedule: str):
     losses = [loss for _, loss in curve]
     assert steps == sorted(set(steps))
     assert losses == sorted(losses, reverse=True)
+
+
+def test_what_moves_the_loss_moves_the_prediction():
+    run = RunConfig(
+        batch_size=16, gradient_accumulation_steps=32, max_iters=10_000, lr_decay_iters=10_000
+    )
+
+    def final(**changes: object) -> float:
+        config = run.replace(**changes)
+        found = expected_loss(config, config.total_tokens, "fineweb", None)
+        assert found is not None
+        return found.final.mid
+
+    usual = final()
+    assert final(learning_rate=1.5e-3, min_lr=0.0) < usual - 0.03  # tuned AdamW baselines
+    assert final(learning_rate=1e-4, min_lr=0.0) > usual + 0.03
+    assert final(learning_rate=3e-2, min_lr=0.0) > usual + 0.1
+    assert final(decay_lr=False) > usual + 0.03
+    assert final(dropout=0.1) > usual
+    small = {"batch_size": 6, "gradient_accumulation_steps": 1, "max_iters": 853_000}
+    assert final(**small, decay_lr=False) > final(decay_lr=False) + 0.05
+
+
+def test_outside_what_the_sweeps_show_the_range_is_wider():
+    run = RunConfig(
+        batch_size=16, gradient_accumulation_steps=32, max_iters=10_000, lr_decay_iters=10_000
+    )
+    plain, odd = (
+        expected_loss(run.replace(**changes), run.total_tokens, "fineweb", None)
+        for changes in ({}, {"decay_lr": False, "dropout": 0.1})
+    )
+    assert plain is not None
+    assert odd is not None
+    assert odd.final.high - odd.final.low > 2 * (plain.final.high - plain.final.low)

@@ -35,6 +35,7 @@ from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision
 from onecard.train.optim import make_optimizer, muon
 from onecard.train.run.faults import Faults
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.step import Stepper
 from onecard.train.run.trial import compile_options
 from onecard.train.run.workers import Workers
@@ -237,7 +238,7 @@ def _stepper(
         precision,
         Workers("auto", cpu),
         config.batch_size,
-        0 if config.mask_documents else None,
+        RowMarks(0 if config.mask_documents else None),
         Faults(),
         lambda before, now: None,
     )

@@ -22,7 +22,7 @@ from onecard.train.optim.muon import orthogonal
 from onecard.train.run import setup, trial, validation, workers
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.preflight import Preflight
-from onecard.train.run.validation import documents
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.workers import WorkerLostError, Workers, exchange_backends
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -237,7 +237,7 @@ def test_a_step_mixes_no_devices(monkeypatch, kind):
     config = MODELS[kind].replace(mask_documents=True)
     model = make_model(config).to("meta")
     rows = torch.zeros(4, config.block_size + 1, dtype=torch.long, device="meta")
-    model(rows[:, :-1], rows[:, 1:], documents(rows[:, :-1], 0))[1].backward()
+    model(rows[:, :-1], rows[:, 1:], RowMarks(0).documents(rows[:, :-1]))[1].backward()
     assert {p.grad.device.type for p in model.parameters()} == {"meta"}
     optimizer = make_optimizer(config, model)
     if kind == "modern":
@@ -330,7 +330,9 @@ def test_the_run_does_not_compile_what_the_trial_compiled(graphs, masked):
     rows = torch.randint(0, 64, (3 * config.batch_size, config.block_size + 1))
     for part in rows.split(config.batch_size):
         inputs = part[:, :-1]
-        forward(inputs, part[:, 1:], documents(inputs, 7 if masked else None))[1].backward()
+        forward(inputs, part[:, 1:], RowMarks(7 if masked else None).documents(inputs))[
+            1
+        ].backward()
     assert len(graphs) == before == 1
 
 

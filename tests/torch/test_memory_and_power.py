@@ -17,7 +17,8 @@ from onecard.runs.log import read_log
 from onecard.train.run import loop, session
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.loop import train
-from onecard.train.run.validation import documents, evaluate
+from onecard.train.run.row_marks import RowMarks
+from onecard.train.run.validation import evaluate
 from onecard.train.run.workers import Workers
 
 OUT_OF_MEMORY = [
@@ -107,9 +108,10 @@ def test_the_tail_of_an_evaluation_has_the_shape_of_the_rest(config, change, mic
 
     workers = Workers("auto", torch.device("cpu"))
     precision = machine.precision_of("float32", workers.device)
-    found = evaluate(Watched(), Row(), 16, 7, micro_batch, workers, precision, mask_token=5)
+    found = evaluate(Watched(), Row(), 16, 7, micro_batch, workers, precision, marks=RowMarks(5))
     one_by_one = [
-        evaluate(model, _From(i), 16, 1, 1, workers, precision, mask_token=5).loss for i in range(7)
+        evaluate(model, _From(i), 16, 1, 1, workers, precision, marks=RowMarks(5)).loss
+        for i in range(7)
     ]
     assert found.loss == pytest.approx(sum(one_by_one) / 7, rel=1e-5)
     assert len(seen) == 1
@@ -137,7 +139,7 @@ def test_the_trial_compiles_for_the_masks_that_the_steps_have(config):
     device = torch.device("cpu")
     trial(Watched(), model, config, device, machine.precision_of("float32", device), 4)
     rows = torch.zeros(4, 17, dtype=torch.long)
-    mask = documents(rows[:, :-1], 5)
+    mask = RowMarks(5).documents(rows[:, :-1])
     assert strides == [(rows[:, :-1].stride(), rows[:, 1:].stride(), mask.stride(), mask.dtype)]
 
 

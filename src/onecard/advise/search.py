@@ -48,6 +48,10 @@ class Candidate:
         return self.estimate.final.mid
 
 
+class NotCovered(UserError):
+    """No public loss says which run is best here: other data or tokens, or too little time. `small_run` still has an answer."""
+
+
 class Search:
     """All candidates of one card, data set and budget; each shape is tuned once."""
 
@@ -61,7 +65,7 @@ class Search:
         self._tuned: dict[tuple[Shape, int], Tuned | None] = {}
         self._runs: dict[Shape, Candidate | None] = {}
         if expected_loss(base, 1e9, self.family, None) is None:
-            raise UserError(
+            raise NotCovered(
                 f"no public losses say how models compare on {corpus.name or 'this data'}",
                 hint="advice needs GPT-2 tokens of FineWeb, FineWeb-Edu or OpenWebText, such as fineweb-edu; "
                 "fitting a model of your own to the card needs no losses",
@@ -281,7 +285,7 @@ class Search:
             FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token
             + smallest.time.compile_seconds
         )
-        return UserError(
+        return NotCovered(
             f"that time is too little to train anything on the {self.device.name}",
             hint=f"even the smallest model wants {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give it more time",
         )

@@ -10,18 +10,24 @@ from onecard.advise.can import Answer
 from onecard.advise.fit import Fitted
 from onecard.advise.recommend import Recommendation
 from onecard.advise.search import MOST_EPOCHS
+from onecard.advise.small_run import SmallRun
 from onecard.config import RunConfig, to_nanogpt, to_toml
 from onecard.errors import UserError
 from onecard.files import write_text
 from onecard.planner import RunPlan, plan
 from onecard.units import show_bytes, show_count, show_duration
 
+KEEPS_TIME = "the time given: the run ends by then, with its decay fitted in"
 
-def config_text(answer: Recommendation | Fitted, name: str) -> str:
+
+def config_text(answer: Recommendation | Fitted | SmallRun, name: str) -> str:
     """The file's content. The comments are English, as the keys are."""
     spell = to_nanogpt if name.lower().endswith(".py") else to_toml
     if isinstance(answer, Fitted):
         return spell(answer.config, _fit_comments(answer), _head(answer.plan, "made to fit"))
+    if isinstance(answer, SmallRun):
+        notes = {"n_layer": str(answer.reasons[0]), "max_hours": KEEPS_TIME}
+        return spell(answer.config, notes, _head(answer.plan, "chosen"))
     return spell(answer.config, _comments(answer), _head(answer.plan, "recommended"))
 
 
@@ -79,7 +85,7 @@ def _comments(answer: Recommendation) -> dict[str, str]:
         "lr_decay_iters": "the schedule ends with the run",
         "eval_interval": f"every {show_duration(c.eval_interval * plan.time.step_seconds.mid)}, with a checkpoint",
         "eval_iters": f"{show_count(c.eval_iters * c.tokens_per_micro_batch)} held-out tokens",
-        "max_hours": "the time given: the run ends by then, with its decay fitted in",
+        "max_hours": KEEPS_TIME,
         "vocab_size": "GPT-2's 50257 padded to a multiple of 64, for the tensor cores",
     }
     return {**comments, **_memory_comments(c, plan)}

@@ -20,15 +20,19 @@ from onecard.untrusted import printable
 EXIT_INTERNAL = 70  # EX_SOFTWARE: a bug of onecard's, nothing the user did
 
 VERBS: dict[str, str] = {
+    "go": "from nothing to your own GPT: recommend, data, check, train, evaluate, export",
     "plan": "what will this run need? tokens, hours, memory, money, loss",
     "recommend": "what should I run on my card, in the time I have?",
     "can": "can this card train that model at all?",
     "data": "download, tokenise, shuffle and shard text; look at the result",
     "train": "the run: exact, resumable, nothing lost",
     "sample": "text from a trained model",
+    "tune": "make an assistant of a model: instruction tuning on your conversations",
+    "chat": "talk to a tuned model",
     "eval": "bits per byte, HellaSwag and LAMBADA, each with its protocol and interval",
     "export": "the model for transformers, llama.cpp or nanoGPT, with a model card",
     "ui": "a local page: plan with sliders, watch runs, talk to models",
+    "serve": "a model behind an OpenAI-compatible API",
     "runs": "the runs below this folder: state, loss, hours, cost",
     "compare": "which run is faster, better, cheaper, and why",
     "explain": "why a run is as fast and as good as it is, and what to try next",
@@ -67,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without × or ░ still shows the rest
     try:
-        code = _dispatch(words)
+        code = dispatch(words)
         sys.stdout.flush()  # here, where a full disk can still be answered
         return code
     except OnecardError as error:
@@ -158,7 +162,8 @@ def _write_traceback(error: Exception) -> str | None:
     return path
 
 
-def _dispatch(words: list[str]) -> int:
+def dispatch(words: list[str]) -> int:
+    """Run one command; errors are raised."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0

@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onecard.errors import OnecardError, UserError
 from onecard.units import parse_count, show_bytes, show_count, show_duration
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 HELP = "download, tokenise, shuffle and shard text; `data show DIR` and `data verify DIR` look at the result"
 EXAMPLE = """onecard data stdlib                            # no download
-  onecard data fineweb-edu --tokens 3.7B"""
+  onecard data fineweb-edu --tokens 3.7B
+  onecard data fineweb-edu=60% cosmopedia=30% my_notes/=10% --tokens 3B --out data/mix"""
 
 _OPTIONS = (
     "val_fraction",
@@ -28,6 +29,11 @@ _OPTIONS = (
     "dedup",
     "shard_tokens",
     "name",
+    "template",
+    "where",
+    "separator",
+    "repeat",
+    "largest",
 )
 
 
@@ -40,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "hf:owner/name[:config][@revision], "
         "kjj0/fineweb10B-gpt2, shakespeare_char, shakespeare_char=FILE, "
         "files and folders of parquet, jsonl or text, stdlib (the default); "
+        "a mix: NAME=60%% for each, or a mix file (.toml); "
         "or `show DIR`, `verify DIR`",
     )
     parser.add_argument(
@@ -74,7 +81,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="and whose `language_score` is at least P",
     )
     parser.add_argument(
-        "--dedup", action="store_true", help="drop exact copies of earlier documents"
+        "--dedup",
+        nargs="?",
+        const="exact",
+        choices=["exact", "near"],
+        help="drop exact copies of earlier documents; `near`: near copies too (MinHash)",
+    )
+    parser.add_argument(
+        "--template", metavar="T", help='text made of several columns: "{title}\\n\\n{text}"'
+    )
+    parser.add_argument(
+        "--where",
+        action="append",
+        metavar="COND",
+        help="keep rows whose column fits: language=en, int_score>=4 (may be repeated)",
+    )
+    parser.add_argument(
+        "--separator", metavar="S", help="what stands between the documents of a text file"
+    )
+    parser.add_argument(
+        "--repeat", action="store_true", help="a mix: go again through a source that is too small"
+    )
+    parser.add_argument(
+        "--largest",
+        action="store_true",
+        help="a mix: the largest without repetition, if --tokens is too much for a source",
     )
     parser.add_argument(
         "--shard-tokens",
@@ -130,10 +161,21 @@ def _dry_run(args: argparse.Namespace) -> int:
         args.out,
         args.tokens,
         workers=args.workers,
-        **{key: getattr(args, key) for key in _OPTIONS},
+        **_chosen(args),
     )
-    print(json.dumps(size.__dict__) if args.json else printable(_sizes(size, folder)))
+    print(json.dumps(size.__dict__) if args.json else printable(_sizes(size, folder), keep="\n"))
     return 0
+
+
+def _chosen(args: argparse.Namespace) -> dict[str, Any]:
+    """The options as the library takes them; \\n and \\t in templates and separators are what they say."""
+    values = {key: getattr(args, key) for key in _OPTIONS}
+    values["dedup"] = {None: False, "exact": True, "near": "near"}[args.dedup]
+    values["where"] = tuple(args.where or ())
+    for key in ("template", "separator"):
+        if values[key] is not None:
+            values[key] = values[key].replace("\\n", "\n").replace("\\t", "\t")
+    return values
 
 
 def _prepare(args: argparse.Namespace) -> int:
@@ -149,7 +191,7 @@ def _prepare(args: argparse.Namespace) -> int:
             fresh=args.fresh,
             progress=bar.update,
             announce=None if args.json else lambda size, folder: bar.print(_sizes(size, folder)),
-            **{key: getattr(args, key) for key in _OPTIONS},
+            **_chosen(args),
         )
     if args.json:
         print(json.dumps(manifest.to_json()))
@@ -164,9 +206,21 @@ def _prepare(args: argparse.Namespace) -> int:
         print(f"  {name:5} {counts}")
     if manifest.bytes_per_token:
         print(f"  {manifest.bytes_per_token:.2f} bytes of text per token; {manifest.order}")
+    for source in manifest.sources:
+        if "share" in source:
+            print(printable(f"  {_source_line(source)}"))
+    if manifest.duplicates and "duplicate" not in manifest.skipped:
+        print(f"  {manifest.duplicates:,} exact copies of earlier documents; --dedup drops them")
     for reason, count in manifest.skipped.items():
         print(f"  left out: {count:,} {reason}")
     return 0
+
+
+def _source_line(source: dict[str, Any]) -> str:
+    asked = f" ({source['share_asked']:.2%} asked)" if "share_asked" in source else ""
+    times = f", {source['epochs']:.1f} times" if source["epochs"] > 1.005 else ""
+    val = source["splits"]["val"]["tokens"]
+    return f"{source['name']}: {source['share']:.2%}{asked}{times}; {val:,} tokens for validation"
 
 
 def _need_libraries() -> None:
@@ -181,9 +235,13 @@ def _need_libraries() -> None:
 
 def _sizes(size: "Size", folder: Path) -> str:
     download = f"download {show_bytes(size.download_bytes)}, " if size.download_bytes else ""
+    repeats = "".join(
+        f"\n{name} is too small for its share and is repeated about {times:.1f} times"
+        for name, times in size.repeats
+    )
     return (
         f"about {show_count(size.tokens)} tokens into {folder}: {download}shards {show_bytes(size.out_bytes)}, "
-        f"work space {show_bytes(size.work_bytes)}, about {show_duration(size.seconds)}"
+        f"work space {show_bytes(size.work_bytes)}, about {show_duration(size.seconds)}{repeats}"
     )
 
 

@@ -42,10 +42,11 @@ class ProgressBar:
             self._live.stop()
 
     def print(self, text: str) -> None:
-        if self._live is not None:
-            self._live.console.print(printable(text), highlight=False, markup=False)
-        else:
-            print(printable(text), file=sys.stderr)
+        for line in text.split("\n"):
+            if self._live is not None:
+                self._live.console.print(printable(line), highlight=False, markup=False)
+            else:
+                print(printable(line), file=sys.stderr)
 
     def update(self, event: "Event") -> None:
         now = time.monotonic()

@@ -1,45 +1,27 @@
-"""`onecard demo`: the whole loop on this machine, as the commands a person would type."""
+"""`onecard demo`: `onecard go` on text that every machine has, then the other recipe for the same time, compared."""
 
 import argparse
+import contextlib
 import json
-import os
 import sys
 import time
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from onecard.errors import RunFailure
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "The whole loop on this machine: plan, prepare, probe, train, sample, compare, report. Interrupted, it goes on."
+    from onecard.cli.go_stages import Places
+
+HELP = (
+    "The whole loop on this machine in a few minutes: `onecard go` on Python's own text, then the other recipe "
+    "for the same time, and both compared. Interrupted, it goes on."
+)
 EXAMPLE = "onecard demo"
 
 CARDS = ("RTX 3060 12GB", "RTX 4070", "RTX 4090", "RTX 5090", "A100 80GB", "H100 SXM")
 RUN = "fineweb-124M-12gb"  # GPT-2 small's size on 10 B tokens: the run most people start with
-# A model that two cores train in about a minute, on the text that every Python brings along.
-SMALL = {
-    "n_layer": 4,
-    "n_head": 4,
-    "n_embd": 128,
-    "block_size": 128,
-    "batch_size": 16,
-    "gradient_accumulation_steps": 1,
-    "eval_interval": 100,
-    "eval_iters": 20,
-    "log_interval": 10,
-    "compile": False,
-}
-BASELINE = {
-    "recipe": "gpt2",
-    "max_iters": 300,
-    "learning_rate": 1e-3,
-    "min_lr": 1e-4,
-    "warmup_iters": 20,
-}
-MODERN = {"recipe": "modern", "max_iters": 300}
+HOURS = 0.015  # of training for each recipe: just under a minute
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,72 +43,68 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from onecard.cli.go_stages import Places
+    from onecard.cli.stages import Interrupted, open_page
     from onecard.cli.terminal import console
 
-    began, folder = time.perf_counter(), Path(args.out)
+    began, places = time.perf_counter(), Places(Path(args.out))
     out = console(stderr=args.json)
-    _cards_table(out)
-    data = folder / "data"
-    runs = {name: folder / name for name in ("baseline", "modern")}
-    _prepare(out, folder, data)
-    _train_both(out, data, runs)
-    _type(out, "generate text with it", "sample", str(runs["modern"]), "def ", "--tokens", "120")
-    _type(
-        out,
-        "what was predicted, what came, and why they differ",
-        "compare",
-        *map(str, runs.values()),
-    )
-    page = folder / "report.html"
-    language = ["--lang", args.lang] if args.lang else []
-    _write_page(page, ["compare", *map(str, runs.values()), "--html", *language])
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+            page, runs = _demo(out, places, args.lang)
+    except Interrupted as stop:
+        return stop.exit_code
     seconds = time.perf_counter() - began
-    out.print(
-        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: `onecard --help`, and the guide on the project's page."
-    )
     if args.json:
-        places = {name: str(run) for name, run in runs.items()}
-        print(json.dumps({"report": str(page), "runs": places, "seconds": seconds}))
-    elif not args.no_open and _has_screen():
-        webbrowser.open(page.resolve().as_uri())
+        found = {name: str(run) for name, run in runs.items()}
+        model = str(places.model)
+        print(json.dumps({"report": str(page), "runs": found, "model": model, "seconds": seconds}))
+        return 0
+    out.print(
+        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: `onecard go --hours 20`, "
+        "and the guide on the project's page."
+    )
+    if not args.no_open:
+        open_page(page)
     return 0
 
 
-def _prepare(out: "Console", folder: Path, data: Path) -> None:
-    """The data and a probe of this machine, unless an earlier demo here made them."""
-    if not (data / "manifest.json").is_file():
-        _type(
-            out,
-            "text that every Python has, as tokens",
-            "data",
-            "stdlib",
-            "--tokenizer",
-            "bpe:2048",
-            "--out",
-            str(data),
-        )
-    if not (folder / "probed").is_file():
-        _type(out, "measure this machine, so that the plan is for it", "probe", "--quick", "--keep")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "probed").touch()
+def _demo(out: "Console", places: "Places", lang: str | None) -> tuple[Path, dict[str, Path]]:
+    from onecard.cli import parser_of
+    from onecard.cli.go import go
+    from onecard.cli.stages import page_of, run_stage
+    from onecard.files import write_text
+
+    _cards_table(out)
+    language = ["--lang", lang] if lang else []
+    words = ["--data", "stdlib", "--hours", str(HOURS), "--recipe", "gpt2"]
+    words += ["--out", str(places.root), "--yes", *language]
+    out.print(f"\n[bold]$ onecard go {' '.join(words)}[/]", highlight=False)
+    go(parser_of("go").parse_args(words), out)
+    modern = _other_recipe(out, places)
+    runs = {"gpt2": places.run, "modern": modern}
+    both = [str(run) for run in runs.values()]
+    run_stage(out, "which recipe is better in the same time, and why", "compare", *both, *language)
+    page = places.root / "comparison.html"
+    write_text(page, page_of(["compare", *both, "--html", *language]))
+    return page, runs
 
 
-def _train_both(out: "Console", data: Path, runs: dict[str, Path]) -> None:
-    """The same small model by both recipes; a run that was interrupted resumes, a finished one stays."""
-    for name, settings in (("baseline", BASELINE), ("modern", MODERN)):
-        words = [
-            f"--{key}={value}"
-            for key, value in {**SMALL, **settings, "dataset": data, "out_dir": runs[name]}.items()
-        ]
-        if _finished(runs[name]):
-            continue
-        _type(
-            out,
-            f"train a small model, recipe {settings['recipe']}",
-            "train",
-            *words,
-            *(["--resume"] if runs[name].exists() else []),
+def _other_recipe(out: "Console", places: "Places") -> Path:
+    """The modern recipe for the same time on the same data; what is done already stays."""
+    from onecard.cli.stages import is_finished, run_stage
+
+    config, folder = places.root / "modern.toml", places.root / "modern"
+    if not config.is_file():
+        words = ["recommend", "--gpu", "here", "--hours", str(HOURS), "--recipe", "modern"]
+        words += ["--data", str(places.data / "stdlib"), "--out", str(config)]
+        run_stage(out, "the other recipe for the same time", *words)
+    if not is_finished(folder):
+        resume = ["--resume"] if (folder / "run.json").is_file() else []
+        run_stage(
+            out, "train it on the same text", "train", str(config), f"--out_dir={folder}", *resume
         )
+    return folder
 
 
 def _cards_table(out: "Console") -> None:
@@ -158,48 +136,3 @@ def _cards_table(out: "Console") -> None:
             f"{each.loss.expected.mid:.2f}" if each.loss else "–",
         )
     out.print(table)
-
-
-def _type(out: "Console", why: str, *words: str) -> None:
-    """Show a command as a person would type it, and run it."""
-    from onecard.cli import main
-
-    out.print(f"\n[bold cyan]# {why}[/]\n[bold]$ onecard {' '.join(words)}[/]\n", highlight=False)
-    code = main(list(words))
-    if code == 130:
-        raise KeyboardInterrupt
-    if code:
-        raise RunFailure(
-            f"the demo stopped at `onecard {words[0]}`", hint="run it again: it goes on from there"
-        )
-
-
-def _finished(run: Path) -> bool:
-    from onecard.runs.record import RunRecord
-
-    return (run / "run.json").is_file() and RunRecord.open(run).state == "finished"
-
-
-def _write_page(page: Path, words: list[str]) -> None:
-    import contextlib
-    import io
-
-    from onecard.cli import main
-    from onecard.files import write_text
-
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
-        code = main(words)
-    if code:
-        raise RunFailure(
-            "the report could not be made", hint=f"`onecard {' '.join(words)}` shows why"
-        )
-    write_text(page, shown.getvalue())
-
-
-def _has_screen() -> bool:
-    if os.environ.get("CI") or not sys.stdout.isatty():
-        return False
-    return sys.platform in ("win32", "darwin") or bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    )

@@ -16,6 +16,11 @@ def add_config(parser: argparse.ArgumentParser, required: bool = False) -> None:
         metavar="CONFIG",
         help="a nanoGPT config/*.py (read, never run), a .toml, or a preset such as gpt2",
     )
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """--set key=value and --keys, for commands that take config keys without a config file."""
     parser.add_argument(
         "--set",
         action="append",

@@ -43,6 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the memory over one step, the largest tensors at its peak, what each saver takes away",
     )
+    parser.add_argument(
+        "--stack",
+        default="onecard",
+        metavar="nanogpt|nanochat|modded|litgpt|hf|llm.c|plain-pytorch",
+        help="memory and time as that project's code would take them (default: onecard's own trainer)",
+    )
     parser.add_argument("--presets", action="store_true", help="list the named configs and stop")
     add_report(parser)
 
@@ -55,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     config = _config(args)
     results = [
-        plan(config, card, gpus=args.gpus, data=args.data, price=args.price)
+        plan(config, card, gpus=args.gpus, data=args.data, price=args.price, stack=args.stack)
         for card in args.gpu or [None]
     ]
     if len(results) > 1:

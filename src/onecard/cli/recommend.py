@@ -149,23 +149,54 @@ def _changes(args: argparse.Namespace) -> dict[str, object]:
 
 def _recommend(args: argparse.Namespace) -> int:
     from onecard.advise.recommend import recommend
+    from onecard.advise.search import NotCovered
     from onecard.cli.options import show_report
 
-    answer = recommend(
-        args.gpu,
-        _budget(args),
-        data=args.data,
-        recipe=args.recipe or "gpt2",
-        changes=_changes(args),
-        price=args.price,
-        rent=args.rent,
-    )
+    budget = _budget(args)
+    try:
+        answer = recommend(
+            args.gpu,
+            budget,
+            data=args.data,
+            recipe=args.recipe or "gpt2",
+            changes=_changes(args),
+            price=args.price,
+            rent=args.rent,
+        )
+    except NotCovered:
+        if budget.seconds is None:
+            raise
+        return _small_run(args, budget.seconds)
     _save(args, answer)
 
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.recommend_view import recommend_document
 
         return recommend_document(answer, written=args.out, explain=args.explain)
+
+    show_report(args, answer.to_json, document)
+    return 0
+
+
+def _small_run(args: argparse.Namespace, seconds: float) -> int:
+    """Little time, a CPU, or text of one's own: a size that suits, without a loss to expect."""
+    from onecard.advise.small_run import small_run
+    from onecard.cli.options import show_report
+
+    answer = small_run(
+        args.gpu,
+        seconds,
+        data=args.data,
+        recipe=args.recipe or "gpt2",
+        changes=_changes(args),
+        price=args.price,
+    )
+    _save(args, answer)
+
+    def document():  # type: ignore[no-untyped-def]
+        from onecard.report.small_run_view import small_run_document
+
+        return small_run_document(answer, written=args.out)
 
     show_report(args, answer.to_json, document)
     return 0

@@ -65,6 +65,18 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
     config = chosen_config(args)
     if args.profile:
         return _profile(config, as_json=args.json, speaks=speaks)
+    return train_config(config, args, speaks, args.resume or args.extend, named_changes(args))
+
+
+def train_config(
+    config: "RunConfig",
+    args: argparse.Namespace,
+    speaks: bool,
+    resume: bool,
+    change: frozenset[str] = frozenset(),
+    plan_shown: bool = False,
+) -> int:
+    """The run itself, from its plan to its last words; `tune` ends in it too."""
     from onecard.model.machine import choose_device
     from onecard.train.io.view import View
     from onecard.train.run.faults import Faults
@@ -72,18 +84,25 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
 
     config = _as_this_device_can(config, speaks and not args.json)
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
-    planned = _planned(config, device, speaks and not args.json)
-    if planned is not None and speaks and not args.json and not args.quiet:
+    planned = planned_here(config, device, speaks and not args.json)
+    if planned is not None and speaks and not (args.json or args.quiet or plan_shown):
         _show_plan(planned)
+    extend = bool(getattr(args, "extend", False))
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), int(os.environ.get("RANK", 0)))
-    resume = args.resume or args.extend
-    change = named_changes(args)
     if not speaks:
-        train(config, resume=resume, faults=faults, change=change)
+        train(config, resume=resume, faults=faults, change=change, branch=extend)
         return 0
+    if extend and not args.json:
+        _forecast(config)
     with View(config, planned, config.max_iters, quiet=args.quiet or args.json) as view:
         outcome = train(
-            config, resume=resume, view=view, plan=planned, faults=faults, change=change
+            config,
+            resume=resume,
+            view=view,
+            plan=planned,
+            faults=faults,
+            change=change,
+            branch=extend,
         )
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
@@ -92,10 +111,22 @@ def _run(args: argparse.Namespace, speaks: bool) -> int:
             )
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
-    return _ended(outcome, args)
+    return _ended(outcome, args, "chat" if config.learn_from == "answers" else "sample")
 
 
-def _planned(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | None":
+def _forecast(config: "RunConfig") -> None:
+    """Lengthening a run whose rate has decayed: what it will cost where nothing was kept from before."""
+    from onecard.config import load
+    from onecard.train.run.branch import branch_point, bump_forecast
+
+    folder = Path(config.out_dir)
+    if branch_point(folder, config) is None:
+        text = bump_forecast(folder, load(folder / "config.toml"), config)
+        if text is not None:
+            to_stream(sys.stdout, text)
+
+
+def planned_here(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | None":
     """The plan for the very device and number of processes that train."""
     from onecard.model.machine import facts_of
     from onecard.planner import plan
@@ -185,7 +216,7 @@ def _refine(folder: Path) -> None:
         to_stream(sys.stderr, f"the calibration stays as it was: {error}")
 
 
-def _ended(outcome: Any, args: argparse.Namespace) -> int:
+def _ended(outcome: Any, args: argparse.Namespace, verb: str) -> int:
     import json
 
     if args.json:
@@ -206,7 +237,7 @@ def _ended(outcome: Any, args: argparse.Namespace) -> int:
         found = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"
         to_stream(
             sys.stdout,
-            f"finished at step {outcome.step:,}{found}; try it with `onecard sample {outcome.folder}`",
+            f"finished at step {outcome.step:,}{found}; try it with `onecard {verb} {outcome.folder}`",
         )
     return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 

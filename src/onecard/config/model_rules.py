@@ -7,6 +7,7 @@
 4
 """
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,3 +54,13 @@ def evaluation_steps(config: "RunConfig") -> float:
     """All evaluations of a run as so many training steps of the same work."""
     micro_batches = evaluations(config) * config.eval_iters
     return micro_batches / config.gradient_accumulation_steps * EVALUATION_SHARE
+
+
+def decay_start(config: "RunConfig") -> int | None:
+    """The step at which a flat schedule begins to decay; None where there is no flat part."""
+    if not config.decay_lr or config.schedule != "wsd":
+        return None
+    span = config.lr_decay_iters - config.warmup_iters
+    decay = min(span, config.decay_fraction * config.lr_decay_iters)
+    start = math.ceil(config.lr_decay_iters - decay - 1e-9)
+    return start if config.warmup_iters < start < config.lr_decay_iters else None

@@ -159,6 +159,11 @@ class RunConfig:
     mask_documents: bool = key(
         False, "learning speed memory", "attention stays inside one document"
     )
+    learn_from: Literal["all", "answers"] = key(
+        "all",
+        "learning",
+        "which tokens the loss counts; answers: an assistant's alone, positions from 0 in each conversation",
+    )
     seed: int = key(1337, "learning data", "random seed of the weights and the data order")
     max_hours: float | None = key(
         None,
@@ -170,6 +175,9 @@ class RunConfig:
         example="20",
     )
     keep_checkpoints: int = key(2, "output", "checkpoints kept", least=1, most=1_000_000)
+    keep_predecay: bool = key(
+        True, "output", "wsd: keep the checkpoint before the decay, for --extend to branch from"
+    )
     checkpoint_interval: int | None = key(
         None,
         "output",

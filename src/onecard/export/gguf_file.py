@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onecard.data.tokenizers.bpe import BpeTokenizer
-from onecard.data.tokenizers.kinds import EOT
+from onecard.data.tokenizers.kinds import EOT, Tokenizer
+from onecard.data.tokenizers.special import END, SpecialTokenizer, plain
 from onecard.errors import UserError
 from onecard.export.trained import Trained
+from onecard.tune.template import CHAT_TEMPLATE
 
 if TYPE_CHECKING:
     import gguf
@@ -47,12 +49,13 @@ def check(trained: Trained) -> BpeTokenizer:
             "llama.cpp has no architecture for recipe = 'modern'",
             hint="export it with --to hf, which transformers runs; or train with recipe = 'gpt2'",
         )
-    if not isinstance(trained.tokenizer, BpeTokenizer):
+    tokenizer = plain(trained.tokenizer)
+    if not isinstance(tokenizer, BpeTokenizer):
         raise UserError(
             f"llama.cpp has no tokeniser for {trained.tokenizer.name}",
             hint="export it with --to hf; or prepare the data with --tokenizer gpt2 or bpe:8192",
         )
-    return trained.tokenizer
+    return tokenizer
 
 
 def write_gguf(path: Path, trained: Trained, kind: str = "f16") -> None:
@@ -60,7 +63,7 @@ def write_gguf(path: Path, trained: Trained, kind: str = "f16") -> None:
     gguf = _library()
     writer = gguf.GGUFWriter(path, "gpt2")
     _add_fields(writer, trained, kind, gguf)
-    _add_vocabulary(writer, tokenizer, gguf)
+    _add_vocabulary(writer, tokenizer, trained.tokenizer, gguf)
     for name, tensor in _tensors(trained).items():
         encoded, number = _encoded(name, tensor, kind, gguf)
         writer.add_tensor(name, encoded, raw_dtype=number)
@@ -99,11 +102,15 @@ def _add_fields(writer: "gguf.GGUFWriter", trained: Trained, kind: str, gguf: An
     writer.add_file_type(file_type[kind])
 
 
-def _add_vocabulary(writer: "gguf.GGUFWriter", tokenizer: BpeTokenizer, gguf: Any) -> None:
-    """Tokens in the order of their ids, merges as "a b", the separator as the one control token."""
+def _add_vocabulary(
+    writer: "gguf.GGUFWriter", tokenizer: BpeTokenizer, whole: Tokenizer, gguf: Any
+) -> None:
+    """Tokens in the order of their ids, merges as "a b", the separator and the roles as control tokens."""
+    special = whole.special if isinstance(whole, SpecialTokenizer) else {}
     vocabulary = tokenizer.spec["model"]["vocab"]
-    tokens = [*sorted(vocabulary, key=vocabulary.__getitem__), EOT]
-    kinds = [gguf.TokenType.NORMAL] * len(vocabulary) + [gguf.TokenType.CONTROL]
+    tokens = [*sorted(vocabulary, key=vocabulary.__getitem__), EOT, *special]
+    kinds = [gguf.TokenType.NORMAL] * len(vocabulary)
+    kinds += [gguf.TokenType.CONTROL] * (1 + len(special))
     merges = tokenizer.spec["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")  # our own BPE is trained with GPT-2's way of cutting text
@@ -111,7 +118,9 @@ def _add_vocabulary(writer: "gguf.GGUFWriter", tokenizer: BpeTokenizer, gguf: An
     writer.add_token_types(kinds)
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
     writer.add_bos_token_id(tokenizer.eot or 0)
-    writer.add_eos_token_id(tokenizer.eot or 0)
+    writer.add_eos_token_id(special.get(END, tokenizer.eot or 0))
+    if special:
+        writer.add_chat_template(CHAT_TEMPLATE)
     writer.add_add_bos_token(False)
 
 
@@ -139,8 +148,8 @@ def _block_name(name: str) -> str:
 def _encoded(name: str, tensor: NDArray[np.float32], kind: str, gguf: Any) -> tuple[Any, Any]:
     """Vectors and positions stay in f32, as llama.cpp wants them; so does a row that q8_0 cannot cut in blocks."""
     types = gguf.GGMLQuantizationType
-    plain = tensor.ndim == 1 or name == "position_embd.weight"
-    if plain or kind == "f32" or (kind == "q8_0" and tensor.shape[-1] % _BLOCK):
+    exact = tensor.ndim == 1 or name == "position_embd.weight"
+    if exact or kind == "f32" or (kind == "q8_0" and tensor.shape[-1] % _BLOCK):
         return np.ascontiguousarray(tensor, np.float32), types.F32
     number = {"f16": types.F16, "bf16": types.BF16, "q8_0": types.Q8_0}[kind]
     return gguf.quants.quantize(np.ascontiguousarray(tensor, np.float32), number), number

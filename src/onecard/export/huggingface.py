@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from onecard.data.tokenizers.special import END, SpecialTokenizer, speaks
 from onecard.export.tokenizer_files import write_tokenizer
 from onecard.export.trained import Trained
 from onecard.model.modern import ROTARY_BASE, SOFT_CAP
-from onecard.model.weights import TRANSPOSED
+from onecard.model.weights import TRANSPOSED, VOCABULARY_ROWS
 
 CODE = "modeling_onecard.py"
-_VOCABULARY_ROWS = ("transformer.wte.weight", "lm_head.weight")
 
 
 def write_folder(folder: Path, trained: Trained, dtype: str = "float32") -> None:
@@ -101,13 +101,20 @@ def modern_config(trained: Trained) -> dict[str, Any]:
 def _parameters(trained: Trained) -> dict[str, Tensor]:
     """The model's parameters, a tied head once, without the rows that stand for no token."""
     return {
-        name: (tensor[: trained.vocab_size] if name in _VOCABULARY_ROWS else tensor).detach()
+        name: (tensor[: trained.vocab_size] if name in VOCABULARY_ROWS else tensor).detach()
         for name, tensor in trained.model.named_parameters()
     }
 
 
 def _separators(trained: Trained) -> dict[str, Any]:
-    return {"bos_token_id": trained.tokenizer.eot, "eos_token_id": trained.tokenizer.eot}
+    tokenizer = trained.tokenizer
+    if isinstance(tokenizer, SpecialTokenizer) and speaks(tokenizer):
+        # an answer ends with its turn; a text without roles with the separator, as before
+        return {
+            "bos_token_id": tokenizer.eot,
+            "eos_token_id": [tokenizer.special[END], tokenizer.eot],
+        }
+    return {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
 
 
 def _generation(trained: Trained) -> dict[str, Any]:

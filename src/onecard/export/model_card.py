@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onecard.data.tokenizers.special import speaks
 from onecard.errors import OnecardError
 from onecard.export.trained import Trained
 from onecard.planner.params import params
@@ -26,6 +27,17 @@ tokenizer = AutoTokenizer.from_pretrained("PATH")
 model = AutoModelForCausalLM.from_pretrained("PATH"{trust})
 ids = tokenizer("Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**ids, max_new_tokens=100)[0]))
+```"""
+
+_USE_CHAT = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH")
+model = AutoModelForCausalLM.from_pretrained("PATH"{trust})
+talk = [{{"role": "user", "content": "Hello"}}]
+ids = tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+answer = model.generate(**ids, max_new_tokens=100)[0, ids["input_ids"].shape[1]:]
+print(tokenizer.decode(answer, skip_special_tokens=True))
 ```"""
 
 
@@ -100,16 +112,22 @@ def _what(trained: Trained) -> str:
     config, count = trained.config, params(trained.config.shape)
     kind = "GPT-2's architecture" if config.recipe == "gpt2" else "onecard's modern recipe"
     return (
-        f"A language model of {show_count(count.total)} parameters, trained from scratch: {kind}, "
+        f"A language model of {show_count(count.total)} parameters, {_origin(trained)}: {kind}, "
         f"{config.n_layer} layers, {config.n_head} heads, width {config.n_embd}, context "
         f"{config.block_size}, {trained.vocab_size:,} tokens in the vocabulary "
         f"({trained.tokenizer.name}). Checkpoint of step {trained.step:,}."
     )
 
 
+def _origin(trained: Trained) -> str:
+    if trained.config.learn_from == "all":
+        return "trained from scratch"
+    return f"tuned on conversations from `{_cell(Path(trained.config.init_from).name)}`"
+
+
 def _use(trained: Trained) -> str:
     trust = ", trust_remote_code=True" if trained.config.recipe == "modern" else ""
-    return _USE.format(trust=trust)
+    return (_USE_CHAT if speaks(trained.tokenizer) else _USE).format(trust=trust)
 
 
 def _data_table(sources: list[dict[str, Any]], dataset: str) -> str:

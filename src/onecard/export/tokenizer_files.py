@@ -12,11 +12,17 @@ from typing import Any
 
 from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec, byte_characters
 from onecard.data.tokenizers.kinds import EOT, BytesTokenizer, CharsTokenizer, Tokenizer
+from onecard.data.tokenizers.special import END, SpecialTokenizer, speaks
 from onecard.errors import UserError
+from onecard.tune.template import CHAT_TEMPLATE
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """The content of tokenizer.json."""
+    if isinstance(tokenizer, SpecialTokenizer):
+        plain = tokenizer_json(tokenizer.base)
+        added = [_special(index, name) for name, index in tokenizer.special.items()]
+        return {**plain, "added_tokens": [*plain["added_tokens"], *added]}
     if isinstance(tokenizer, BpeTokenizer):
         return dict(json.loads(tokenizer.hf_json()))
     if isinstance(tokenizer, BytesTokenizer):
@@ -56,14 +62,20 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context: int) -> None:
     }
     if tokenizer.eot is not None:
         settings |= {"bos_token": EOT, "eos_token": EOT}
+    if speaks(tokenizer):
+        settings |= {"eos_token": END, "pad_token": EOT, "chat_template": CHAT_TEMPLATE}
     text = json.dumps(settings, indent=2)
     (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _separator(index: int) -> dict[str, Any]:
+    return _special(index, EOT)
+
+
+def _special(index: int, content: str) -> dict[str, Any]:
     return {
         "id": index,
-        "content": EOT,
+        "content": content,
         "single_word": False,
         "lstrip": False,
         "rstrip": False,

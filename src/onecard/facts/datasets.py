@@ -36,6 +36,9 @@ class DatasetFacts:
     tokenizer: str = (
         "gpt2"  # what its tokens are counted in, and what it is prepared with by default
     )
+    column: str = "text"  # that holds the text, or the ids
+    columns: tuple[str, ...] = ()
+    date: str = ""  # when the entry was last looked at
     url: str | None = None  # of a single text file that is not on the hub
     sha256: str | None = None
 
@@ -47,7 +50,11 @@ def all_datasets() -> tuple[DatasetFacts, ...]:
     entries: list[dict[str, Any]] = tomllib.loads(raw)["dataset"]
     return tuple(
         DatasetFacts(
-            **{**entry, "aliases": tuple(entry["aliases"]), "paths": tuple(entry.get("paths", ()))}
+            **{
+                **entry,
+                "aliases": tuple(entry["aliases"]),
+                **{key: tuple(entry.get(key, ())) for key in ("paths", "columns")},
+            }
         )
         for entry in entries
     )

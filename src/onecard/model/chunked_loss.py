@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from onecard.config.model_rules import slice_rows
 
-IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; here without gradients only
+IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; with gradients: some_ignored
 
 
 @torch.compiler.disable  # Inductor would unroll the loop and make all slices at once: twice the memory it saves
@@ -25,6 +25,7 @@ def chunked_cross_entropy(
     targets: Tensor,
     rows: int | None = None,
     soft_cap: float | None = None,
+    some_ignored: bool = False,
 ) -> Tensor:
     """The mean loss of `hidden @ weight.T` against `targets`, in fp32; gradients of hidden and weight.
 
@@ -40,7 +41,7 @@ def chunked_cross_entropy(
             for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
         ]
         return torch.stack(losses).sum() / (targets != IGNORED).sum()
-    return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows)
+    return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows, some_ignored)
 
 
 def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
@@ -53,9 +54,17 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, weight: Tensor, targets: Tensor, soft_cap: float | None, rows: int
+        ctx,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        soft_cap: float | None,
+        rows: int,
+        some_ignored: bool,
     ) -> Tensor:
-        count = targets.numel()
+        positions = targets.numel()
+        counted = targets != IGNORED
+        count = counted.sum() if some_ignored else positions
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         hidden_grad = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         full = hidden.dtype == torch.float32
@@ -64,10 +73,10 @@ class _ChunkedLoss(torch.autograd.Function):
         )
         # one slice of memory for all slices: pages fresh from the system cost as much as a pass over them
         room = torch.empty(
-            min(rows, count), weight.shape[0], dtype=weight.dtype, device=weight.device
+            min(rows, positions), weight.shape[0], dtype=weight.dtype, device=weight.device
         )
-        for start in range(0, count, rows):
-            h, t = hidden[start : start + rows], targets[start : start + rows]
+        for start in range(0, positions, rows):
+            h, t = hidden[start : start + rows], targets[start : start + rows].clamp_min(0)
             logits = torch.mm(h, weight.T, out=room[: len(h)]).float()
             bend = target_bend = None
             if soft_cap is not None:
@@ -79,12 +88,16 @@ class _ChunkedLoss(torch.autograd.Function):
             target_logits = logits.gather(1, t[:, None])
             weights = logits.sub_(top).exp_()
             sums = weights.sum(1, keepdim=True)
-            total += (sums.log() + top - target_logits).sum()
+            losses = sums.log() + top - target_logits
+            here = counted[start : start + rows, None]
+            total += (losses * here if some_ignored else losses).sum()
             if bend is not None:
                 weights.mul_(bend)
             weights = weights.to(h.dtype)  # from 0 to 1, so that nothing is lost in fp16 either
             share = 1 / (sums * count)
             minus = (-1 / count) * (torch.ones_like(sums) if target_bend is None else target_bend)
+            if some_ignored:
+                share, minus = share * here, minus * here
             torch.addcmul(
                 minus * weight[t],
                 (weights @ weight).float(),
@@ -110,6 +123,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return (
             hidden_grad.mul_(grad).to(hidden_dtype),
             weight_grad.mul_(grad).to(weight_dtype),
+            None,
             None,
             None,
             None,

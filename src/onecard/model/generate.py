@@ -165,7 +165,10 @@ def load_run(
     if config.tied:
         model.lm_head.weight = model.transformer.wte.weight
     model.to(choose_device(device)).eval()
-    return Sampler(model, _tokenizer(dataset or config.dataset, config), saved.state["step"])
+    run_folder = source.parent.parent if (source / checkpoint.STATE).is_file() else source
+    kept: list[str | Path] = [run_folder / Path(config.dataset).name, config.dataset]
+    tokenizer = _tokenizer([dataset] if dataset else kept, config)
+    return Sampler(model, tokenizer, saved.state["step"])
 
 
 def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
@@ -186,16 +189,18 @@ def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
     return saved
 
 
-def _tokenizer(dataset: str, config: RunConfig) -> Tokenizer:
-    try:
-        found = open_dataset(dataset).tokenizer
+def _tokenizer(datasets: Sequence[str | Path], config: RunConfig) -> Tokenizer:
+    """That of the first data set that is there: a tuned run keeps its own in its folder, wherever that is now."""
+    for dataset in datasets:
+        try:
+            found = open_dataset(dataset).tokenizer
+        except UserError:
+            continue  # the data may be on another disk by now; GPT-2's words need no file
         if found is not None:
             return found
-    except UserError:
-        pass  # the data may be on another disk by now; GPT-2's words need no file
-    if config.shape.vocab_size >= GPT2_VOCAB:
+    if config.shape.vocab_size >= GPT2_VOCAB and config.learn_from == "all":
         return gpt2()
     raise UserError(
-        f"the tokeniser of the data set {dataset!r} is not at hand",
+        f"the tokeniser of the data set {str(datasets[-1])!r} is not at hand",
         hint="--dataset names the folder that holds its tokeniser",
     )

@@ -157,7 +157,11 @@ class GPT(nn.Module):
             return self.head(x), None
         if self.config.chunked_loss:
             loss = chunked_cross_entropy(
-                x.flatten(0, 1), self.lm_head.weight, targets.flatten(), soft_cap=self.soft_cap
+                x.flatten(0, 1),
+                self.lm_head.weight,
+                targets.flatten(),
+                soft_cap=self.soft_cap,
+                some_ignored=self.config.learn_from == "answers",
             )
             return None, loss
         logits = self.head(x)
@@ -171,7 +175,12 @@ class GPT(nn.Module):
         """What the head reads: the last layer's output after its norm, (batch, length, width)."""
         parts = self.transformer
         mask = None if doc_mask is None else same_document(doc_mask)
-        x = parts.wte(idx) + parts.wpe.weight[: idx.shape[1]]
+        if mask is not None and self.config.learn_from == "answers":
+            # each conversation from position 0, where it will be when the model is asked
+            positions = parts.wpe(mask.sum(dim=-1)[:, 0] - 1)
+        else:
+            positions = parts.wpe.weight[: idx.shape[1]]
+        x = parts.wte(idx) + positions
         if self.config.dropout:
             x = F.dropout(x, self.config.dropout, self.training)
         for block in parts.h:

@@ -6,7 +6,6 @@
 A folder's own Python is never executed: GPT-2's and onecard's own modern layout are known by their config.json.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from onecard.config import RunConfig
 from onecard.config.presets import RELEASED
 from onecard.data import Tokenizer, gpt2
 from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec
-from onecard.data.tokenizers.kinds import BytesTokenizer, CharsTokenizer
+from onecard.data.tokenizers.kinds import EOT, BytesTokenizer, CharsTokenizer
+from onecard.data.tokenizers.special import CHAT_TOKENS, SpecialTokenizer
 from onecard.errors import UserError
 from onecard.model.build import make_model
 from onecard.model.checkpoint import misfit
@@ -121,14 +121,24 @@ def _folder_tokenizer(folder: Path, config: RunConfig) -> Tokenizer:
         return _known_tokenizer(config)
     content = read_json_object(path, "the tokeniser", _HINT)
     try:
-        model = content["model"]
-        if model["type"] == "WordLevel":
-            chars = sorted(model["vocab"], key=model["vocab"].__getitem__)
-            return CharsTokenizer(chars, separator=bool(content["added_tokens"]))
-        if not model["merges"]:
-            return BytesTokenizer()
-        if len(model["vocab"]) >= gpt2().vocab_size - 1:
-            return gpt2()
-        return BpeTokenizer("bpe", bpe_spec(dict(model["vocab"]), model["merges"]))
-    except (KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
+        base = _plain_tokenizer(content)
+        added = sorted(content.get("added_tokens", []), key=lambda token: token["id"])
+        names = [str(token["content"]) for token in added if token["id"] >= base.vocab_size]
+        return SpecialTokenizer(base, names) if set(CHAT_TOKENS) <= set(names) else base
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged: {error}", hint=_HINT) from None
+
+
+def _plain_tokenizer(content: dict[str, Any]) -> Tokenizer:
+    """The tokeniser of the text alone."""
+    model = content["model"]
+    if model["type"] == "WordLevel":
+        chars = sorted(model["vocab"], key=model["vocab"].__getitem__)
+        names = {token["content"] for token in content.get("added_tokens", [])}
+        # a tuned model's separator may be one of its own tokens: its ids are the same either way
+        return CharsTokenizer(chars, separator=EOT in names)
+    if not model["merges"]:
+        return BytesTokenizer()
+    if len(model["vocab"]) >= gpt2().vocab_size - 1:
+        return gpt2()
+    return BpeTokenizer("bpe", bpe_spec(dict(model["vocab"]), model["merges"]))

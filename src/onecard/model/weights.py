@@ -21,13 +21,20 @@ from onecard.errors import UserError
 from onecard.model import checkpoint
 
 # transformers keeps these as Conv1D, which is a linear layer with its matrix the other way round
+VOCABULARY_ROWS = ("transformer.wte.weight", "lm_head.weight")
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
 def load_weights(
-    model: nn.Module, source: str, report: Callable[[str], None] = lambda text: None
+    model: nn.Module,
+    source: str,
+    report: Callable[[str], None] = lambda text: None,
+    new_ids_from: int | None = None,
 ) -> None:
-    """Fill the model from `source`, the config's init_from; checkpoints passed over as damaged are reported."""
+    """Fill the model from `source`, the config's init_from; checkpoints passed over as damaged are reported.
+
+    Ids from new_ids_from up are new to it: their rows begin as the mean of the trained ones, and the tables grow.
+    """
     tensors = read_weights(source, report)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -39,6 +46,8 @@ def load_weights(
                 raise UserError(f"{source} has no {name}", hint="its n_layer must be the config's")
             if name == "transformer.wpe.weight":
                 tensor = tensor[: parameter.shape[0]]  # cropped context
+            if name in VOCABULARY_ROWS and new_ids_from is not None:
+                tensor = _with_new_rows(tensor, new_ids_from, parameter.shape[0])
             if tensor.shape != parameter.shape:
                 raise UserError(
                     f"{name} is {list(tensor.shape)} in {source} but {list(parameter.shape)} in the config",
@@ -51,6 +60,16 @@ def load_weights(
             f"{source} holds weights the config has no place for ({unused[0]})",
             hint="set n_layer and bias as it was trained",
         )
+
+
+def _with_new_rows(tensor: Tensor, trained: int, rows: int) -> Tensor:
+    """A table of the vocabulary with `rows` rows, those from `trained` on the mean of the others.
+
+    The mean row is an average token: neither likely nor unlikely, and of the length that the layers above expect. Padding
+    rows of a trained model are no such thing: they were only ever pushed down.
+    """
+    known = tensor[:trained].float()
+    return torch.cat((known, known.mean(dim=0).expand(rows - len(known), -1))).to(tensor.dtype)
 
 
 def read_weights(

@@ -24,7 +24,7 @@ from onecard.planner.expected_loss import LossEstimate, expected_loss
 from onecard.planner.flops import flops as flops_of
 from onecard.planner.formulas import FORMULAS
 from onecard.planner.memory import peak_memory
-from onecard.planner.optimal import compute_optimal_tokens
+from onecard.planner.mix import source_notes, tokens_of
 from onecard.planner.params import params
 from onecard.planner.result import (
     SCHEMA,
@@ -37,8 +37,8 @@ from onecard.planner.result import (
     Range,
     RunPlan,
     Time,
-    Tokens,
 )
+from onecard.planner.stacks import OWN, STACKS
 from onecard.planner.step_time import StepTime, step_time
 from onecard.planner.warnings import warnings
 from onecard.planner.whatif import whatif
@@ -57,8 +57,10 @@ def plan(
     data: str | int | None = None,
     price: Price | str | None = None,
     now: datetime | None = None,
+    stack: str = OWN,
 ) -> RunPlan:
-    """What this run will need on that card (None: this machine's), over that data, at that price of electricity.
+    """What this run will need on that card (None: this machine's), over that data, at that price of electricity; with
+    another project's code (`stack`) as that would take it.
 
     `config` may also be a preset's name or a config file, as on the command line.
     """
@@ -73,10 +75,11 @@ def plan(
     )
     config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
-    tokens = _tokens(config, counts, corpus)
+    tokens = tokens_of(config, counts, corpus)
     flops = flops_of(config.shape, tokens.total)
     ignored: list[Note] = []
-    step = step_time(config, device, dtype, gpus, load_calibration(device, ignored))
+    _check_stack(stack)
+    step = step_time(config, device, dtype, gpus, load_calibration(device, ignored), stack)
     time = _time(config, step, now or local_now())
     # the law is of runs from scratch; a released model fine-tuned starts far along the curve
     scratch = config.init_from in ("scratch", "resume")
@@ -97,13 +100,36 @@ def plan(
         flops=flops,
         time=time,
         mfu=_mfu(flops, time, device, dtype, gpus),
-        memory=peak_memory(config, device, dtype, gpus),
+        memory=peak_memory(config, device, dtype, gpus, stack=stack),
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=_loss(config, counts, corpus, loss) if loss else None,
         known_runs=_known_runs(counts, flops, corpus),
-        warnings=[*ignored, *corpus.notes, *warnings(config, device, dtype, tokens.epochs)],
+        warnings=[
+            *ignored,
+            *_of_stack(stack),
+            *corpus.notes,
+            *source_notes(tokens.sources),
+            *warnings(config, device, dtype, tokens.epochs),
+        ],
         formulas=FORMULAS,
     )
+
+
+def _check_stack(stack: str) -> None:
+    if stack not in STACKS:
+        raise UserError(f"unknown stack {stack!r}", hint=f"one of {', '.join(STACKS)}")
+
+
+def _of_stack(stack: str) -> list[Note]:
+    if stack == OWN:
+        return []
+    return [
+        Note(
+            "stack",
+            "memory and time are as {stack}'s code would take them, with a wider range; the loss is as for this config",
+            stack=stack,
+        )
+    ]
 
 
 def _check_number_of_cards(config: RunConfig, gpus: int) -> None:
@@ -141,19 +167,6 @@ def resolve_device(gpu: Device | str | None) -> Device:
     if gpu is None or gpu.strip().lower() == "here":
         return here()
     return cpu() if gpu.strip().lower() == "cpu" else find_gpu(gpu)
-
-
-def _tokens(config: RunConfig, counts: Params, corpus: Corpus) -> Tokens:
-    total = config.total_tokens
-    return Tokens(
-        per_step=config.tokens_per_step,
-        total=total,
-        per_param=total / counts.total,
-        compute_optimal=compute_optimal_tokens(counts.total),
-        dataset=corpus.name,
-        unique=corpus.tokens,
-        epochs=total / corpus.tokens if corpus.tokens else None,
-    )
 
 
 def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:

@@ -32,6 +32,8 @@ class Corpus:
     tokens: int | None  # to train on, each counted once
     family: str | None  # the text it is drawn from, as the public losses name it
     vocab_size: int | None = None
+    # of a mix: name, share of the tokens and distinct tokens of each source
+    sources: tuple[tuple[str, float, int], ...] = ()
     whole_tokens: int | None = None  # of the named set that a prepared folder holds a part of
 
     @property
@@ -72,22 +74,17 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
         )
     if _TOKENS.fullmatch(data.strip()) and not Path(data).is_dir():
         return corpus_of(parse_count(data), like=like)
-    folder = next(
-        (
-            f
-            for f in (Path("data") / data, Path(data))
-            if any((f / name).is_file() for name in _PREPARED)
-        ),
-        None,
-    )
+    folder = prepared_folder(data)
     if folder is not None:
         found = _summary(folder)
         known = known_dataset(folder.name)
+        mix = _mix(folder)
         return Corpus(
             folder.name,
-            found.tokens_train,
+            sum(unique for _, _, unique in mix) or found.tokens_train,
             _family(known) if known else None,
             found.vocab_size,
+            mix,
             known.tokens if known else None,
         )
     facts = find_dataset(data) if asked and not Path(data).exists() else known_dataset(data)
@@ -99,10 +96,35 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
     return Corpus(facts.name, facts.tokens, _family(facts), facts.vocab_size)
 
 
+def prepared_folder(data: str) -> Path | None:
+    """The folder of tokens that a name means, in data/ or as a path; None if there is none."""
+    for folder in (Path("data") / data, Path(data)):
+        if any((folder / name).is_file() for name in _PREPARED):
+            return folder
+    return None
+
+
 def _summary(folder: str | Path) -> "Summary":
     from onecard.data import summary  # only a folder needs the reader of shards
 
     return summary(folder)
+
+
+def _mix(folder: Path) -> tuple[tuple[str, float, int], ...]:
+    """The sources of a mix by its manifest; none where it is of one source."""
+    if not (folder / "manifest.json").is_file():
+        return ()
+    from onecard.data import read_manifest
+
+    found = []
+    for source in read_manifest(folder).sources:
+        tokens = source.get("splits", {}).get("train", {}).get("tokens")
+        if tokens is None or source.get("share") is None:
+            return ()
+        times = max(float(source.get("epochs") or 1), 1.0)
+        name = str(source.get("name") or source["uri"])
+        found.append((name, float(source["share"]), round(tokens / times)))
+    return tuple(found)
 
 
 def _family(facts: DatasetFacts) -> str:

@@ -3,7 +3,7 @@
 `RunPlan.to_json()` is the documented `--json` answer (docs/formats.md); field names are its paths.
 """
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from onecard.config import RunConfig
@@ -38,6 +38,17 @@ class Params:
 
 
 @dataclass(frozen=True)
+class SourceEpochs:
+    """One source of a mix: how often the run goes through it."""
+
+    name: str
+    share: float
+    unique_tokens: int
+    epochs: float
+    worth: float  # what its tokens teach, as a share of what so many fresh ones would
+
+
+@dataclass(frozen=True)
 class Tokens:
     per_step: int
     total: int
@@ -46,6 +57,7 @@ class Tokens:
     dataset: str | None
     unique: int | None
     epochs: float | None
+    sources: list[SourceEpochs] = field(default_factory=list)  # of a mix
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from onecard.facts.data_files import fact_file
 from onecard.facts.gpus import Device
 from onecard.planner.flops import attention_flops
 from onecard.planner.result import Range
+from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.step_counts import (
     Fit,
     layer_bytes,
@@ -43,7 +44,7 @@ OLD_ATTENTION = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 nee
 # Their attention is a guess: logs of a V100 and a TITAN Xp took 1.3 and 1.9 times the prediction.
 _OLD_ATTENTION_HIGH = 2.0
 RANGES = ("own", "other", "odd")
-LIKE_OWN = ("onecard", "nanogpt", "nanochat", "modded")  # compiled PyTorch of nanoGPT's descent
+LIKE_OWN = (OWN, "nanogpt", "nanochat", "modded")  # compiled PyTorch of nanoGPT's descent
 SLOW_HOST = ("textbook",)  # Python between the kernels of code written to be read
 _SMALL = 2**21  # tokens × width of a micro-batch below which launches and idle units decide
 COMPILE_SECONDS_PER_LAYER = 2.75
@@ -63,9 +64,11 @@ def step_time(
     dtype: str,
     gpus: int = 1,
     calibration: "Calibration | None" = None,
+    stack: str = OWN,
 ) -> StepTime:
-    """One optimizer step of `config` on `gpus` cards, with an 80 % range."""
-    return workload_time(Workload.on(device, config, dtype, gpus), device, calibration)
+    """One optimizer step of `config` on `gpus` cards, with an 80 % range; a calibration is of our own code alone."""
+    work = in_stack(Workload.on(device, config, dtype, gpus), stack)
+    return workload_time(work, device, calibration if stack == OWN else None)
 
 
 def workload_time(

@@ -9,6 +9,7 @@ run = builder.done()
 
 import math
 import statistics
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from onecard.config import KEYS
@@ -108,7 +109,9 @@ class RunBuilder:
         self._unreadable += unreadable
         self._superseded += superseded
 
-    def eval(self, step: int, **losses: float | None) -> None:
+    def eval(
+        self, step: int, sources: Mapping[str, float] | None = None, **losses: float | None
+    ) -> None:
         self._evaluated = step
         kept = {
             name: loss
@@ -123,7 +126,7 @@ class RunBuilder:
             return
         while self._evals and self._evals[-1].step >= step:
             self._evals.pop()
-        self._evals.append(Eval(step, **kept))
+        self._evals.append(Eval(step, **kept, sources=sources or {}))
         if len(self._evals) > _MOST_EVALS:
             del self._evals[1::2]
 

@@ -104,6 +104,12 @@ def vocabulary(f: RunFigures) -> int | None:
 
 
 def _why_not(runs: tuple[RunFigures, ...]) -> Note | None:
+    if len({f.run.value("learn_from") == "answers" for f in runs}) > 1:
+        return Note(
+            "tuned-differs",
+            "a tuned run's loss counts the assistant's words alone, so that it does not compare with a base's; "
+            "the loss on the base's own text does, where the run has it",
+        )
     sizes = [vocabulary(f) for f in runs]
     if len({size for size in sizes if size is not None}) > 1:
         if all(f.final_bits_per_byte is not None for f in runs):

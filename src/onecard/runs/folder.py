@@ -3,6 +3,7 @@
 run = read_folder(Path("out"))
 """
 
+import copy
 import math
 import statistics
 from pathlib import Path
@@ -16,6 +17,7 @@ from onecard.runs.record import RunRecord
 from onecard.runs.run import ConfigChange, Run
 
 _MOST = 4096
+_MOST_SOURCES = 64
 _SHOWN = 120  # characters of a text that a log may hold in full
 _OTHER_KINDS = ("event", "checkpoint", "sample", "end")
 # Events of our own log, by the names that the rules of `explain` know.
@@ -23,30 +25,52 @@ _SIGNS = {"oom": "out-of-memory"}
 _EAGER = "compile: off"  # how the preflight's event begins where torch.compile failed
 
 
+class FolderBuilder:
+    """A run folder's lines, taken as they come; `done` may be asked again and again while more arrive."""
+
+    def __init__(self, path: Path):
+        self._record = RunRecord.open(path)
+        self._builder = RunBuilder(path.name or str(path), "onecard", str(path))
+        self._gathered: dict[str, list[float]] = {"memory_bytes": [], "data_wait": [], "watts": []}
+        try:
+            _config(self._builder, self._record.config())
+        except UserError:
+            self._builder.unreadable("config.toml")
+
+    def add(self, line: dict[str, Any]) -> None:
+        _line(self._builder, line, self._gathered)
+
+    def unreadable(self, name: str) -> None:
+        self._builder.unreadable(name)
+
+    def left_out(self, unreadable: int, superseded: int) -> None:
+        self._builder.left_out(unreadable=unreadable, superseded=superseded)
+
+    def done(self) -> Run | None:
+        """The run so far; None while it has logged nothing."""
+        builder, gathered = copy.deepcopy(self._builder), self._gathered
+        builder.set(
+            memory_bytes=max(gathered["memory_bytes"], default=None),
+            data_wait=statistics.median(gathered["data_wait"]) if gathered["data_wait"] else None,
+            watts=statistics.median(gathered["watts"]) if gathered["watts"] else None,
+            plan=self._record.plan(),
+            state=self._record.state,
+        )
+        return builder.done()
+
+
 def read_folder(path: Path) -> Run | None:
     """The run of a folder; None while it has logged nothing."""
-    record = RunRecord.open(path)
-    builder = RunBuilder(path.name or str(path), "onecard", str(path))
-    try:
-        _config(builder, record.config())
-    except UserError:
-        builder.unreadable("config.toml")
-    gathered: dict[str, list[float]] = {"memory_bytes": [], "data_wait": [], "watts": []}
-    if record.log_path.is_file():
-        lines = read_log(record.log_path)
+    builder = FolderBuilder(path)
+    log = RunRecord.open(path).log_path
+    if log.is_file():
+        lines = read_log(log)
         try:
             for line in lines:
-                _line(builder, line, gathered)
+                builder.add(line)
         except OSError:
             builder.unreadable("log.jsonl")
         builder.left_out(unreadable=lines.unreadable, superseded=lines.superseded)
-    builder.set(
-        memory_bytes=max(gathered["memory_bytes"], default=None),
-        data_wait=statistics.median(gathered["data_wait"]) if gathered["data_wait"] else None,
-        watts=statistics.median(gathered["watts"]) if gathered["watts"] else None,
-        plan=record.plan(),
-        state=record.state,
-    )
     return builder.done()
 
 
@@ -74,8 +98,9 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
                 values.append(value)
         builder.set(kwh=_number(line, "kwh") or None, wall_seconds=_number(line, "seconds") or None)
     elif kind == "eval" and step is not None:
-        figures = {key: _loss(line, key) for key in ("val_loss", "train_loss", "bits_per_byte")}
-        builder.eval(step, **figures)
+        names = ("val_loss", "train_loss", "bits_per_byte", "base_val_loss")
+        figures = {key: _loss(line, key) for key in names}
+        builder.eval(step, _by_source(line.get("sources")), **figures)
     elif kind == "event" and isinstance(line.get("event"), str):
         _event(builder, line, step or 0)
     elif kind in ("step", "eval") or kind not in _OTHER_KINDS:
@@ -107,6 +132,14 @@ def _start(builder: RunBuilder, line: dict[str, Any]) -> None:
         peak_flops=peak,
         printed_peak_flops=peak,
     )
+
+
+def _by_source(found: Any) -> dict[str, float]:
+    """The losses of a mix's sources; what is no such table is as if it were not there."""
+    if not isinstance(found, dict):
+        return {}
+    pairs = {str(name)[:_SHOWN]: _number(found, name) for name in list(found)[:_MOST_SOURCES]}
+    return {name: loss for name, loss in pairs.items() if loss is not None and loss >= 0}
 
 
 def _loss(line: dict[str, Any], key: str) -> float | None:

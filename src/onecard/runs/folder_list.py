@@ -27,13 +27,14 @@ def list_runs(folders: list[str], price: Price | None = None) -> list[dict[str, 
             raise UserError(
                 f"no folder {folder!r}", hint="name a folder that holds runs, or none for this one"
             )
-        for path in _below(Path(folder)):
+        for path in run_folders(Path(folder)):
             if path.resolve() not in found:
                 found[path.resolve()] = _row(path, price)
     return list(found.values())
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def run_folders(folder: Path) -> Iterator[Path]:
+    """The run folders below a folder; links to folders are not followed."""
     root = len(folder.parts)
     for here, inner, _ in os.walk(folder):
         path = Path(here)

@@ -151,11 +151,21 @@ def _objects(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | None]]:
                     break
             yield start, None
         elif line.strip():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                value = None
-            yield start, value if isinstance(value, dict) else None
+            yield start, _object(line)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """One line's object, a NaN that was written as text a float again; None for what is no object."""
+    value = _object(line)
+    return None if value is None else _with_numbers(value)
 
 
 def _rewinds(file: BinaryIO) -> list[tuple[int, dict[str, int]]]:

@@ -38,6 +38,8 @@ class Eval:
     val_loss: float | None = None
     train_loss: float | None = None
     bits_per_byte: float | None = None
+    sources: Mapping[str, float] = field(default_factory=dict)  # of a mix: the loss of each source
+    base_val_loss: float | None = None  # of a tuned run: on the text of its base
 
 
 @dataclass(frozen=True)

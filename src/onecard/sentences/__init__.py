@@ -8,5 +8,6 @@ They are below the rooms that use them because JSON answers carry them too; repo
 
 from onecard.sentences.advice import ADVICE
 from onecard.sentences.planning import PLANNING
+from onecard.sentences.tuning import TUNING
 
-SENTENCES: dict[str, str] = {**PLANNING, **ADVICE}
+SENTENCES: dict[str, str] = {**PLANNING, **ADVICE, **TUNING}

@@ -271,6 +271,16 @@ ADVICE = dict(
             "vocab_size = {padded} instead of {vocab} changes nothing in what is learnt and "
             "saves {share:percent} of the time",
         ),
+        sentence(
+            "small-run",
+            "{params:count} parameters suit {tokens:count} tokens, which is what {time:duration} "
+            "allow: the Chinchilla law, used to rank sizes",
+        ),
+        sentence(
+            "small-run-loss",
+            "no public runs say what loss to expect from this text, tokeniser or size, so none "
+            "is predicted",
+        ),
         sentence("hypothetical", "the predicted rate is that of the same card with enough memory"),
     ]
 )

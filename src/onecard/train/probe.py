@@ -35,6 +35,7 @@ from onecard.train.run.faults import Faults
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.step import Stepper
 from onecard.train.run.trial import compiled_forward
+from onecard.train.run.validation import PLAIN
 from onecard.train.run.workers import Workers
 
 # seconds done, seconds in all as far as is known, what is being done
@@ -285,7 +286,7 @@ def start(device: torch.device, config: RunConfig) -> Turn | None:
         precision,
         Workers(config.backend, device),
         config.batch_size,
-        None,
+        PLAIN,
         Faults(),
         _shrunk,
     )

@@ -20,9 +20,14 @@ from onecard.facts.datasets import all_datasets
 from onecard.facts.gpus import all_gpus
 from onecard.report.language import NAMES
 from onecard.ui.answers import language_of
+from onecard.ui.generations import Generations
+from onecard.ui.models import Models
+from onecard.ui.openai_api import OpenAiApi
 from onecard.ui.page_words import PAGE_WORDS
 from onecard.ui.plan_api import plan_routes, prepared_folders
-from onecard.ui.safety import Guard
+from onecard.ui.registry import Registry
+from onecard.ui.runs_api import RunsApi
+from onecard.ui.safety import Guard, TooLarge, TooSlow, too_large, too_slow
 from onecard.ui.settings import Settings
 from onecard.version import __version__
 
@@ -33,14 +38,20 @@ _CHOICES = ("dtype", "recipe", "recompute", "attention", "optimizer", "schedule"
 
 def application(settings: Settings) -> ASGIApp:
     """All of it; without `settings.page`, the API alone."""
-    routes: list[BaseRoute] = []
+    registry = Registry(settings)
+    models = Models(settings, registry)
+    generations = Generations(models, settings.limits.queue)
+    routes: list[BaseRoute] = [*OpenAiApi(models, generations, settings.limits).routes()]
     if settings.page:
         routes += [
             *_page_routes(settings),
             *plan_routes(),
+            *RunsApi(settings, registry).routes(),
             Mount("/static", _Files(directory=_HERE / "static")),
         ]
-    return Guard(Starlette(routes=routes), settings)
+    app = Starlette(routes=routes, exception_handlers={TooLarge: too_large, TooSlow: too_slow})
+    app.state.generations = generations
+    return Guard(app, settings)
 
 
 class _Files(StaticFiles):

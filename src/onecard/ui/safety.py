@@ -6,6 +6,7 @@ another site are refused, and where others can reach the server every request ne
 """
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onecard.ui.settings import Settings
@@ -38,6 +41,14 @@ HEADERS = (
 
 class TooLarge(Exception):
     """A request's body is larger than its bound."""
+
+
+class TooSlow(Exception):
+    """A request's body takes too long to arrive."""
+
+
+class Gone(Exception):
+    """The reader takes nothing any more."""
 
 
 class Guard:
@@ -70,15 +81,8 @@ class Guard:
         if not length.isdigit() or int(length) > most:
             await _answer(guarded, 413, "the request is too large")
             return
-        started = _Started(guarded)
-        try:
-            await self.app(scope, _bounded(receive, most, limit.body_seconds), started)
-        except TooLarge:
-            if not started.value:
-                await _answer(guarded, 413, "the request is too large")
-        except TimeoutError:
-            if not started.value:
-                await _answer(guarded, 408, "the request took too long to arrive")
+        with contextlib.suppress(Gone):
+            await self.app(scope, _bounded(receive, most, limit.body_seconds), guarded)
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -140,24 +144,15 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class _Started:
-    """send, and whether an answer has begun."""
-
-    def __init__(self, send: Send):
-        self.send = send
-        self.value = False
-
-    async def __call__(self, message: Message) -> None:
-        self.value = True
-        await self.send(message)
-
-
 def _with_headers(send: Send, seconds: float) -> Send:
     async def guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
-        async with asyncio.timeout(seconds):  # a reader that takes nothing holds nothing up
-            await send(message)
+        try:
+            async with asyncio.timeout(seconds):  # a reader that takes nothing holds nothing up
+                await send(message)
+        except TimeoutError:
+            raise Gone from None
 
     return guarded
 
@@ -171,8 +166,11 @@ def _bounded(receive: Receive, most: int, seconds: float) -> Receive:
         nonlocal taken, complete
         if complete:
             return await receive()
-        async with asyncio.timeout(seconds):
-            message = await receive()
+        try:
+            async with asyncio.timeout(seconds):
+                message = await receive()
+        except TimeoutError:
+            raise TooSlow from None
         taken += len(message.get("body", b""))
         complete = not message.get("more_body", False)
         if taken > most:
@@ -180,6 +178,20 @@ def _bounded(receive: Receive, most: int, seconds: float) -> Receive:
         return message
 
     return bounded
+
+
+async def too_large(request: Request, error: Exception) -> Response:
+    return _closing(413, "the request is too large")
+
+
+async def too_slow(request: Request, error: Exception) -> Response:
+    return _closing(408, "the request took too long to arrive")
+
+
+def _closing(status: int, words: str) -> Response:
+    body = json.dumps({"error": {"message": words, "type": "refused"}})
+    head = {"connection": "close"}
+    return Response(body, status, media_type="application/json", headers=head)
 
 
 async def _answer(send: Send, status: int, words: str) -> None:

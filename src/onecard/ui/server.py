@@ -18,24 +18,24 @@ from onecard.ui.settings import Settings
 
 FIRST_PORT = 8321
 _PORTS_TRIED = 20
-HEADER_SECONDS = 10.0
 
 
 class _ImpatientProtocol(H11Protocol):
     """A connection that has not sent a whole request's head in time is closed: uvicorn itself would wait for ever."""
 
+    header_seconds = 10.0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(HEADER_SECONDS, self._give_up)
+        self._deadline = self.loop.call_later(self.header_seconds, self._give_up)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
         elif self._deadline is None:  # the beginning of another request
-            self._deadline = self.loop.call_later(HEADER_SECONDS, self._give_up)
+            self._deadline = self.loop.call_later(self.header_seconds, self._give_up)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -101,17 +101,20 @@ def link(settings: Settings, host: str, port: int) -> str:
     return f"http://{shown}:{port}/" + (f"?token={settings.token}" if settings.token else "")
 
 
-def serve(settings: Settings, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer until Ctrl-C; `ready` is called when the first request could be answered."""
+def make_server(settings: Settings, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """The server, not yet running; `ready` is called when the first request could be answered."""
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             ready()
 
+    class Protocol(_ImpatientProtocol):
+        header_seconds = settings.limits.header_seconds
+
     config = uvicorn.Config(
         application(settings),
-        http=_ImpatientProtocol,
+        http=Protocol,
         ws="none",
         log_level="warning",
         access_log=False,
@@ -121,4 +124,9 @@ def serve(settings: Settings, listening: socket.socket, ready: Callable[[], None
         h11_max_incomplete_event_size=32 * 1024,
         timeout_graceful_shutdown=2,
     )
-    Server(config).run(sockets=[listening])
+    return Server(config)
+
+
+def serve(settings: Settings, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Answer until Ctrl-C."""
+    make_server(settings, ready).run(sockets=[listening])

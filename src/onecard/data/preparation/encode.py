@@ -17,6 +17,8 @@ from onecard.data.sources.hub import arrived_bytes
 from onecard.data.sources.source import Input, Source
 from onecard.data.sources.unit import Unit
 
+_MOST_UNITS = 100_000  # of one source of a mix: where the numbers of the next one's begin
+
 
 @dataclass(frozen=True)
 class Event:
@@ -31,8 +33,10 @@ class Event:
 class Feed:
     """Units as their files arrive. A file on the hub is fetched only when it is asked for."""
 
-    def __init__(self, plan: Plan, work: Path):
+    def __init__(self, plan: Plan, work: Path, only: int | None = None):
         self.plan = plan
+        self.only = only  # the one source that is read; None: all
+        self.first = 0 if only is None else only * _MOST_UNITS
         self.marks = work / "fetched"
         self.units: list[Unit] = []
         self.fetched = 0  # files of the hub whose units are here
@@ -57,12 +61,16 @@ class Feed:
     def _run(self) -> None:
         try:
             local: list[tuple[int, Input, Path]] = []
-            for place, source, item in self.plan.inputs:
+            number = 0
+            for place, mine, source, item in self.plan.numbered:
+                if self.only not in (None, mine):
+                    continue
+                if source.repo is not None or mine != number:
+                    self._add(local, 0, number)
+                    local, number = [], mine
                 if source.repo is None:
                     local.append((place, item, Path(item.path)))
                     continue
-                self._add(local, 0)
-                local = []
                 with self._change:
                     self._change.wait_for(lambda: self._asked < 0 or self._asked > self.fetched)
                     if self._asked < 0:
@@ -70,15 +78,16 @@ class Feed:
                 self.fetching = source, item
                 here = source.fetch(item, self.marks)
                 self.fetching = None
-                self._add([(place, item, here)], 1)
-            self._add(local, 0)
+                self._add([(place, item, here)], 1, mine)
+            self._add(local, 0, number)
         except BaseException as error:
             self.error = error
         finally:
             self.ended = True
 
-    def _add(self, files: list[tuple[int, Input, Path]], fetched: int) -> None:
-        units = units_of(files, self.plan.unit_bytes, len(self.units), self.plan.reading)
+    def _add(self, files: list[tuple[int, Input, Path]], fetched: int, source: int) -> None:
+        first = self.first + len(self.units)
+        units = units_of(files, self.plan.unit_bytes, first, self.plan.readings[source], source)
         with self._change:
             self.units = [*self.units, *units]
             self.fetched += fetched
@@ -92,31 +101,37 @@ class Encoding:
     """Units given out in order, part files taken in; how far the unbroken beginning of them reaches."""
 
     def __init__(
-        self, plan: Plan, work: Path, expected_bytes: int, report: Callable[[Event], None]
+        self,
+        plan: Plan,
+        work: Path,
+        expected_bytes: int,
+        report: Callable[[Event], None],
+        only: int | None = None,
     ):
         self.plan = plan
         self.work = work
         self.expected_bytes = expected_bytes
         self.report = report
         self.goal: int | None = None
-        self.feed = Feed(plan, work)
+        self.only = only  # one source of a mix: its tokens to train on are what counts
+        self.feed = Feed(plan, work, only)
         self.done: dict[int, list[Part]] = {}
         self.given = 0  # units given out, or found finished
-        self.reach = 0  # units that are finished with all before them
+        self.reach = self.feed.first  # units that are finished with all before them
         self.tokens = self.reach_tokens = self.text_bytes = 0
         # no unit alone needs to hold more
-        self.limit = None if plan.options.dedup else plan.options.tokens
+        self.limit = None if plan.options.dedup or only is not None else plan.options.tokens
 
     def run(self, crew: Crew, goal: int | None) -> list[Part]:
         """Continue until the beginning holds `goal` tokens (None: all there is); its parts in order."""
         self.goal = goal
         for answer in crew.run(lambda: self._next_job(goal), idle=self._report):
             self._take_in(int(answer["done"]))
-        return [part for unit in range(self.reach) for part in self.done[unit]]
+        return [part for unit in range(self.feed.first, self.reach) for part in self.done[unit]]
 
     @property
     def exhausted(self) -> bool:
-        return self.feed.ended and self.reach == len(self.feed.units)
+        return self.feed.ended and self.reach == self.feed.first + len(self.feed.units)
 
     def _next_job(self, goal: int | None) -> dict[str, Any] | None:
         while True:
@@ -140,11 +155,16 @@ class Encoding:
     def _take_in(self, unit: int) -> None:
         self.done[unit] = parts = _parts_of(self.work, unit)
         self.text_bytes += sum(int(part.head["text_bytes"]) for part in parts)
-        self.tokens += sum(int(part.head["tokens"]) for part in parts)
+        self.tokens += sum(map(self._counted, parts))
         while self.reach in self.done:
-            self.reach_tokens += sum(int(part.head["tokens"]) for part in self.done[self.reach])
+            self.reach_tokens += sum(map(self._counted, self.done[self.reach]))
             self.reach += 1
         self._report()
+
+    def _counted(self, part: Part) -> int:
+        return int(part.head["tokens"]) - (
+            int(part.head["val_tokens"]) if self.only is not None else 0
+        )
 
     def _report(self) -> None:
         fetching = self.feed.fetching

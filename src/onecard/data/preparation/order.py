@@ -7,7 +7,7 @@ from a handful of buckets in little memory, by any worker, in any order.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onecard.data.preparation.parts import Part, Rows, open_part
+from onecard.data.preparation.parts import Part, Rows, open_part, open_rows
 from onecard.data.read.shard_files import header
 from onecard.files import replace, write_bytes, writing
 
@@ -76,9 +76,10 @@ def _share(part: Part, place: int, share: int, passes: np.uint64) -> npt.NDArray
     return out
 
 
-def take(parts: list[Part], tokens: int | None, dedup: bool) -> tuple[list[Taken], int]:
+def take(
+    parts: list[Part], tokens: int | None, dropped: Sequence[npt.NDArray[np.uint32] | None]
+) -> tuple[list[Taken], int]:
     """The shortest beginning of the documents, as read, that holds `tokens`; and how many tokens that is."""
-    dropped = drop_duplicates(parts) if dedup else [None] * len(parts)
     out, total = [], 0
     for part, gone in zip(parts, dropped, strict=True):
         taken = Taken(part, None, gone)
@@ -96,13 +97,15 @@ def take(parts: list[Part], tokens: int | None, dedup: bool) -> tuple[list[Taken
     return out, total
 
 
-def lay_out(taken: list[Taken], work: Path, want_val: bool) -> dict[str, Any]:
+def lay_out(
+    taken: list[Taken], work: Path, want_val: bool, promoted: list[list[int]] | None = None
+) -> dict[str, Any]:
     """Count buckets and note where each begins in every part; returns the counts per split (order.json)."""
-    totals = _totals(taken)
-    promoted = None
+    promoted = promoted or []
+    totals = _totals(taken, promoted)
     if want_val and not totals["val"]["documents"] and totals["train"]["documents"] > 1:
         # too few documents for the fraction: the one with the smallest hash is for validation
-        promoted = _promote(taken)
+        promoted = [_promote(taken)]
         totals = _totals(taken, promoted)
     folder = work / "order"
     folder.mkdir(exist_ok=True)
@@ -117,7 +120,7 @@ def lay_out(taken: list[Taken], work: Path, want_val: bool) -> dict[str, Any]:
             cuts = np.concatenate([[0], np.searchsorted(rows["key"], edges), [len(rows)]]).astype(
                 np.int64
             )
-            wanted = _of_split(item, rows, 0, split, place, promoted)
+            wanted = of_split(item, rows, 0, split, place, promoted)
             running = np.concatenate(
                 [[0], np.cumsum(np.where(wanted, rows["length"], 0), dtype=np.int64)]
             )
@@ -128,8 +131,7 @@ def lay_out(taken: list[Taken], work: Path, want_val: bool) -> dict[str, Any]:
         replace(aside, folder / f"{split}.npy")
         total["buckets"] = counts.tolist()
     answer = {
-        "parts": [item.part.path.name for item in taken],
-        "below": taken[-1].below if taken else None,
+        "parts": [[item.part.path.parent.name, item.part.path.name, item.below] for item in taken],
         "promoted": promoted,
         "splits": totals,
     }
@@ -140,16 +142,43 @@ def lay_out(taken: list[Taken], work: Path, want_val: bool) -> dict[str, Any]:
     return answer
 
 
-def _totals(taken: list[Taken], promoted: list[int] | None = None) -> dict[str, dict[str, Any]]:
+def _totals(taken: list[Taken], promoted: list[list[int]]) -> dict[str, dict[str, Any]]:
     totals = {split: {"tokens": 0, "documents": 0, "bytes": 0} for split in ("val", "train")}
     for place, item in enumerate(taken):
         rows = item.part.rows()
         for split, total in totals.items():
-            mine = rows[_of_split(item, rows, 0, split, place, promoted)]
+            mine = rows[of_split(item, rows, 0, split, place, promoted)]
             total["tokens"] += int(mine["length"].sum(dtype=np.int64))
             total["documents"] += len(mine)
             total["bytes"] += int(mine["bytes"].sum(dtype=np.int64))
     return totals
+
+
+def by_source(
+    taken: list[Taken], promoted: list[list[int]], count: int
+) -> tuple[list[dict[str, dict[str, int]]], bytes]:
+    """What each source gives to each split; and whose the validation tokens are: (tokens, source) run by run, uint32."""
+    totals = [
+        {split: {"tokens": 0, "documents": 0, "bytes": 0} for split in ("train", "val")}
+        for _ in range(count)
+    ]
+    keys, lengths, owners = [], [], []
+    for place, item in enumerate(taken):
+        rows = item.part.rows()
+        for split, total in totals[item.part.source].items():
+            mine = rows[of_split(item, rows, 0, split, place, promoted)]
+            total["tokens"] += int(mine["length"].sum(dtype=np.int64))
+            total["documents"] += len(mine)
+            total["bytes"] += int(mine["bytes"].sum(dtype=np.int64))
+            if split == "val":
+                keys.append(mine["key"])
+                lengths.append(mine["length"].astype(np.int64))
+                owners.append(np.full(len(mine), item.part.source, np.int64))
+    order = np.argsort(np.concatenate(keys), kind="stable")  # as `Order._bucket` puts them
+    length, owner = np.concatenate(lengths)[order], np.concatenate(owners)[order]
+    starts = np.flatnonzero(np.diff(owner, prepend=-1)) if len(owner) else np.zeros(0, np.int64)
+    runs = np.add.reduceat(length, starts) if len(starts) else length
+    return totals, np.stack([runs, owner[starts]], axis=1).astype("<u4").tobytes()
 
 
 def _promote(taken: list[Taken]) -> list[int]:
@@ -163,13 +192,15 @@ def _promote(taken: list[Taken]) -> list[int]:
     return [best[1], best[2]]
 
 
-def _of_split(
-    item: Taken, rows: Rows, low: int, split: str, place: int, promoted: list[int] | None
+def of_split(
+    item: Taken, rows: Rows, low: int, split: str, place: int, promoted: list[list[int]]
 ) -> Bools:
+    """Which rows belong to a split; `promoted` are those (place, row) that count as validation whatever their hash."""
     val: Bools = rows["val"] != 0
-    if promoted and promoted[0] == place and low <= promoted[1] < low + len(rows):
-        val = val.copy()
-        val[promoted[1] - low] = True
+    for where, row in promoted:
+        if where == place and low <= row < low + len(rows):
+            val = val.copy()
+            val[row - low] = True
     return item.mask(rows, low) & (val if split == "val" else ~val)
 
 
@@ -180,13 +211,14 @@ class Order:
         folder = work / "order"
         found = json.loads((folder / "order.json").read_text())
         self.splits: dict[str, dict[str, Any]] = found["splits"]
-        self.promoted: list[int] | None = found["promoted"]
+        self.promoted: list[list[int]] = found["promoted"]
         self.taken = []
-        for place, name in enumerate(found["parts"]):
+        for place, (kind, name, below) in enumerate(found["parts"]):
             gone = folder / f"dropped-{place:06d}.npy"
             dropped = np.load(gone) if gone.exists() else None
-            below = found["below"] if place == len(found["parts"]) - 1 else None
-            self.taken.append(Taken(open_part(work / "parts" / name), below, dropped))
+            path = work / kind / name
+            part = open_part(path) if kind == "parts" else open_rows(path, work / "parts")
+            self.taken.append(Taken(part, below, dropped))
         self.bounds = {
             split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in self.splits
         }
@@ -211,7 +243,7 @@ class Order:
             if low == high:
                 continue
             rows = item.part.rows(low, high)
-            rows = rows[_of_split(item, rows, low, split, place, self.promoted)]
+            rows = rows[of_split(item, rows, low, split, place, self.promoted)]
             keys.append(rows["key"])
             documents += item.part.documents_of(rows)
         order = np.argsort(np.concatenate(keys), kind="stable")

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onecard.data.sources.unit import Batch
-from onecard.data.tokenizers.kinds import Tokenizer
+from onecard.data.tokenizers.kinds import Ids, Offsets, Tokenizer, offsets_of
 from onecard.errors import RunFailure
 from onecard.files import write_bytes
 
@@ -99,17 +99,25 @@ class PartBuilder:
     def add(self, batch: Batch) -> None:
         self.batches += 1
         self.skipped += batch.skipped
-        raw = _utf8(batch, self.skipped)
-        if not batch.texts:
+        if batch.ids:
+            ids, offsets, raw = self._ready(batch)
+        else:
+            raw = _utf8(batch, self.skipped)
+            if raw:
+                ids, offsets = self.tokenizer.encode_batch(batch.texts)
+        if not raw:
             return
-        ids, offsets = self.tokenizer.encode_batch(batch.texts)
         rows = np.zeros(len(raw), ROW)
         digests = b"".join(
             [hashlib.sha1(text, usedforsecurity=False).digest()[:16] for text in raw]
         )
         hashes = np.frombuffer(digests, "<u8").reshape(-1, 2)
         rows["hash0"], rows["hash1"] = hashes[:, 0], hashes[:, 1]
-        rows["bytes"] = np.fromiter(map(len, raw), np.uint32, len(raw))
+        if batch.ids:
+            sizes = np.concatenate([[0], np.cumsum(self.tokenizer.byte_lengths[ids])])
+            rows["bytes"] = np.diff(sizes[offsets])
+        else:
+            rows["bytes"] = np.fromiter(map(len, raw), np.uint32, len(raw))
         rows["order"] = np.arange(self.documents, self.documents + len(raw))
         self._place(rows, batch.places)
         rows["length"] = np.diff(offsets) + self._separators(batch.places)
@@ -119,6 +127,24 @@ class PartBuilder:
         self.documents += len(raw)
         self.tokens += int(rows["length"].sum())
         self.text_bytes += int(rows["bytes"].sum())
+
+    def _ready(self, batch: Batch) -> tuple[Ids, Offsets, list[bytes]]:
+        """Documents that are tokens already, without separators at their ends; what is no id is left out and counted."""
+        good, places = [], []
+        for found, place in zip(batch.ids, batch.places, strict=True):
+            ids = _token_ids(found, self.tokenizer.vocab_size)
+            if ids is None:
+                self.skipped["not token ids"] += 1
+                continue
+            inside = np.flatnonzero(ids != self.tokenizer.eot)
+            if not len(inside):
+                self.skipped["no text"] += 1
+                continue
+            good.append(ids[inside[0] : inside[-1] + 1])
+            places.append(place)
+        batch.places = places
+        joined = np.concatenate(good) if good else np.zeros(0, np.uint16)
+        return joined, offsets_of(map(len, good), len(good)), [ids.tobytes() for ids in good]
 
     def _place(self, rows: Rows, places: Sequence[tuple[int, int]]) -> None:
         cut = self.cutting
@@ -159,6 +185,7 @@ class PartBuilder:
         head = {
             "documents": len(rows),
             "tokens": len(tokens),
+            "val_tokens": int(rows["length"][rows["val"] != 0].sum(dtype=np.int64)),
             "text_bytes": self.text_bytes,
             "batches": self.batches,
             "skipped": dict(self.skipped),
@@ -169,6 +196,18 @@ class PartBuilder:
             path, struct.pack("<Q", len(raw)), raw, rows.data.cast("B"), tokens.data.cast("B")
         )
         self.clear()
+
+
+def _token_ids(found: Any, vocab_size: int) -> Ids | None:
+    try:
+        ids = np.asarray(found)
+    except (ValueError, OverflowError):
+        return None
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+        return None
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
+        return None
+    return ids.astype(np.uint16)
 
 
 def _utf8(batch: Batch, skipped: Counter[str]) -> list[bytes]:
@@ -194,10 +233,15 @@ class Part:
     head: dict[str, Any]
     rows_at: int
     tokens_at: int
+    tokens_path: Path | None = None  # of a list of rows whose tokens are in another part file
 
     @property
     def documents(self) -> int:
         return int(self.head["documents"])
+
+    @property
+    def source(self) -> int:
+        return int(self.head.get("source", 0))
 
     def rows(self, low: int = 0, high: int | None = None) -> Rows:
         high = self.documents if high is None else high
@@ -212,7 +256,7 @@ class Part:
         starts, ends = rows["start"], rows["start"] + rows["length"]
         breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
         out = []
-        with open(self.path, "rb") as file:
+        with open(self.tokens_path or self.path, "rb") as file:
             for low, high in zip([0, *breaks.tolist()], [*breaks.tolist(), len(rows)], strict=True):
                 begin, end = int(starts[low]), int(ends[high - 1])
                 file.seek(self.tokens_at + 2 * begin)
@@ -235,6 +279,22 @@ def open_part(path: Path) -> Part:
             hint="start again with the option `fresh`",
         )
     return Part(path, head, rows_at, tokens_at)
+
+
+def write_rows(path: Path, rows: Rows, part: Part) -> None:
+    """A list of rows, sorted by key, whose tokens stay in `part`: documents that are used once more."""
+    head = {"documents": len(rows), "source": part.source, "tokens_of": part.path.name}
+    raw = json.dumps(head).encode()
+    rows = np.ascontiguousarray(rows[np.argsort(rows["key"], kind="stable")])
+    write_bytes(path, struct.pack("<Q", len(raw)), raw, rows.data.cast("B"))
+
+
+def open_rows(path: Path, parts: Path) -> Part:
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        head = json.loads(file.read(length))
+    tokens = open_part(parts / head["tokens_of"])
+    return Part(path, head, 8 + length, tokens.tokens_at, tokens.path)
 
 
 def part_path(work: Path, unit: int, part: int) -> Path:

@@ -8,17 +8,15 @@ order/, shards/. Each file there is whole or absent, and each is a function of t
 continues with what is there, and the result has the same bytes as an undisturbed one.
 """
 
-import hashlib
-import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from onecard.data.preparation.encode import Event
+from onecard.data.preparation.mix_file import mix_of_words
+from onecard.data.preparation.options import Options
 from onecard.data.preparation.request import (
-    Options,
     default_name,
     planned,
     saved_plan,
@@ -27,7 +25,7 @@ from onecard.data.preparation.request import (
 )
 from onecard.data.preparation.result import InputDigests, finish
 from onecard.data.preparation.size import Size, bytes_under, check_disk, estimate, tokenizer_kind
-from onecard.data.preparation.stages import make_shards
+from onecard.data.preparation.stages import Made, make_shards
 from onecard.data.preparation.work_folder import WorkFolder
 from onecard.data.read.layout import DATA_HOME, WORK, scan
 from onecard.data.read.manifest import MANIFEST, Manifest, read_manifest
@@ -59,8 +57,7 @@ def prepare(
     The same call continues what an earlier one left; a finished set that fits is returned as it is. `fresh` discards
     unfinished work and replaces a finished set, which stays as it is until the new one is whole.
     """
-    chosen = Options(tokens=tokens, **options).checked()
-    words = [str(word) for word in sources] or ["stdlib"]
+    words, chosen = _asked(sources, tokens, options)
     report = progress or (lambda event: None)
     adopted = _adoptable(words, chosen)
     if adopted is not None:
@@ -68,7 +65,7 @@ def prepare(
 
         return adopt(adopted, out, report)
     chosen = chosen.resolved(words)
-    request = hashlib.sha256(json.dumps([words, asdict(chosen)]).encode()).hexdigest()
+    request = chosen.digest_of(words)
     folder = _output(words, out, chosen)
     done = _finished(folder, request, words, chosen, fresh)
     if done is not None and not (folder / WORK).exists():
@@ -108,15 +105,30 @@ def sized(
     **options: Any,
 ) -> tuple[Size, Path]:
     """What `prepare` with the same arguments will take, and where it will put it."""
-    chosen = Options(tokens=tokens, **options).checked()
-    words = [str(word) for word in sources] or ["stdlib"]
+    words, chosen = _asked(sources, tokens, options)
     if (adopted := _adoptable(words, chosen)) is not None:
         count = sum(shard.tokens for shards in scan(adopted).splits.values() for shard in shards)
         return Size(count, 0, 0, 0, 0.0), adopted
     chosen = chosen.resolved(words)
     kind = tokenizer_kind(str(chosen.tokenizer))
     found = sized_sources(words, chosen)
-    return estimate(found, kind, tokens, _workers(workers)), _output(words, out, chosen)
+    size = estimate(found, kind, chosen.tokens, _workers(workers), chosen)
+    return size, _output(words, out, chosen)
+
+
+def _asked(
+    sources: list[str], tokens: int | None, options: dict[str, Any]
+) -> tuple[list[str], Options]:
+    """The sources without their shares, and the options with the mix that the shares or a mix file describe."""
+    words, mix, whole = mix_of_words([str(word) for word in sources] or ["stdlib"])
+    values = {**options, "tokens": tokens if tokens is not None else whole.get("tokens")}
+    if whole.get("name") and not values.get("name"):
+        values["name"] = whole["name"]
+    if (values.get("repeat") or values.get("largest")) and not mix:
+        raise UserError(
+            "only a mix has sources to repeat", hint="give shares, as in fineweb-edu=60% notes/=40%"
+        )
+    return words, Options(**{**values, "mix": mix}).checked()
 
 
 def _workers(chosen: int | None) -> int:
@@ -145,7 +157,7 @@ def _adoptable(words: list[str], options: Options) -> Path | None:
         raise UserError(
             f"{ready[0]} holds tokens already, and is used as it is", hint="give it alone"
         )
-    if options != Options():
+    if options != Options(shard_tokens=options.shard_tokens):
         raise UserError(
             f"{ready[0]} holds tokens already: nothing of it is selected or encoded again",
             hint="give it without other options",
@@ -222,7 +234,7 @@ def _prepare(
     announce: Announce | None,
 ) -> Manifest:
     plan = planned(words, options, request, work, fresh)
-    size = estimate(plan.sources, tokenizer_kind(plan.tokenizer), options.tokens, workers)
+    size = estimate(plan.sources, tokenizer_kind(plan.tokenizer), options.tokens, workers, options)
     check_disk(size, work.out, bytes_under(work.path))
     if announce is not None:
         announce(size, work.out)
@@ -234,10 +246,10 @@ def _prepare(
 
         tokenizer: Tokenizer = gpt2()
         splits = take_shards(plan.sources, options.tokens, shards, report)
-        skipped: dict[str, int] = {}
+        made = Made(splits)
     else:
         tokenizer = tokenizer_of(plan, work.path)
-        splits, skipped = make_shards(plan, work.path, tokenizer, workers, size, report)
+        made = make_shards(plan, work.path, tokenizer, workers, size, report)
     sources = digests.entries()
     unchanged(plan)
-    return finish(plan, work, sources, tokenizer, splits, skipped)
+    return finish(plan, work, sources, tokenizer, made)

@@ -1,18 +1,15 @@
-"""What was asked of `onecard data`, resolved: options, files, split; saved, so that a restart is exact.
-
->>> Options(tokens=100_000_000, tokenizer="bpe:8192").checked().tokens
-100000000
-"""
+"""What was asked of `onecard data`, resolved: options, files, split; saved, so that a restart is exact."""
 
 import datetime
 import hashlib
 import json
 import os
-import re
+import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from onecard.data.preparation.options import Options
 from onecard.data.preparation.work_folder import WorkFolder
 from onecard.data.sources.documents import expected_text_bytes
 from onecard.data.sources.local_files import file_name, running_text
@@ -24,67 +21,11 @@ from onecard.facts.datasets import known_dataset
 from onecard.files import write_bytes
 from onecard.untrusted import read_json
 
-SHARD_TOKENS = 100_000_000  # llm.c's
 PLAN = "plan.json"
+# of a single text file in a mix: shares and validation need several documents
+_MIX_PIECE_BYTES = 8 * 1024
+_MOST_VALIDATION = 0.1  # of a source, however often it is repeated
 _UNIT_BYTES = (4 * 1024**2, 96 * 1024**2)  # least and most text in a unit
-
-
-@dataclass(frozen=True)
-class Options:
-    """What was asked, apart from the sources; all of it shows in the result."""
-
-    tokens: int | None = None
-    # None: 10 % of a small set or a running text, 1 % of a middling one, 0.5 % of a large one
-    val_fraction: float | None = None
-    seed: int = 1337
-    tokenizer: str | None = None  # None: what the named set is known with, else gpt2
-    column: str = "text"
-    min_chars: int = 0
-    language: str | None = None
-    min_language_score: float | None = None
-    dedup: bool = False
-    shard_tokens: int = SHARD_TOKENS
-    name: str | None = None
-
-    def checked(self) -> "Options":
-        kind, _, size = (self.tokenizer or "gpt2").partition(":")
-        if kind not in ("gpt2", "bytes", "chars", "bpe") or (kind == "bpe") != bool(size):
-            raise UserError(
-                f"unknown tokeniser {self.tokenizer!r}",
-                hint="gpt2, bytes, chars, or bpe:8192 to train one",
-            )
-        if kind == "bpe" and not (size.isdecimal() and 257 < int(size) <= 65536):
-            raise UserError(
-                f"a BPE vocabulary of {size!r} cannot be made",
-                hint="between 258 and 65536, as in bpe:8192",
-            )
-        if self.val_fraction is not None and not 0 <= self.val_fraction < 1:
-            raise UserError(
-                f"a validation fraction of {self.val_fraction} cannot be",
-                hint="0.005 is half a per cent",
-            )
-        if self.tokens is not None and self.tokens < 1:
-            raise UserError("at least 1 token must be taken", hint="write it like 3.7B or 100M")
-        if not 1 <= self.shard_tokens < 2**31:
-            raise UserError(
-                f"a shard of {self.shard_tokens:,} tokens cannot be",
-                hint="llm.c's header counts up to 2,147,483,647; 100M is usual",
-            )
-        if self.min_chars < 0:
-            raise UserError("a minimum length below zero cannot be")
-        if not 0 <= self.seed < 2**64:
-            raise UserError(f"a seed of {self.seed} cannot be", hint="write it like 1337")
-        if self.name is not None and not re.fullmatch(r"\w[\w.-]{0,99}", self.name):
-            raise UserError(
-                f"{self.name!r} cannot be a data set's name",
-                hint="letters, digits, dots, dashes and underscores, as in fineweb-edu",
-            )
-        return self
-
-    def resolved(self, words: list[str]) -> "Options":
-        """With the tokeniser that a known set is prepared with, where none was chosen."""
-        known = known_dataset(words[0].partition("=")[0])
-        return replace(self, tokenizer=self.tokenizer or (known.tokenizer if known else "gpt2"))
 
 
 @dataclass(frozen=True)
@@ -99,10 +40,33 @@ class Plan:
     running: Input | None
     unit_bytes: int
     created: str
+    base: str = ""  # digest of the request but for what to do with a source that is too small
+    fractions: tuple[float, ...] = ()  # of each source of a mix, for validation
 
     @property
     def tokenizer(self) -> str:
         return self.options.tokenizer or "gpt2"
+
+    @property
+    def numbered(self) -> list[tuple[int, int, Source, Input]]:
+        """Every file: its place among all, its source's number, the source, the file."""
+        numbers = [number for number, source in enumerate(self.sources) for _ in source.inputs]
+        return [(place, numbers[place], source, item) for place, source, item in self.inputs]
+
+    @property
+    def shares(self) -> list[float]:
+        return [own.share for own in self.options.mix]
+
+    @property
+    def names(self) -> list[str]:
+        """A short name for each source, no two alike."""
+        names: list[str] = []
+        for source in self.sources:
+            count = sum(
+                name.rpartition("-")[0] == source.name or name == source.name for name in names
+            )
+            names.append(f"{source.name}-{count + 1}" if count else source.name)
+        return names
 
     @property
     def inputs(self) -> list[tuple[int, Source, Input]]:
@@ -122,8 +86,14 @@ class Plan:
         return at if 0 < at < self.running.size else None
 
     @property
-    def reading(self) -> Reading:
-        return replace(reading_of(self.options), split_at=self.split_at)
+    def readings(self) -> list[Reading]:
+        return [
+            replace(reading_of(self.options, number, source), split_at=self.split_at)
+            for number, source in enumerate(self.sources)
+        ]
+
+    def fraction(self, source: int) -> float:
+        return self.fractions[source] if self.fractions else self.val_fraction
 
     def fingerprint(self) -> str:
         files = [
@@ -142,6 +112,8 @@ class Plan:
             "running": self.running.to_json() if self.running else None,
             "unit_bytes": self.unit_bytes,
             "created": self.created,
+            "base": self.base,
+            "fractions": self.fractions,
         }
 
     @staticmethod
@@ -151,16 +123,24 @@ class Plan:
             raw["request"],
             raw["name"],
             [Source.from_json(s) for s in raw["sources"]],
-            Options(**raw["options"]),
+            Options.from_json(raw["options"]),
             raw["val_fraction"],
             running,
             raw["unit_bytes"],
             raw["created"],
+            raw["base"],
+            tuple(raw["fractions"]),
         )
 
 
-def reading_of(options: Options) -> Reading:
-    return Reading(options.column, options.min_chars, options.language, options.min_language_score)
+def reading_of(options: Options, number: int, source: Source) -> Reading:
+    reading = options.reading(number)
+    if source.column and reading.column == "text":
+        reading = replace(reading, column=source.column)  # what the named set is known with
+    single = len(source.inputs) == 1 and source.inputs[0].kind == "text"
+    if options.mix and single and source.repo is None:
+        return replace(reading, piece_bytes=_MIX_PIECE_BYTES)
+    return reading
 
 
 def saved_plan(work: Path) -> Plan | None:
@@ -180,6 +160,13 @@ def planned(
 ) -> Plan:
     """The saved plan of the same request, or a new one."""
     saved = None if fresh else saved_plan(work.path)
+    base = options.digest_of(words, policy=False)
+    if saved is not None and saved.request != request and saved.base == base:
+        # the parts are the same: only what is made of them is another
+        saved = replace(saved, request=request, options=options)
+        for name in ("order", "shards", "copies"):
+            shutil.rmtree(work.path / name, ignore_errors=True)
+        write_bytes(work.path / PLAN, json.dumps(saved.to_json()).encode())
     if saved is not None and saved.request != request and _has_results(work.path):
         raise UserError(
             f"{work.out} was begun with other arguments",
@@ -206,7 +193,7 @@ def _new_plan(words: list[str], options: Options, request: str) -> Plan:
         raise UserError(
             "text and ready tokens cannot be mixed in one data set", hint="prepare them apart"
         )
-    running = running_text(sources)
+    running = None if options.mix else running_text(sources)
     if running is not None and options.tokens is not None:
         raise UserError(
             "a single text file is taken whole, in order, without a number of tokens",
@@ -218,6 +205,12 @@ def _new_plan(words: list[str], options: Options, request: str) -> Plan:
         wanted = min(text / 4.5, options.tokens or text)
         fraction = 0.1 if running is not None or wanted < 20e6 else 0.01 if wanted < 2e9 else 0.005
     least, most = _UNIT_BYTES
+    fractions: list[float] = []
+    for own, source in zip(options.mix, sources, strict=False):
+        have = sum(item.text_bytes for item in source.inputs) / (source.bytes_per_token or 4.5)
+        times = (options.tokens or 0) * own.share / max(have, 1)
+        most_here = max(fraction, _MOST_VALIDATION)
+        fractions.append(min(most_here, fraction * times) if times > 1 else fraction)
     return Plan(
         request,
         options.name or default_name(words),
@@ -227,25 +220,29 @@ def _new_plan(words: list[str], options: Options, request: str) -> Plan:
         running,
         int(min(max(text / 64, least), most)),
         created,
+        options.digest_of(words, policy=False),
+        tuple(fractions),
     )
 
 
 def sized_sources(words: list[str], options: Options) -> list[Source]:
     """The sources with the text expected in each local file; a wrong column shows here, before any work."""
-    reading = reading_of(options)
-    sources = [resolve_source(word, options.tokens) for word in words]
-    return [
-        source
-        if source.repo is not None
-        else replace(
-            source,
-            inputs=tuple(
+    sources = []
+    for number, word in enumerate(words):
+        own = options.mix[number] if options.mix else None
+        tokens = round(options.tokens * own.share) if own and options.tokens else options.tokens
+        source = resolve_source(word, tokens)
+        if own is not None and own.licence:
+            source = replace(source, licence=own.licence)
+        if source.repo is None:
+            reading = reading_of(options, number, source)
+            inputs = [
                 replace(item, text_bytes=expected_text_bytes(item, reading))
                 for item in source.inputs
-            ),
-        )
-        for source in sources
-    ]
+            ]
+            source = replace(source, inputs=tuple(inputs))
+        sources.append(source)
+    return sources
 
 
 def _now() -> str:

@@ -1,10 +1,13 @@
 """The last steps: the inputs' digests, shards moved into place, an old set replaced, the manifest written last."""
 
+import hashlib
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from onecard.data.preparation.request import Plan
+from onecard.data.preparation.stages import Made
 from onecard.data.preparation.work_folder import WorkFolder
 from onecard.data.read.manifest import (
     MANIFEST,
@@ -65,15 +68,25 @@ def finish(
     work: WorkFolder,
     sources: list[dict[str, Any]],
     tokenizer: Tokenizer,
-    splits: dict[str, Any],
-    skipped: dict[str, int],
+    made: Made,
 ) -> Manifest:
     """Move the shards in and write the manifest last. Until then a reader sees the old set, or an unfinished folder."""
     folder, shards = work.out, work.path / "shards"
+    splits = made.splits
+    validation: dict[str, Any] = {}
+    if made.val_runs is not None and "val" in splits:
+        name = f"{plan.name}_val_sources.bin"
+        write_bytes(shards / name, made.val_runs)
+        validation = {"file": name, "sha256": hashlib.sha256(made.val_runs).hexdigest()}
     tokens, text = (sum(split[key] for split in splits.values()) for key in ("tokens", "bytes"))
     manifest = Manifest(
         name=plan.name,
-        sources=sources,
+        sources=[
+            {**entry, **given, **_how(plan, number)}
+            for number, (entry, given) in enumerate(
+                zip(sources, made.sources or [{}] * len(sources), strict=True)
+            )
+        ],
         tokenizer=tokenizer.describe(),
         splits=splits,
         bytes_per_token=round(text / tokens, 6) if tokens else None,
@@ -87,7 +100,9 @@ def finish(
             "dedup": plan.options.dedup,
             "tokens": plan.options.tokens,
         },
-        skipped=skipped,
+        skipped=made.skipped,
+        duplicates=made.duplicates,
+        validation=validation,
         order="as given"
         if plan.sources[0].pretokenized
         else "running text"
@@ -101,6 +116,8 @@ def finish(
     entries = {
         entry["file"]: entry["sha256"] for split in splits.values() for entry in split["shards"]
     }
+    if validation:
+        entries[validation["file"]] = validation["sha256"]
     content = tokenizer.file_content()
     if content is not None:
         entries[TOKENIZER_FILE] = str(tokenizer.describe()["sha256"])
@@ -119,6 +136,19 @@ def finish(
     return manifest
 
 
+def _how(plan: Plan, number: int) -> dict[str, Any]:
+    """How a source was read, where it has options of its own."""
+    if not plan.options.mix:
+        return {}
+    own = asdict(plan.options.mix[number])
+    kept = {
+        key: value
+        for key, value in own.items()
+        if value and key not in ("word", "share", "licence")
+    }
+    return {"val_fraction": plan.fraction(number), **({"reading": kept} if kept else {})}
+
+
 def _take_old_set(folder: Path, work: WorkFolder) -> set[str]:
     """The files of the set that is being replaced. Its manifest goes first: a reader never sees a mixture."""
     kept = work.folder(_REPLACED) / MANIFEST
@@ -132,6 +162,8 @@ def _take_old_set(folder: Path, work: WorkFolder) -> set[str]:
     except (OSError, ValueError) as error:
         raise RunFailure(f"{kept} is damaged ({error})", hint=f"delete {folder}") from None
     names = {entry["file"] for split in old.splits.values() for entry in split["shards"]}
+    if old.validation:
+        names.add(old.validation["file"])
     if old.tokenizer.get("file"):
         names.add(TOKENIZER_FILE)
     return {name for name in names if Path(name).name == name}

@@ -9,7 +9,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from onecard.data.preparation.options import Options
 from onecard.data.preparation.parts import ROW
+from onecard.data.shares import TooSmall, allot, largest_mix, shortages
 from onecard.data.sources.source import Source
 from onecard.errors import UserError
 from onecard.units import show_bytes
@@ -20,6 +22,7 @@ _MB_PER_SECOND = 60e6  # per core, text to shards: 90 to 110 MB/s measured, some
 _DOWNLOAD_PER_SECOND = 50e6  # a 400 Mbit/s line; the real rate shows in the progress bar
 _DOCUMENT_BYTES = 3000  # a web page's text, about: for the size of the work files' index
 _START_SECONDS = 2.0  # a worker loads its libraries and the vocabulary
+_SURELY_TOO_SMALL = 2.0  # times: estimates of local text are up to twice off
 _SPARE = 64 * 1024 * 1024
 
 
@@ -31,6 +34,7 @@ class Size:
     out_bytes: int
     seconds: float
     text_bytes: int = 0
+    repeats: tuple[tuple[str, float], ...] = ()  # sources that a mix goes through more than once
 
     @property
     def disk_bytes(self) -> int:
@@ -38,8 +42,48 @@ class Size:
         return self.work_bytes + self.out_bytes
 
 
-def estimate(sources: list[Source], tokenizer: str, tokens: int | None, workers: int) -> Size:
+def estimate(
+    sources: list[Source], tokenizer: str, tokens: int | None, workers: int, options: Options
+) -> Size:
     """The figures shown beforehand; a few per cent off for web text, more for other text."""
+    if options.mix:
+        return _estimated_mix(sources, tokenizer, tokens, workers, options)
+    return _estimate(sources, tokenizer, tokens, workers)
+
+
+def _estimated_mix(
+    sources: list[Source], tokenizer: str, tokens: int | None, workers: int, options: Options
+) -> Size:
+    """A mix, source by source; one that is far too small for its share is named before anything is done."""
+    shares = [own.share for own in options.mix]
+    names = [own.word for own in options.mix]
+    whole = [_estimate([source], tokenizer, None, workers) for source in sources]
+    have = [max(size.tokens, 1) for size in whole]
+    total = min(largest_mix(shares, have), tokens or largest_mix(shares, have))
+    policy: TooSmall = "repeat" if options.repeat else "largest" if options.largest else None
+    short = [] if tokens is None else shortages(names, shares, have, tokens)
+    if tokens is not None and (policy == "repeat" or not short):
+        total = tokens
+    elif short and policy is None and short[0].times > _SURELY_TOO_SMALL:
+        allot(names, shares, have, tokens, None, about="about ")
+    elif tokens is not None and policy is None:
+        total = tokens  # near enough: the exact count decides
+    parts = [
+        _estimate([source], tokenizer, max(round(share * total), 1), workers)
+        for source, share in zip(sources, shares, strict=True)
+    ]
+    return Size(
+        total,
+        sum(size.download_bytes for size in parts),
+        sum(size.work_bytes for size in parts),
+        2 * total,
+        sum(size.seconds for size in parts) - (len(parts) - 1) * _START_SECONDS,
+        sum(size.text_bytes for size in parts),
+        tuple((item.name, round(item.times, 1)) for item in short) if policy == "repeat" else (),
+    )
+
+
+def _estimate(sources: list[Source], tokenizer: str, tokens: int | None, workers: int) -> Size:
     text = download = 0.0
     found = 0.0
     for source in sources:

@@ -3,13 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onecard.data.preparation.crew import Crew
 from onecard.data.preparation.encode import Encoding, Event
-from onecard.data.preparation.order import lay_out, take
+from onecard.data.preparation.mixing import Mixed, copies_among, mix_sources
+from onecard.data.preparation.order import by_source, drop_duplicates, lay_out, take
 from onecard.data.preparation.request import Plan
 from onecard.data.preparation.size import Size
 from onecard.data.tokenizers.kinds import Tokenizer
@@ -19,34 +20,84 @@ from onecard.errors import UserError
 Report = Callable[[Event], None]
 
 
+@dataclass(frozen=True)
+class Made:
+    """What came of the work: entries of the manifest."""
+
+    splits: dict[str, Any]
+    skipped: dict[str, int] = field(default_factory=dict)
+    duplicates: int | None = None  # exact copies of an earlier document, left out or not
+    sources: list[dict[str, Any]] = field(default_factory=list)  # what each source gave
+    val_runs: bytes | None = None  # whose each validation token is, where there are several sources
+
+
 def make_shards(
     plan: Plan, work: Path, tokenizer: Tokenizer, workers: int, size: Size, report: Report
-) -> tuple[dict[str, Any], dict[str, int]]:
-    """Shards in WORK/shards; their entries for the manifest, and what was left out."""
+) -> Made:
+    """Shards in WORK/shards, and the manifest's entries for them."""
+    with Crew(workers, _setup(plan, work, tokenizer)) as crew:
+        if plan.options.mix:
+            mixed = mix_sources(plan, work, crew, size.text_bytes, report)
+        else:
+            mixed = _plain(plan, work, crew, size, report)
+        want_val = plan.val_fraction > 0
+        order = lay_out(mixed.taken, work, want_val, mixed.promoted)
+        entries = _write_shards(plan, work, crew, order, report)
+    skipped = sum((Counter(item.part.head.get("skipped", {})) for item in mixed.taken), Counter())
+    if plan.options.dedup and mixed.duplicates:
+        skipped["duplicate"] = mixed.duplicates
+    sources, runs = _sources(plan, mixed, order)
+    return Made(
+        _splits(plan, order, entries),
+        dict(sorted(skipped.items())),
+        mixed.duplicates,
+        sources,
+        runs,
+    )
+
+
+def _plain(plan: Plan, work: Path, crew: Crew, size: Size, report: Report) -> Mixed:
+    """Sources without shares: one after the other, up to the number of tokens asked for."""
     encoding = Encoding(plan, work, size.text_bytes, report)
     try:
-        with Crew(workers, _setup(plan, work, tokenizer)) as crew:
-            wanted = goal = plan.options.tokens
-            while True:
-                parts = encoding.run(crew, goal)
-                taken, total = take(parts, wanted, plan.options.dedup)
-                if goal is None or wanted is None or encoding.exhausted or total >= wanted:
-                    break
-                goal += int(1.05 * (wanted - total)) + 1  # duplicates took their share
-            if not total:
-                raise nothing_to_take(
-                    plan, sum((Counter(part.head["skipped"]) for part in parts), Counter())
-                )
-            order = lay_out(taken, work, want_val=plan.val_fraction > 0)
-            entries = _write_shards(plan, work, crew, order, report)
+        wanted = goal = plan.options.tokens
+        while True:
+            parts = encoding.run(crew, goal)
+            copies = drop_duplicates(parts)
+            dropped = copies if plan.options.dedup else [None] * len(parts)
+            taken, total = take(parts, wanted, dropped)
+            if goal is None or wanted is None or encoding.exhausted or total >= wanted:
+                break
+            goal += int(1.05 * (wanted - total)) + 1  # duplicates took their share
     finally:
         encoding.feed.stop()
-    skipped = sum((Counter(item.part.head["skipped"]) for item in taken), Counter())
-    duplicates = sum(len(item.dropped) for item in taken if item.dropped is not None)
-    return _splits(plan, order, entries), {
-        **dict(sorted(skipped.items())),
-        **({"duplicate": duplicates} if duplicates else {}),
-    }
+    if not total:
+        raise nothing_to_take(
+            plan, sum((Counter(part.head["skipped"]) for part in parts), Counter())
+        )
+    counted = sum(copies_among(item, copies[place]) for place, item in enumerate(taken))
+    return Mixed(taken, [], [1.0] * len(plan.sources), counted)
+
+
+def _sources(
+    plan: Plan, mixed: Mixed, order: dict[str, Any]
+) -> tuple[list[dict[str, Any]], bytes | None]:
+    if len(plan.sources) < 2:
+        return [], None
+    totals, runs = by_source(mixed.taken, order["promoted"], len(plan.sources))
+    train = sum(total["train"]["tokens"] for total in totals) or 1
+    return [
+        {
+            "name": name,
+            "share": round(total["train"]["tokens"] / train, 6),
+            "epochs": round(epochs, 4),
+            **({"share_asked": round(plan.shares[number], 6)} if plan.shares else {}),
+            "splits": total,
+        }
+        for number, (name, total, epochs) in enumerate(
+            zip(plan.names, totals, mixed.epochs, strict=True)
+        )
+    ], runs
 
 
 def _setup(plan: Plan, work: Path, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -60,13 +111,16 @@ def _setup(plan: Plan, work: Path, tokenizer: Tokenizer) -> dict[str, Any]:
         "work": str(work),
         "tokenizer": tokenizer.describe(),
         "libraries": [name for name, needed in libraries.items() if needed],
-        "reading": asdict(plan.reading),
-        "cutting": {
-            "seed": plan.options.seed,
-            "val_fraction": plan.val_fraction,
-            "split_at": plan.split_at,
-            "running_bytes": plan.running.size if plan.running else None,
-        },
+        "readings": [asdict(reading) for reading in plan.readings],
+        "cuttings": [
+            {
+                "seed": plan.options.seed,
+                "val_fraction": plan.fraction(number),
+                "split_at": plan.split_at,
+                "running_bytes": plan.running.size if plan.running else None,
+            }
+            for number in range(len(plan.sources))
+        ],
     }
 
 

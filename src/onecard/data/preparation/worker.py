@@ -114,11 +114,12 @@ class _Worker:
         for library in setup["libraries"]:
             importlib.import_module(library)
         self.work = Path(setup["work"])
-        self.reading = Reading(**setup["reading"])
+        self.readings = [Reading.from_json(raw) for raw in setup["readings"]]
+        self.cuttings = [Cutting(**raw) for raw in setup["cuttings"]]
         self.part_bytes = int(setup.get("part_bytes") or PART_BYTES)
         tokenizer = load_tokenizer(setup["tokenizer"], self.work)
         tokenizer.encode_batch([""])  # loads the engine now, not in the first job
-        self.builder = PartBuilder(tokenizer, Cutting(**setup["cutting"]))
+        self.builder = PartBuilder(tokenizer, self.cuttings[0])
         self.order: Order | None = None
 
     def encode(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +131,8 @@ class _Worker:
             skip, tokens, number = skip + head["batches"], tokens + head["tokens"], number + 1
         builder = self.builder
         builder.clear()
-        for batch in batches(unit, self.reading):
+        builder.cutting = self.cuttings[unit.source]
+        for batch in batches(unit, self.readings[unit.source]):
             if skip:
                 skip -= 1
                 continue
@@ -139,9 +141,11 @@ class _Worker:
                 break
             if builder.held_bytes >= self.part_bytes:
                 tokens += builder.tokens
-                builder.write(part_path(self.work, unit.index, number), last=False)
+                path = part_path(self.work, unit.index, number)
+                builder.write(path, last=False, source=unit.source)
                 number += 1
-        builder.write(part_path(self.work, unit.index, number), last=True)
+        path = part_path(self.work, unit.index, number)
+        builder.write(path, last=True, source=unit.source)
         return {"done": unit.index}
 
     def shard(self, job: dict[str, Any]) -> dict[str, Any]:

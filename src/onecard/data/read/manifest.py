@@ -36,6 +36,9 @@ class Manifest:
     val_fraction: float | None
     filters: dict[str, Any] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    duplicates: int | None = None  # exact copies of an earlier document; None where nobody counted
+    # whose each validation token is, where there are several sources: `file` and its `sha256`
+    validation: dict[str, str] = field(default_factory=dict)
     order: str = "shuffled"  # or "as given", "running text"
     format: str = "llm.c"  # or "nanogpt", "datatrove": raw uint16 without a header
     request: str = (
@@ -100,6 +103,9 @@ def check_tokenizer_entry(entry: Any) -> None:
         _require(entry.get(key) is None or _is_text(entry[key]), f"tokenizer.{key}", entry.get(key))
     if "chars" in entry:
         check_characters(entry["chars"])
+    special = entry.get("special", [])
+    good = isinstance(special, list) and all(_is_text(s) and 0 < len(s) <= 64 for s in special)
+    _require(good and len(set(special)) == len(special), "tokenizer.special", special)
 
 
 def check_characters(chars: Any) -> None:
@@ -172,15 +178,32 @@ def _is_source_list(value: Any) -> bool:
         isinstance(source, dict)
         and _is_text(source.get("uri"))
         and all(source.get(key) is None or _is_text(source[key]) for key in _SOURCE_TEXTS)
+        and all(_is_number_or_none(source.get(key)) for key in ("share", "share_asked", "epochs"))
+        and _is_split_table(source.get("splits", {}))
         for source in value
     )
+
+
+def _is_split_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_count_table(split) for split in value.values())
 
 
 def _is_count_table(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_count(count) for count in value.values())
 
 
-_SOURCE_TEXTS = ("revision", "licence", "files", "state")
+def _is_validation(value: Any) -> bool:
+    if value == {}:
+        return True
+    return (
+        isinstance(value, dict)
+        and _is_text(value.get("file"))
+        and Path(value["file"]).name == value["file"]
+        and _is_text(value.get("sha256"))
+    )
+
+
+_SOURCE_TEXTS = ("revision", "licence", "files", "state", "name")
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "name": lambda value: _is_text(value) and bool(value),
     "sources": _is_source_list,
@@ -191,6 +214,8 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "val_fraction": _is_number_or_none,
     "filters": lambda value: isinstance(value, dict),
     "skipped": _is_count_table,
+    "duplicates": lambda value: value is None or _is_count(value),
+    "validation": _is_validation,
     "order": _is_text,
     "format": lambda value: value in FORMATS,
     "request": _is_text,

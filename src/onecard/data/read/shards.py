@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from onecard.data.read.layout import Layout, scan
 from onecard.data.read.shard_files import TOKEN_BYTES, Shard, file_sha256
+from onecard.data.read.token_sources import Sources, sources_of
 from onecard.data.tokenizers.kinds import Tokenizer
 from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import OnecardError, RunFailure, UserError
@@ -189,9 +190,20 @@ class Dataset:
             else load_tokenizer(self.layout.tokenizer, self.path)
         )
 
+    @cached_property
+    def sources(self) -> Sources | None:
+        """Whose each validation token is, where it was made of several sources."""
+        return sources_of(self.path, self.layout.manifest)
+
     @property
     def manifest(self) -> dict[str, Any] | None:
         return None if self.layout.manifest is None else self.layout.manifest.to_json()
+
+    @property
+    def new_ids_from(self) -> int | None:
+        """The first id that the model it was made for had not learnt; None where it was made for none."""
+        found = (self.manifest or {}).get("filters", {}).get("new_ids_from")
+        return found if isinstance(found, int) else None
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{name} {split.tokens:,}" for name, split in self.splits.items())

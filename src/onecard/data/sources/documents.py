@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from onecard.data.sources.jsonl_lines import jsonl_batches, text_share
@@ -14,9 +15,10 @@ from onecard.data.sources.parquet_rows import (
     parquet_unit,
     parquet_units,
     row_groups,
+    text_bytes,
 )
 from onecard.data.sources.source import Input
-from onecard.data.sources.texts import LONGEST_TEXT, PIECE_BYTES, text_batches
+from onecard.data.sources.texts import longest_text, text_batches
 from onecard.data.sources.unit import Batch, Reading, Unit
 
 
@@ -34,14 +36,18 @@ def expected_text_bytes(item: Input, reading: Reading) -> int:
     """How much text a local file holds: parquet's own figures, a look at the beginning of jsonl."""
     if item.kind == "parquet":
         groups = row_groups(item.path, reading)
-        return sum(group.chunks[reading.column].unpacked_bytes for group in groups)
+        return sum(text_bytes(group, reading) for group in groups)
     if item.kind == "jsonl" and not packed(item.path):
-        return int(item.size * text_share(item.path, reading.column))
+        return int(item.size * text_share(item.path, reading))
     return item.text_bytes
 
 
 def units_of(
-    files: list[tuple[int, Input, Path]], unit_bytes: int, first: int, reading: Reading
+    files: list[tuple[int, Input, Path]],
+    unit_bytes: int,
+    first: int,
+    reading: Reading,
+    source: int = 0,
 ) -> list[Unit]:
     """Cut files that are here into units of about `unit_bytes` of text, numbered from `first`."""
     units: list[Unit] = []
@@ -51,11 +57,15 @@ def units_of(
     def close() -> None:
         nonlocal small, small_bytes
         if small:
-            units.append(Unit(first + len(units), "text", tuple(small), 0, 0, small_bytes))
+            units.append(
+                Unit(first + len(units), "text", tuple(small), 0, 0, small_bytes, source=source)
+            )
         small, small_bytes = [], 0
 
     for place, item, path in files:
-        whole_text = item.kind == "text" and (packed(path) or item.size <= LONGEST_TEXT)
+        whole_text = item.kind == "text" and (
+            packed(path) or reading.separator is not None or item.size <= longest_text(reading)
+        )
         if whole_text and not packed(path):
             small.append((place, str(path)))
             small_bytes += item.size
@@ -66,9 +76,10 @@ def units_of(
         if item.kind == "parquet":
             for start, stop, groups in parquet_units(path, unit_bytes, reading):
                 number = first + len(units)
-                units.append(parquet_unit(number, place, str(path), (start, stop), groups, reading))
+                unit = parquet_unit(number, place, str(path), (start, stop), groups, reading)
+                units.append(replace(unit, source=source))
             continue
-        for start, stop, size in _ranges(item, path, unit_bytes):
+        for start, stop, size in _ranges(item, path, unit_bytes, reading.piece_bytes):
             units.append(
                 Unit(
                     first + len(units),
@@ -78,19 +89,22 @@ def units_of(
                     stop,
                     size,
                     item.size,
+                    source=source,
                 )
             )
     close()
     return units
 
 
-def _ranges(item: Input, path: Path, unit_bytes: int) -> list[tuple[int, int, int]]:
+def _ranges(
+    item: Input, path: Path, unit_bytes: int, piece_bytes: int
+) -> list[tuple[int, int, int]]:
     if packed(path):
         return [(0, 0, item.text_bytes)]
     in_pieces = item.kind in ("text", "running")
-    step = max(1, unit_bytes // PIECE_BYTES) if in_pieces else unit_bytes
-    count = -(-item.size // PIECE_BYTES) if in_pieces else item.size
-    scale = PIECE_BYTES if in_pieces else item.text_bytes / max(item.size, 1)
+    step = max(1, unit_bytes // piece_bytes) if in_pieces else unit_bytes
+    count = -(-item.size // piece_bytes) if in_pieces else item.size
+    scale = piece_bytes if in_pieces else item.text_bytes / max(item.size, 1)
     return [
         (at, min(at + step, count), int((min(at + step, count) - at) * scale))
         for at in range(0, count, step)

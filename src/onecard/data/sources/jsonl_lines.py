@@ -33,11 +33,15 @@ def jsonl_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
         if first:
             _check_record(path, at, record, reading)
             first = False
-        text = record.get(reading.column) if isinstance(record, dict) else None
-        if not isinstance(text, str):
+        text = _content(record, reading) if isinstance(record, dict) else None
+        if not isinstance(text, str | list):
             batch.skipped["no text"] += 1
         elif not _wanted(record, text, reading):
             batch.skipped["filtered"] += 1
+        elif isinstance(text, list) and not batch.texts:
+            batch.add_ids(text, place, at)
+        elif isinstance(text, list) or batch.ids:
+            batch.skipped["no text"] += 1  # a file holds texts or tokens, not both
         else:
             batch.add(text, place, at)
         if batch.chars >= BATCH_BYTES:
@@ -46,14 +50,28 @@ def jsonl_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
     yield batch
 
 
-def text_share(path: str, column: str) -> float:
+def numbered_lines(path: str) -> Iterator[tuple[int, bytes | None]]:
+    """Every line with its number, from 1; None for one too long to hold."""
+    for number, (_, line) in enumerate(_lines(path, 0, 0), 1):
+        yield number, line
+
+
+def _content(record: dict[str, Any], reading: Reading) -> Any:
+    """The text of a record, or its list of token ids."""
+    return record.get(reading.column) if reading.filled is None else reading.filled.fill(record)
+
+
+def text_share(path: str, reading: Reading) -> float:
     """Bytes of text per byte of the file, by its beginning; 1 where that cannot be seen."""
     text = size = 0
     try:
         for at, line in _lines(path, 0, 0):
             record = json.loads(line) if line and line.strip() else None
-            if isinstance(record, dict) and isinstance(record.get(column), str):
-                text += len(record[column].encode(errors="replace"))
+            content = _content(record, reading) if isinstance(record, dict) else None
+            if isinstance(content, str):
+                text += len(content.encode(errors="replace"))
+            elif isinstance(content, list):
+                text += 4 * len(content)
             size = at + len(line or b"")
             if size >= _SAMPLED_BYTES:
                 break
@@ -75,22 +93,17 @@ def _check_record(path: str, at: int, record: Any, reading: Reading) -> None:
             raise UserError(
                 f"{path}, offset {at:,}: no column {column!r}; there is {there:.500}", hint=_HINT
             )
-    if not isinstance(record[reading.column], str | None):
+    if reading.filled is None and not isinstance(record[reading.column], str | list | None):
         kind = type(record[reading.column]).__name__
         raise UserError(
             f"{path}, offset {at:,}: column {reading.column!r} is {kind}, not text", hint=_HINT
         )
 
 
-def _wanted(record: dict[str, Any], text: str, reading: Reading) -> bool:
+def _wanted(record: dict[str, Any], text: str | list[Any], reading: Reading) -> bool:
     if len(text) < reading.min_chars:
         return False
-    if reading.language is not None and record.get("language") != reading.language:
-        return False
-    if reading.min_language_score is None:
-        return True
-    score = record.get("language_score")
-    return isinstance(score, int | float) and score >= reading.min_language_score
+    return all(condition.holds(record) for condition in reading.conditions)
 
 
 def _lines(path: str, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:

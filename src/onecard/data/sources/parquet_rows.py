@@ -63,8 +63,27 @@ def _check_columns(path: str | Path, schema: Any, reading: Reading) -> None:
             raise UserError(
                 f"{path} has no column {column!r}; it has {', '.join(schema.names)}", hint=hint
             )
-    if not is_text(kind := schema.field(reading.column).type):
+    kind = schema.field(reading.text_columns[0]).type
+    if reading.filled is None and not is_text(kind) and not is_token_list(kind):
         raise UserError(f"{path}: column {reading.column!r} is {kind}, not text", hint=hint)
+
+
+def is_token_list(kind: Any) -> bool:
+    """A list of whole numbers: token ids that are read as they are."""
+    import pyarrow as pa
+
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(lists and pa.types.is_integer(kind.value_type))
+
+
+def chunk_of(group: RowGroup, column: str) -> Chunk:
+    """A column's pages; those of a list are under its element's name."""
+    found = group.chunks.get(column)
+    return found or next(c for name, c in group.chunks.items() if name.startswith(f"{column}."))
+
+
+def text_bytes(group: RowGroup, reading: Reading) -> int:
+    return sum(chunk_of(group, column).unpacked_bytes for column in reading.text_columns)
 
 
 def row_groups(path: str | Path, reading: Reading) -> list[RowGroup]:
@@ -73,7 +92,8 @@ def row_groups(path: str | Path, reading: Reading) -> list[RowGroup]:
     try:
         groups = read_footer(path)
         for group in groups:
-            if not group.chunks.keys() >= set(reading.columns):
+            there = {name.partition(".")[0] for name in group.chunks} | group.chunks.keys()
+            if not there >= set(reading.columns):
                 raise ValueError("a row group without a column")
     except (OSError, ValueError, EOFError) as error:
         raise UserError(
@@ -88,7 +108,7 @@ def parquet_units(
     """Runs of row groups with about `unit_bytes` of text: first, one past the last, and the groups before and in it."""
     start, size, groups = 0, 0, row_groups(path, reading)
     for index, group in enumerate(groups):
-        size += group.chunks[reading.column].unpacked_bytes
+        size += text_bytes(group, reading)
         if size >= unit_bytes or index + 1 == len(groups):
             yield start, index + 1, groups
             start, size = index + 1, 0
@@ -108,10 +128,10 @@ def parquet_unit(
         "parquet",
         ((place, path),),
         *span,
-        size=sum(group.chunks[reading.column].unpacked_bytes for group in inside),
+        size=sum(text_bytes(group, reading) for group in inside),
         first_row=sum(group.rows for group in groups[: span[0]]),
         rows=sum(group.rows for group in inside),
-        chunks=tuple(group.chunks[column] for group in inside for column in reading.columns),
+        chunks=tuple(chunk_of(group, column) for group in inside for column in reading.columns),
     )
 
 
@@ -171,15 +191,12 @@ def _rows_at_once(path: str | Path, unit: Unit) -> tuple[int, Expansion]:
 
 def _add_rows(batch: Batch, record: Any, place: int, row: int, reading: Reading) -> int:
     """Add the wanted rows to the batch; returns the characters of all of them, wanted or not."""
-    column = record.column(record.schema.get_field_index(reading.column))
     before = batch.skipped["invalid UTF-8"]
-    try:
-        texts = column.to_pylist()
-    except UnicodeDecodeError:
-        texts = [_or_none(value, batch.skipped) for value in column]
+    texts = _texts(record, reading, batch.skipped)
+    tokens = any(isinstance(text, list) for text in texts)
     keep = _filters(record, texts, reading)
     chars = sum(len(text) for text in texts if text is not None)
-    if keep is None and None not in texts:
+    if keep is None and None not in texts and not tokens:
         batch.texts += texts
         batch.places += [(place, at) for at in range(row, row + len(texts))]
         batch.chars += chars
@@ -190,26 +207,46 @@ def _add_rows(batch: Batch, record: Any, place: int, row: int, reading: Reading)
     for index, text in enumerate(texts):
         if text is None:
             continue
-        if keep is None or keep[index]:
-            batch.add(text, place, row + index)
-        else:
+        if keep is not None and not keep[index]:
             batch.skipped["filtered"] += 1
+        elif tokens:
+            batch.add_ids(text, place, row + index)
+        else:
+            batch.add(text, place, row + index)
     return chars
 
 
-def _filters(record: Any, texts: list[str | None], reading: Reading) -> list[bool] | None:
-    if reading.language is None and reading.min_language_score is None and not reading.min_chars:
+def _texts(record: Any, reading: Reading, skipped: Counter[str]) -> list[Any]:
+    """The text of each row, made by the template where there is one; or its list of ids; or None."""
+    found = {name: _values(record, name, skipped) for name in reading.text_columns}
+    if reading.filled is None:
+        return found[reading.column]
+    names = list(found)
+    return [
+        reading.filled.fill(dict(zip(names, row, strict=True)))
+        for row in zip(*found.values(), strict=True)
+    ]
+
+
+def _values(record: Any, name: str, skipped: Counter[str]) -> list[Any]:
+    column = record.column(record.schema.get_field_index(name))
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        values = [_or_none(value, skipped) for value in column]
+    return values
+
+
+def _filters(record: Any, texts: list[Any], reading: Reading) -> list[bool] | None:
+    if not reading.conditions and not reading.min_chars:
         return None
     keep = [text is not None and len(text) >= reading.min_chars for text in texts]
-    if reading.language is not None:
-        found = record.column(record.schema.get_field_index("language")).to_pylist()
-        keep = [k and value == reading.language for k, value in zip(keep, found, strict=True)]
-    if reading.min_language_score is not None:
-        scores = record.column(record.schema.get_field_index("language_score")).to_pylist()
-        least = reading.min_language_score
+    for condition in reading.conditions:
+        index = record.schema.get_field_index(condition.column)
+        found = record.column(index).to_pylist()
         keep = [
-            k and isinstance(score, int | float) and score >= least
-            for k, score in zip(keep, scores, strict=True)
+            k and condition.holds({condition.column: value})
+            for k, value in zip(keep, found, strict=True)
         ]
     return keep
 

@@ -37,6 +37,8 @@ def resolve_source(word: str, tokens: int | None) -> Source:
     looks_local = len(here.parts) > 1 or bool(here.suffix) or here.is_absolute()
     if looks_local and here.exists():
         return local_source(here)
+    if (elsewhere := _by_language(word)) is not None:
+        return _hub_word(elsewhere)
     named = family(word) or [entry for entry in [known_dataset(word)] if entry is not None]
     if named:
         return _named(word, named, tokens)
@@ -47,12 +49,30 @@ def resolve_source(word: str, tokens: int | None) -> Source:
             f"{word} does not exist", hint="give a file, a folder, a named set or hf:owner/name"
         )
     names = [entry.name for entry in all_datasets() if entry.repo or entry.url]
-    names += ["fineweb", "fineweb-edu", "stdlib"]
+    names += ["fineweb", "fineweb-edu", "finemath", "stdlib"]
     hint = nearest(word, names) or f"named sets: {', '.join(names)}"
     raise UserError(
         f"{word!r} is neither a file nor a known data set",
         hint=f"{hint}; any other on the hub: hf:owner/name",
     )
+
+
+# Sets that come by language, and the config's name on the hub; any language of them may be named.
+_LANGUAGES = {
+    "fineweb-2": ("hf:HuggingFaceFW/fineweb-2:{}", r"[a-z]{3}_[A-Z][a-z]{3}", "spa_Latn"),
+    "wikipedia": ("hf:wikimedia/wikipedia:20231101.{}", r"[a-z-]{2,12}", "es"),
+}
+
+
+def _by_language(word: str) -> str | None:
+    """`fineweb-2:deu_Latn`, a language without an entry of its own, as a name on the hub."""
+    name, _, language = word.partition(":")
+    if name not in _LANGUAGES or (language and known_dataset(word) is not None):
+        return None
+    address, form, example = _LANGUAGES[name]
+    if not re.fullmatch(form, language):
+        raise UserError(f"{name} comes by language", hint=f"name one, as in {name}:{example}")
+    return address.format(language)
 
 
 def text_of_named(word: str) -> tuple[DatasetFacts, Path] | None:
@@ -68,7 +88,7 @@ def text_of_named(word: str) -> tuple[DatasetFacts, Path] | None:
 
 def is_remote(word: str) -> bool:
     """Whether a SOURCE word is resolved by asking the hub, not by looking at local files."""
-    if word.startswith("hf:"):
+    if word.startswith("hf:") or word.partition(":")[0] in _LANGUAGES:
         return True
     facts = known_dataset(word)
     return facts is not None and facts.repo is not None and not Path(word).exists()
@@ -137,4 +157,5 @@ def _hub_source(uri: str, name: str, repo: HubRepo, facts: DatasetFacts | None) 
         tuple(inputs),
         shards,
         bytes_per_token=facts.bytes_per_token if facts is not None else None,
+        column=facts.column if facts is not None and facts.column != "text" else None,
     )

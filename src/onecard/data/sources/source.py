@@ -41,6 +41,7 @@ class Source:
     inputs: tuple[Input, ...] = ()
     pretokenized: bool = False
     bytes_per_token: float | None = None
+    column: str | None = None  # that holds the text, or the tokens, where it is not "text"
 
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "inputs": [item.to_json() for item in self.inputs]}

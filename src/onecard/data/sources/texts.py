@@ -12,17 +12,20 @@ from itertools import pairwise
 from typing import IO
 
 from onecard.data.sources.packed import stream
-from onecard.data.sources.unit import BATCH_BYTES, Batch, Reading, Unit
+from onecard.data.sources.unit import BATCH_BYTES, PIECE_BYTES, Batch, Reading, Unit
 from onecard.errors import UserError
 
-PIECE_BYTES = 1024 * 1024  # a long text file is cut here, at line ends
 LONGEST_TEXT = 8 * PIECE_BYTES  # a text file up to this is one document
+
+
+def longest_text(reading: Reading) -> int:
+    return 8 * reading.piece_bytes
 
 
 def text_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
     batch, running = Batch(), unit.kind == "running"
     for place, path in unit.files:
-        for at, text in _texts(path, unit, reading.split_at, batch.skipped):
+        for at, text in _texts(path, unit, reading, batch.skipped):
             if len(text) < reading.min_chars and not running:
                 batch.skipped["filtered"] += 1
             elif text.strip() or running:
@@ -36,13 +39,19 @@ def text_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
 
 
 def _texts(
-    path: str, unit: Unit, split_at: int | None, skipped: Counter[str]
+    path: str, unit: Unit, reading: Reading, skipped: Counter[str]
 ) -> Iterator[tuple[int, str]]:
     """The documents of a text file with the byte each begins at: the unit's pieces of it, or all when it has no stop.
 
     Invalid UTF-8 is left out and counted; in a running text, which has no parts to leave out, it is an error.
     """
-    for at, raw in _cut(path, unit, split_at) if unit.stop else _whole(path):
+    if unit.stop:
+        pieces = _cut(path, unit, reading)
+    elif reading.separator is not None:
+        pieces = _separated(path, reading.separator.encode())
+    else:
+        pieces = _whole(path)
+    for at, raw in pieces:
         try:
             yield at, raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -68,13 +77,37 @@ def _whole(path: str) -> Iterator[tuple[int, bytes]]:
         yield at, bytes(raw)
 
 
-def _cut(path: str, unit: Unit, split_at: int | None) -> Iterator[tuple[int, bytes]]:
+def _separated(path: str, separator: bytes) -> Iterator[tuple[int, bytes]]:
+    """The documents between separators; one without an end in sight is cut as a long text is."""
+    raw, at = bytearray(), 0
+    for chunk in stream(path):
+        raw += chunk
+        *whole, rest = bytes(raw).split(separator)
+        for document in whole:
+            if document.strip():
+                yield at, document
+            at += len(document) + len(separator)
+        raw = bytearray(rest)
+        while len(raw) > LONGEST_TEXT:
+            cut = safe_cut(bytes(raw[PIECE_BYTES : 2 * PIECE_BYTES])) + PIECE_BYTES
+            yield at, bytes(raw[:cut])
+            at += cut
+            del raw[:cut]
+    if raw.strip():
+        yield at, bytes(raw)
+
+
+def _cut(path: str, unit: Unit, reading: Reading) -> Iterator[tuple[int, bytes]]:
     """Pieces of a long file; where piece k begins depends on the file, as long as it was when the work was planned."""
+    split_at = reading.split_at
     try:
         with open(path, "rb") as file:
             size = min(unit.file_bytes, os.fstat(file.fileno()).st_size)
             for index in range(unit.start, unit.stop):
-                cuts = [_piece_start(file, index, size), _piece_start(file, index + 1, size)]
+                cuts = [
+                    _piece_start(file, place, size, reading.piece_bytes)
+                    for place in (index, index + 1)
+                ]
                 if split_at is not None and cuts[0] < split_at < cuts[1]:
                     cuts.insert(1, split_at)
                 for low, high in pairwise(cuts):
@@ -85,12 +118,12 @@ def _cut(path: str, unit: Unit, split_at: int | None) -> Iterator[tuple[int, byt
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _piece_start(file: IO[bytes], index: int, size: int) -> int:
-    at = index * PIECE_BYTES
+def _piece_start(file: IO[bytes], index: int, size: int, piece_bytes: int) -> int:
+    at = index * piece_bytes
     if index == 0 or at >= size:
         return min(at, size)
     file.seek(at)
-    return min(at + safe_cut(file.read(PIECE_BYTES)), size)
+    return min(at + safe_cut(file.read(piece_bytes)), size)
 
 
 def safe_cut(window: bytes) -> int:

@@ -59,12 +59,11 @@ def _sample(plan: Plan, work: Path) -> Iterator[str]:
 
 
 def _texts(plan: Plan, work: Path) -> Iterator[str]:
-    reading = plan.reading
-    for place, source, item in plan.inputs:
-        for unit in units_of(
-            [(place, item, source.fetch(item, work / "fetched"))], plan.unit_bytes, 0, reading
-        ):
-            for batch in batches(unit, reading):
+    readings = plan.readings
+    for place, number, source, item in plan.numbered:
+        here = source.fetch(item, work / "fetched")
+        for unit in units_of([(place, item, here)], plan.unit_bytes, 0, readings[number]):
+            for batch in batches(unit, readings[number]):
                 yield from (text for text in batch.texts if _encodable(text))
 
 

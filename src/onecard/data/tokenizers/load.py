@@ -11,6 +11,7 @@ from typing import Any
 from onecard.data.read.manifest import TOKENIZER_FILE, check_characters
 from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec, byte_characters, gpt2
 from onecard.data.tokenizers.kinds import BytesTokenizer, CharsTokenizer, Tokenizer
+from onecard.data.tokenizers.special import SpecialTokenizer
 from onecard.errors import UserError
 from onecard.untrusted import parse_json
 
@@ -34,6 +35,8 @@ def load_tokenizer(entry: dict[str, Any], folder: Path) -> Tokenizer:
             found = CharsTokenizer(entry["chars"], separator=False)
         else:
             found = _from_file(name, entry.get("sha256"), folder / TOKENIZER_FILE)
+        if entry.get("special"):
+            found = SpecialTokenizer(found, entry["special"])
         for key in ("vocab_size", "eot"):
             if key in entry and entry[key] != getattr(found, key):
                 raise ValueError(f"{key} is {getattr(found, key)}, expected {entry[key]}")

@@ -21,6 +21,7 @@ from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
 from onecard.planner.result import Fits, Memory, Range
+from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
 
@@ -49,12 +50,13 @@ def peak_memory(
     gpus: int = 1,
     taken_bytes: int | None = None,
     advice: bool = True,
+    stack: str = OWN,
 ) -> Memory:
     """The peak of one process on one card. `parts` sum to process_bytes.mid; all but context and slack to allocated.
 
     Without `advice` nothing is suggested that would make it fit: a search asks thousands of times.
     """
-    step = step_memory(Workload.on(device, config, dtype, gpus), device)
+    step = step_memory(in_stack(Workload.on(device, config, dtype, gpus), stack), device)
     desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes
     room = device.usable_bytes - desktop
     fits = _fits(step.process, room)
@@ -65,7 +67,9 @@ def peak_memory(
         card_bytes=device.usable_bytes,
         desktop_bytes=desktop,
         fits=fits,
-        changes=[] if fits == "yes" or not advice else _changes(config, device, dtype, gpus, room),
+        changes=[]
+        if fits == "yes" or not advice or stack != OWN
+        else _changes(config, device, dtype, gpus, room),
     )
 
 

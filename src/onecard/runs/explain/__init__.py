@@ -4,7 +4,8 @@
     explained(compare([a, b])).findings        what a comparison shows, then what each run shows alone
 
 A group of rules is a file: log_findings (what the log itself shows and hides), misreadings, plan_findings,
-speed_findings, loss_findings, recipe_findings, pair_findings (two runs side by side). A rule states when it does not
+speed_findings, loss_findings, recipe_findings, source_findings (mixes), tune_findings, pair_findings (two runs side by
+side). A rule states when it does not
 apply. Where the figures do not decide, the finding says so and names what would.
 """
 
@@ -18,7 +19,9 @@ from onecard.runs.explain import (
     pair_findings,
     plan_findings,
     recipe_findings,
+    source_findings,
     speed_findings,
+    tune_findings,
 )
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
@@ -32,6 +35,8 @@ _RULES = (
     *speed_findings.RULES,
     *loss_findings.RULES,
     *recipe_findings.RULES,
+    *source_findings.RULES,
+    *tune_findings.RULES,
 )
 
 
@@ -42,6 +47,9 @@ def explain(f: RunFigures) -> tuple[Finding, ...]:
 
 def explained(comparison: Comparison) -> Comparison:
     """The comparison with its findings: what the runs show side by side, then each alone."""
-    together = [finding for rule in pair_findings.PAIR_RULES for finding in rule(comparison)]
-    alone = [finding for f in comparison.runs for finding in explain(f)]
-    return replace(comparison, findings=(*together, *alone))
+    rules = (*pair_findings.PAIR_RULES, *source_findings.PAIR_RULES)
+    # what tuning cost belongs to the comparison with the base
+    cost = [finding for f in comparison.runs for finding in tune_findings.forgotten(f)]
+    together = [finding for rule in rules for finding in rule(comparison)]
+    alone = [finding for f in comparison.runs for finding in explain(f) if finding not in cost]
+    return replace(comparison, findings=(*cost, *together, *alone))

@@ -60,6 +60,7 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
         or f.config.recipe != "gpt2"
         or f.config.optimizer != "adamw"
         or f.config.init_from.startswith("gpt2")
+        or f.config.learn_from == "answers"
     ):
         return
     usual = usual_learning_rate(f.params_nanogpt)

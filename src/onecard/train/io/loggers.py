@@ -56,6 +56,11 @@ class Loggers:
             for key in NAMES
             if isinstance(fields.get(key), int | float)
         }
+        sources = fields.get("sources")
+        if isinstance(sources, Mapping):
+            values |= {
+                f"val/loss/{name}": loss for name, loss in sources.items() if loss is not None
+            }
         self._each("log", values, int(fields["step"]))
 
     def close(self) -> None:

@@ -253,6 +253,8 @@ def _eval_line(fields: Mapping[str, Any]) -> str:
         )
     if fields.get("bits_per_byte") is not None:
         parts.append(f"{fields['bits_per_byte']:.4f} bits per byte")
+    if isinstance(fields.get("sources"), Mapping):
+        parts.append(", ".join(f"{k} {_number(v)}" for k, v in fields["sources"].items()))
     return f"step {fields.get('step')}: {', '.join(parts)}"
 
 

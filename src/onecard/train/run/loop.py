@@ -21,11 +21,12 @@ from onecard.planner.result import RunPlan
 from onecard.train.io.loader import to_device
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
+from onecard.train.run.branch import PREDECAY, predecay_due
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
 from onecard.train.run.progress import Progress, RunState, advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session, save, validate
+from onecard.train.run.session import Session, save, save_apart, validate
 from onecard.train.run.setup import open_session
 from onecard.train.run.side_shows import Silent, Viewer
 from onecard.train.run.signals import StopSignals
@@ -51,10 +52,12 @@ def train(
     plan: RunPlan | None = None,
     faults: Faults | None = None,
     change: Collection[str] = (),
+    branch: bool = False,
 ) -> Outcome:
     """Train until max_iters or max_hours, a signal, or a failure that is reported; resume goes on where a run stopped.
 
-    `change` names config keys that may differ from the run's record at a resume (train/run/identity.py).
+    `change` names config keys that may differ from the run's record at a resume (train/run/identity.py). `branch` goes
+    on from the checkpoint before the decay, where one was kept (train/run/branch.py).
     """
     view = view or Silent()
     resume = resume or config.init_from == "resume"
@@ -63,7 +66,10 @@ def train(
     with (
         StopSignals(view.message) as stop,
         Workers(config.backend, device) as workers,
-        open_session(config, workers, resume, view, plan, faults, change) as (session, state),
+        open_session(config, workers, resume, view, plan, faults, change, branch) as (
+            session,
+            state,
+        ),
     ):
         return _loop(session, state, stop)
 
@@ -79,9 +85,14 @@ def _loop(session: Session, state: RunState, stop: StopSignals) -> Outcome:
         if _eval_missing(config, state.progress):  # the run ended between a step and its evaluation
             state = validate(session, state)
 
+        if config.learn_from == "answers" and state.progress.step == 0:
+            state = validate(session, state)  # the base before it is tuned, to compare with
+
         while not finished(config, state.progress):
             clock.begin()
             step = state.progress.step
+            if predecay_due(config, state.progress, session.folder):
+                save_apart(session, state, PREDECAY)
             rows = to_device(session.loader.rows(step), workers.device)
             seed = random_seed(config.seed, step, workers.rank)
             loss, norm = session.stepper.gradients(rows, step, seed)

@@ -20,9 +20,10 @@ from onecard.train.io.loader import Loader
 from onecard.train.optim import optimizer_tensors, restore_optimizer
 from onecard.train.run.outputs import Outputs
 from onecard.train.run.progress import Progress, RunState
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.side_shows import in_words
 from onecard.train.run.step import Stepper
-from onecard.train.run.validation import evaluate
+from onecard.train.run.validation import BASE, PLAIN, Evaluation, evaluate
 from onecard.train.run.workers import Workers
 
 
@@ -62,17 +63,8 @@ def validate(session: Session, state: RunState) -> RunState:
     """The state with the validation loss here, which is logged and shown."""
     config, stepper = session.config, session.stepper
     asked = min(stepper.micro_batch, state.eval_micro_batch or config.batch_size)
-    measured = evaluate(
-        stepper.forward,
-        session.data.splits["val"],
-        config.block_size,
-        config.eval_iters * config.batch_size,
-        asked,
-        session.workers,
-        session.precision,
-        session.data.bytes_per_token,
-        stepper.mask_token,
-    )
+    windows = config.eval_iters * config.batch_size
+    measured = _measured(session, "val", windows, asked, stepper.marks)
     if measured.micro_batch < asked:
         state = replace(state, eval_micro_batch=measured.micro_batch)
         session.outputs.event(
@@ -82,14 +74,38 @@ def validate(session: Session, state: RunState) -> RunState:
         )
     progress = state.progress
     step, tokens = progress.step, progress.tokens
-    session.outputs.measured({"kind": "eval", "step": step, "tokens": tokens, **measured.fields()})
-    state = replace(state, eval_seconds=measured.seconds)
+    fields = {"kind": "eval", "step": step, "tokens": tokens, **measured.fields()}
+    seconds = measured.seconds
+    if BASE in session.data.splits:  # of a tuned model: what is forgotten of the text before
+        whole = session.data.splits[BASE].tokens
+        of_base = _measured(session, BASE, whole, measured.micro_batch, PLAIN)
+        fields["base_val_loss"] = of_base.loss
+        seconds += of_base.seconds
+    session.outputs.measured(fields)
+    state = replace(state, eval_seconds=seconds)
     if not math.isfinite(measured.loss):
         return state.progressed(val_loss=None)
     best = progress.best_val_loss
     if best is None or measured.loss < best:
         best = measured.loss
     return state.progressed(val_loss=measured.loss, best_val_loss=best)
+
+
+def _measured(
+    session: Session, split: str, windows: int, micro_batch: int, marks: RowMarks
+) -> Evaluation:
+    return evaluate(
+        session.stepper.forward,
+        session.data.splits[split],
+        session.config.block_size,
+        windows,
+        micro_batch,
+        session.workers,
+        session.precision,
+        session.data.bytes_per_token,
+        marks,
+        session.data.sources if split == "val" else None,
+    )
 
 
 def save(session: Session, state: RunState) -> tuple[RunState, str | None]:
@@ -101,19 +117,8 @@ def save(session: Session, state: RunState) -> tuple[RunState, str | None]:
     if outputs.log is None:
         return state, None
     began, step = time.perf_counter(), state.progress.step
-    outputs.log.sync()
-    record = {
-        **state.progress.to_json(),
-        "config": asdict(session.config),
-        "identity": session.identity,
-        "log_offset": outputs.log.offset,
-        "processes": session.workers.processes,
-        "torch": torch.__version__,
-    }
-    weights = dict(session.model.named_parameters())
-    moments = optimizer_tensors(session.model, stepper.optimizer)
     try:
-        folder = checkpoint.save(session.folder, step, weights, moments, record)
+        folder = _write(session, state, session.folder)
     except (OSError, checkpoint.NotFiniteError) as error:
         why = in_words(error) if isinstance(error, OSError) else f"{error} is not finite"
         last = "" if state.saved_step is None else f"; that of step {state.saved_step} stays"
@@ -124,6 +129,39 @@ def save(session: Session, state: RunState) -> tuple[RunState, str | None]:
     keep = session.config.keep_checkpoints
     outputs.shows.run("removing old checkpoints", checkpoint.prune, session.folder, keep, step)
     return replace(state, saved_step=step, save_seconds=seconds), None
+
+
+def save_apart(session: Session, state: RunState, name: str) -> None:
+    """A checkpoint in a folder of its own within the run's: one to branch from, not to resume from."""
+    outputs, folder = session.outputs, session.folder / name
+    if outputs.log is None:
+        return
+    scaler = dict(session.stepper.scaler.state_dict())
+    state = state.progressed(micro_batch=session.stepper.micro_batch, scaler=scaler)
+    try:
+        _write(session, state, folder)
+    except (OSError, checkpoint.NotFiniteError) as error:
+        outputs.event(f"nothing is kept in {name}/: {error}", event="checkpoint_failed")
+        return
+    step = state.progress.step
+    outputs.shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
+
+
+def _write(session: Session, state: RunState, folder: Path) -> Path:
+    log = session.outputs.log
+    assert log is not None
+    log.sync()
+    record = {
+        **state.progress.to_json(),
+        "config": asdict(session.config),
+        "identity": session.identity,
+        "log_offset": log.offset,
+        "processes": session.workers.processes,
+        "torch": torch.__version__,
+    }
+    weights = dict(session.model.named_parameters())
+    moments = optimizer_tensors(session.model, session.stepper.optimizer)
+    return checkpoint.save(folder, state.progress.step, weights, moments, record)
 
 
 def restore(session: Session, state: RunState, saved: checkpoint.Saved) -> RunState:

@@ -24,11 +24,14 @@ from onecard.planner.result import RunPlan
 from onecard.train.io.loader import Loader
 from onecard.train.optim import make_optimizer
 from onecard.train.run import preflight, trial
+from onecard.train.run.branch import DECAYED
+from onecard.train.run.branch import branch as branch_off
 from onecard.train.run.faults import Faults
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
 from onecard.train.run.outputs import Outputs
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.progress import Progress, RunState
+from onecard.train.run.row_marks import RowMarks, row_marks
 from onecard.train.run.run_folder import claimed, open_folder
 from onecard.train.run.session import Session, restore
 from onecard.train.run.side_shows import Viewer
@@ -56,6 +59,7 @@ def open_session(
     plan: RunPlan | None = None,
     faults: Faults | None = None,
     change: Collection[str] = (),
+    branch: bool = False,
 ) -> Iterator[tuple[Session, RunState]]:
     """The parts of one run, opened together and closed together, and where it stands."""
     machine.keep_freed_memory(workers.device)
@@ -64,6 +68,14 @@ def open_session(
     flight = Preflight()
     with ExitStack() as open_parts:
         record = open_parts.enter_context(claimed(Path(config.out_dir), resume, workers.first))
+        if branch and workers.first:
+            branched = branch_off(Path(config.out_dir), config)
+            if branched is not None:
+                flight.say(
+                    f"goes on from step {branched:,}, before the decay; the decayed end is in {DECAYED}/"
+                )
+        if branch:
+            workers.any(False)  # the others look for their checkpoint when the first is done
         parts = find_parts(config, resume, change, flight)
         if workers.first and not parts.config.eval_only:
             preflight.check_disk(parts.config, params(parts.config.shape).total, flight)
@@ -107,7 +119,7 @@ def _session(
 ) -> Session:
     """The model on its device with the optimizer, and the rows of its next step on their way."""
     config, data, device = parts.config, parts.data, workers.device
-    model = _model(config, parts.saved, device, flight)
+    model = _model(config, parts.saved, device, flight, data)
     precision = agreed_precision(machine.precision_of(config.dtype, device), workers)
     flight.say(f"precision: {precision.why}")
     for sentence in (
@@ -116,8 +128,9 @@ def _session(
     ):
         if sentence:
             flight.say(sentence)
+    marks = row_marks(config, data)
     outputs = Outputs(view, workers.first, step_now=lambda: stepper.weights_step)
-    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, data.eot)
+    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, marks)
     progress = Progress() if parts.saved is None else Progress.from_json(parts.saved.state)
     loader = Loader(
         data.splits["train"],
@@ -151,7 +164,7 @@ def _stepper(
     flight: Preflight,
     outputs: Outputs,
     faults: Faults,
-    end_of_text: int | None,
+    marks: RowMarks,
 ) -> Stepper:
     """The step, compiled where that works, with the micro-batch that fits."""
     device = workers.device
@@ -173,7 +186,7 @@ def _stepper(
         precision=precision,
         workers=workers,
         micro_batch=trial.fitting_micro_batch(forward, model, config, device, precision, flight),
-        mask_token=end_of_text if config.mask_documents else None,
+        marks=marks,
         faults=faults,
         shrunk=shrunk,
     )
@@ -207,12 +220,16 @@ def _peak_of_all(peak_flops: float, workers: Workers) -> float:
 
 
 def _model(
-    config: RunConfig, saved: checkpoint.Saved | None, device: torch.device, flight: Preflight
+    config: RunConfig,
+    saved: checkpoint.Saved | None,
+    device: torch.device,
+    flight: Preflight,
+    data: Dataset,
 ) -> GPT:
     torch.manual_seed(config.seed)
     model = make_model(config)
     if config.init_from not in ("scratch", "resume") and saved is None:
-        load_weights(model, config.init_from, flight.say)
+        load_weights(model, config.init_from, flight.say, data.new_ids_from)
         flight.say(f"weights: from {config.init_from}")
     model.to(device)
     model.train()

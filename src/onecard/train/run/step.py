@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure
+from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import set_step_size
 from onecard.train.run.faults import Faults
-from onecard.train.run.validation import documents
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.workers import Workers
 
 # float16: gradients that overflow without being scaled up are no matter of scale
@@ -39,7 +40,7 @@ class Stepper:
     precision: Precision
     workers: Workers
     micro_batch: int
-    mask_token: int | None
+    marks: RowMarks
     faults: Faults
     shrunk: Callable[[int, int], None]  # called with the rows before and now
     weights_step: int = 0  # steps in the weights, counting one whose update has begun
@@ -118,17 +119,28 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         if self.config.dropout:  # nothing else in a step draws; seeding all devices takes 0.4 ms
             torch.manual_seed(seed)
-        total_rows = self.config.batch_size * self.config.gradient_accumulation_steps
+        share = self._shares(rows)
         total = torch.zeros((), device=rows.device)
         for part in rows.split(self.micro_batch):
             with autocast(rows.device, self.precision):
                 inputs = part[:, :-1]
                 # the loss alone: a name for the logits would keep them alive through the backward pass
-                loss = self.forward(inputs, part[:, 1:], documents(inputs, self.mask_token))[1]
-            loss = self.faults.disturb(loss, step) * (len(part) / total_rows)
+                targets, documents = self.marks.targets(part), self.marks.documents(inputs)
+                loss = self.forward(inputs, targets, documents)[1]
+            loss = self.faults.disturb(loss, step) * share(part)
             self.scaler.scale(loss).backward()
             total += loss.detach()
         return total
+
+    def _shares(self, rows: Tensor) -> Callable[[Tensor], float | Tensor]:
+        """What part of the step's mean loss each micro-batch is: by its rows, or by its tokens that count."""
+        if self.marks.answers is None:
+            total_rows = self.config.batch_size * self.config.gradient_accumulation_steps
+            return lambda part: len(part) / total_rows
+        counted = (self.marks.targets(rows) != IGNORED).sum(dim=1).float()
+        whole = self.workers.add(counted.sum())
+        by_part = iter(counted.split(self.micro_batch))
+        return lambda part: next(by_part).sum() / whole
 
     def _shrink(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

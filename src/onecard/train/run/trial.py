@@ -13,7 +13,7 @@ from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import state_tensors
 from onecard.train.run.preflight import Preflight
-from onecard.train.run.validation import documents
+from onecard.train.run.row_marks import RowMarks
 
 # Every micro-batch that halving can lead to, with and without gradients, for each model of a process. Beyond torch's own
 # limit of 8 it would run the rest eager without a word.
@@ -131,11 +131,15 @@ def trial(
     the run needs at its most, in the strides and masks of its rows. The gradients are thrown away."""
     held = state_tensors(config, model) if device.type == "cuda" else []
     rows = torch.zeros(micro_batch, config.block_size + 1, dtype=torch.long, device=device)
-    inputs = rows[:, :-1]
+    inputs, targets = rows[:, :-1], rows[:, 1:]
+    if config.learn_from == "answers":
+        targets = targets.contiguous()  # as RowMarks makes them
     for _ in range(2 if device.type == "cuda" else 1):
         with autocast(device, precision):
             loss = forward(
-                inputs, rows[:, 1:], documents(inputs, 0 if config.mask_documents else None)
+                inputs,
+                targets,
+                RowMarks(0 if config.mask_documents else None).documents(inputs),
             )[1]
         loss.backward()
     model.zero_grad(set_to_none=True)

@@ -6,19 +6,27 @@ micro-batch or the number of processes. Nothing random is drawn, so the training
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn import functional
 
+from onecard.data.read.token_sources import Sources
 from onecard.errors import RunFailure
 from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast, synchronize
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.io.loader import Tokens, read_windows, to_device, windows_of
+from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.workers import Workers
+
+BASE = "base"  # a split with validation text of the model that is tuned
+PLAIN = RowMarks()  # every token counts, and attention reaches over the whole window
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,8 @@ class Evaluation:
     seconds: float
     bytes_per_token: float | None
     micro_batch: int  # sequences at a time that fitted into memory
+    # of a mix: the loss of each source, every token booked to the source it comes from
+    sources: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def perplexity(self) -> float:
@@ -37,14 +47,18 @@ class Evaluation:
     def bits_per_byte(self) -> float | None:
         return self.loss / math.log(2) / self.bytes_per_token if self.bytes_per_token else None
 
-    def fields(self) -> dict[str, float | int | None]:
+    def fields(self) -> dict[str, Any]:
         """As the log holds them."""
+        losses = {
+            name: loss if math.isfinite(loss) else None for name, loss in self.sources.items()
+        }
         return {
             "val_loss": self.loss,
             "perplexity": self.perplexity,
             "bits_per_byte": self.bits_per_byte,
             "eval_tokens": self.tokens,
             "eval_seconds": self.seconds,
+            **({"sources": losses} if losses else {}),
         }
 
 
@@ -57,9 +71,10 @@ def evaluate(
     workers: Workers,
     precision: Precision,
     bytes_per_token: float | None = None,
-    mask_token: int | None = None,
+    marks: RowMarks = PLAIN,
+    sources: Sources | None = None,
 ) -> Evaluation:
-    """The mean loss over the first `windows` windows of the split."""
+    """The mean loss over the first `windows` windows of the split; with `sources`, also that of each source."""
     began = time.perf_counter()
     windows = min(windows, windows_of(split, block_size, "validation"))
     part = np.arange(
@@ -80,7 +95,8 @@ def evaluate(
                     micro_batch,
                     workers,
                     precision,
-                    mask_token,
+                    marks,
+                    sources,
                 )
             except Exception as error:
                 if not is_out_of_memory(error):
@@ -98,10 +114,20 @@ def evaluate(
             micro_batch //= 2
     finally:
         model.train(was_training)
-    loss = _over_processes(total, workers).item() / windows
+    total = _over_processes(total, workers)
+    loss = (total[0] / (windows if marks.answers is None else total[1])).item()
     synchronize(workers.device)
     seconds = time.perf_counter() - began
-    return Evaluation(loss, windows * block_size, seconds, bytes_per_token, micro_batch)
+    by_source: dict[str, float] = {}
+    if sources is not None:
+        losses, counts = total[2:].view(2, -1).tolist()
+        by_source = {
+            name: one / count
+            for name, one, count in zip(sources.names, losses, counts, strict=True)
+            if count
+        }
+    tokens = windows * block_size
+    return Evaluation(loss, tokens, seconds, bytes_per_token, micro_batch, by_source)
 
 
 def _over_processes(total: torch.Tensor, workers: Workers) -> torch.Tensor:
@@ -117,11 +143,14 @@ def _summed_loss(
     micro_batch: int,
     workers: Workers,
     precision: Precision,
-    mask_token: int | None,
+    marks: RowMarks,
+    sources: Sources | None,
 ) -> torch.Tensor:
-    """The sum of this process's windows' losses. Every batch has one shape, or a compiled model would be compiled again."""
-    total = torch.zeros((), dtype=torch.float64 if workers.device.type != "mps" else torch.float32)
-    total = total.to(workers.device)
+    """The sum of this process's windows' losses and the weight they have: their number, or that of the tokens that count.
+    Then each source's summed loss and tokens. Every batch has one shape, or a compiled model would be compiled again."""
+    kinds = 0 if sources is None else len(sources.names)
+    dtype = torch.float64 if workers.device.type != "mps" else torch.float32
+    total = torch.zeros(2 + 2 * kinds, dtype=dtype, device=workers.device)
     size = min(micro_batch, len(part))
     with torch.no_grad(), autocast(workers.device, precision):
         for start in range(0, len(part), micro_batch):
@@ -130,16 +159,40 @@ def _summed_loss(
             if workers.device.type == "cuda":
                 rows = rows.pin_memory()  # or each copy would wait for the batches before it
             rows = to_device(rows, workers.device)
-            inputs, targets = rows[:, :-1], rows[:, 1:]
+            inputs = rows[:, :-1]
+            # the last batch is filled up with rows that do not count; a copy, for the inputs stay
+            targets = marks.targets(rows if len(batch) == size else rows.clone())
             if len(batch) < size:
-                answers = rows.clone()  # the last batch is filled up with rows that do not count
-                answers[len(batch) :] = IGNORED
-                targets = answers[:, 1:]
-            _, loss = model(inputs, targets, documents(inputs, mask_token))
-            total += loss * len(batch)
+                targets[len(batch) :] = IGNORED
+            weight = len(batch) if marks.answers is None else (targets != IGNORED).sum()
+            total[1] += weight
+            if sources is None:
+                _, loss = model(inputs, targets, marks.documents(inputs))
+                total[0] += loss * weight
+                continue
+            losses = token_losses(model, inputs, targets, marks.documents(inputs)).to(dtype)
+            starts = [window * block_size + 1 for window in np.resize(batch, size).tolist()]
+            whose = np.stack([sources.of("val", start, block_size) for start in starts])
+            owners = torch.from_numpy(whose).to(workers.device).flatten()
+            counted = (targets != IGNORED).to(dtype)
+            total[0] += losses.sum() / (block_size if marks.answers is None else 1)
+            total[2 : 2 + kinds].index_add_(0, owners, losses.flatten())
+            total[2 + kinds :].index_add_(0, owners, counted.flatten())
     return total
 
 
-def documents(inputs: torch.Tensor, mask_token: int | None) -> torch.Tensor | None:
-    """Each position's document number in its row, for mask_documents; the end-of-text token opens the next document."""
-    return None if mask_token is None else (inputs == mask_token).cumsum(dim=1)
+def token_losses(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, doc: torch.Tensor | None
+) -> torch.Tensor:
+    """The loss of every position, (batch, length), in fp32, a row of logits at a time; 0 where the target is ignored."""
+    plain: Any = getattr(model, "module", model)
+    plain = getattr(plain, "_orig_mod", plain)
+    if plain.config.chunked_loss:  # the model gives no logits then: its head is asked row by row
+        rows = (plain.head(row[None])[0] for row in plain.hidden(inputs, doc))
+    else:
+        rows = iter(model(inputs, targets, doc)[0])
+    losses = [
+        functional.cross_entropy(row.float(), answer, reduction="none", ignore_index=IGNORED)
+        for row, answer in zip(rows, targets, strict=True)
+    ]
+    return torch.stack(losses)

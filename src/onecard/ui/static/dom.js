@@ -93,10 +93,3 @@ export function short(value) {
   }
   return number(value, 5);
 }
-
-export function bytes(value) {
-  for (const [limit, name] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
-    if (value >= limit) return `${number(value / limit, 4)} ${name}`;
-  }
-  return `${number(value, 4)} B`;
-}

@@ -1,8 +1,10 @@
 // The frame: which of the three pages is shown, language, theme.
 import { w } from "./dom.js";
 import { showPlan } from "./plan.js";
+import { showRuns } from "./runs.js";
+import { showTalk } from "./talk.js";
 
-const PAGES = { plan: showPlan };
+const PAGES = { plan: showPlan, runs: showRuns, talk: showTalk };
 const main = document.getElementById("content");
 let leave = () => {};
 

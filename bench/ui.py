@@ -1,0 +1,199 @@
+"""The page, measured: time to the first page, a log line's way to its point on the page, the server's memory.
+
+python bench/ui.py [--runs 100 --lines 100000 --million] [--json]
+
+Needs Chromium and the extras `ui` and `test`. Beside the times stands what the same machine takes to open an empty page, so that
+a busy machine shows.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from onecard.config import load
+from onecard.planner import plan
+from onecard.runs.record import RunRecord
+
+CHROMIUM = next((f for n in ("chromium", "google-chrome") if (f := shutil.which(n))), None)
+
+
+def step_line(step: int) -> str:
+    values = {
+        "kind": "step", "step": step, "tokens": step * 524288, "loss": round(3 + 7 / (1 + step / 200), 4),
+        "lr": 6e-4, "step_seconds": 3.9, "tokens_per_second": 134433.0, "mfu": 0.69, "grad_norm": 0.41,
+        "data_wait": 0.001, "epoch": 0.1, "micro_batch": 16, "memory_bytes": 7000000000, "watts": 196.0,
+        "kwh": step / 5000, "seconds": 4.0 * step,
+    }  # fmt: skip
+    return json.dumps(values) + "\n"
+
+
+def make_runs(root: Path, runs: int, lines: int) -> None:
+    config = load("fineweb-41M-12gb", [f"max_iters={lines}", f"lr_decay_iters={lines}"])
+    made = plan(config, "RTX 4070")
+    text = "".join(step_line(step) for step in range(1, lines + 1))
+    for number in range(runs):
+        record = RunRecord(root / f"run-{number:03}")
+        record.write_new(config, made, {"gpu": "RTX 4070"})
+        record.begin()
+        (record.path / "log.jsonl").write_text(text)
+        record.end("finished")
+
+
+class Server:
+    """`onecard ui` in a process of its own."""
+
+    def __init__(self, root: Path):
+        words = ["-m", "onecard", "ui", str(root), "--port", "0", "--no-browser", "--json"]
+        began = time.perf_counter()
+        self.process = subprocess.Popen(
+            [sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=root
+        )
+        assert self.process.stdout is not None
+        self.address = json.loads(self.process.stdout.readline())["url"]
+        self.start_seconds = time.perf_counter() - began
+
+    def memory_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(found.split()[1]) * 1024
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.address + path, timeout=120) as answer:
+            return json.load(answer)
+
+    def seconds(self, path: str, rounds: int = 15) -> float:
+        times = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            self.get(path)
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def first_page(browser: Any, address: str, rounds: int = 5) -> dict[str, float]:
+    """Until the plan's figures stand on the page, each time in a new browser profile; and an empty page beside it."""
+    ours: list[float] = []
+    empty: list[float] = []
+    for _ in range(rounds):
+        for place, times in (
+            ("about:blank", empty),
+            (address + "plan?gpu=RTX+4070&preset=gpt2", ours),
+        ):
+            context = browser.new_context()
+            page = context.new_page()
+            began = time.perf_counter()
+            page.goto(place)
+            if place != "about:blank":
+                page.wait_for_selector("#answers .value")
+            times.append(time.perf_counter() - began)
+            context.close()
+    return {"page": statistics.median(ours), "empty_page": statistics.median(empty)}
+
+
+def line_to_point(
+    browser: Any, server: Server, log: Path, last: int, rounds: int = 12
+) -> list[float]:
+    """Seconds from a line written to its step on the run's page."""
+    page = browser.new_page()
+    page.goto(f"{server.address}runs?id={log.parent.name}")
+    shown = (
+        "() => +document.querySelector('#facts [data-key=step]')?.textContent.replace(/\\D/g, '')"
+    )
+    page.wait_for_function(f"() => ({shown})() === {last}", timeout=120_000)
+    page.wait_for_selector("#loss [data-series]", timeout=120_000)
+    times = []
+    for step in range(last + 1, last + 1 + rounds):
+        began = time.perf_counter()
+        with log.open("a") as file:
+            file.write(step_line(step))
+        page.wait_for_function(f"() => ({shown})() === {step}", timeout=60_000, polling=20)
+        times.append(time.perf_counter() - began)
+        time.sleep(0.37)
+    page.close()
+    return times
+
+
+def million(root: Path, server: Server, browser: Any) -> dict[str, float]:
+    """A run of a million lines: until its curve is there, until it is read, and a plan asked meanwhile."""
+    make_runs(root / "large", 1, 1_000_000)
+    time.sleep(4)
+    page = browser.new_page()
+    began = time.perf_counter()
+    page.goto(f"{server.address}runs?id=large/run-000")
+    page.wait_for_selector("#loss [data-series]", timeout=300_000)
+    curve = time.perf_counter() - began
+    meanwhile = server.seconds("api/plan?gpu=RTX+4070&preset=gpt2", 5)
+    page.wait_for_selector("#findings li", timeout=300_000)
+    whole = time.perf_counter() - began
+    page.close()
+    return {"first_curve": curve, "whole": whole, "plan_meanwhile": meanwhile}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--lines", type=int, default=100_000)
+    parser.add_argument("--million", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if CHROMIUM is None:
+        print("no Chromium here", file=sys.stderr)
+        return 2
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as driver:
+        root = Path(place).resolve()
+        make_runs(root, args.runs, args.lines)
+        server = Server(root)
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        try:
+            answer: dict[str, Any] = {"start_seconds": server.start_seconds}
+            answer["memory_empty_bytes"] = server.memory_bytes()
+            answer["first_page_seconds"] = first_page(browser, server.address)
+            began = time.perf_counter()
+            server.get("api/runs")
+            answer["list_first_seconds"] = time.perf_counter() - began
+            answer["list_again_seconds"] = server.seconds("api/runs")
+            answer["plan_seconds"] = server.seconds("api/plan?gpu=RTX+4070&preset=gpt2")
+            log = root / "run-000" / "log.jsonl"
+            times = line_to_point(browser, server, log, args.lines)
+            answer["line_to_point_seconds"] = statistics.median(times)
+            answer["line_to_point_worst_seconds"] = max(times)
+            for number in range(1, min(20, args.runs)):  # more than are kept in memory
+                page = browser.new_page()
+                page.goto(f"{server.address}runs?id=run-{number:03}")
+                page.wait_for_selector("#findings li", timeout=120_000)
+                page.close()
+            answer["memory_bytes"] = server.memory_bytes()
+            if args.million:
+                answer["million"] = million(root, server, browser)
+                answer["memory_after_million_bytes"] = server.memory_bytes()
+        finally:
+            browser.close()
+            server.close()
+    print(
+        json.dumps(answer, indent=1)
+        if args.json
+        else "\n".join(f"{k}: {v}" for k, v in answer.items())
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

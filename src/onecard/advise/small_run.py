@@ -1,0 +1,200 @@
+"""A run that no public loss covers (little time, a CPU, text of one's own): the size that suits the compute and the text.
+
+Of small shapes in GPT-2's proportions it is the one for which the Chinchilla law, with the tokens that the time allows, is
+lowest. The law only ranks the sizes; no loss is predicted.
+
+>>> answer = small_run("cpu", 180, data=11_000_000, changes={"vocab_size": 2048})
+>>> answer.plan.loss is None and answer.plan.time.total_seconds.mid <= 180
+True
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from onecard.advise.savers import own_step_time, variant
+from onecard.advise.schedule import HIGHEST_RATE, base_config
+from onecard.advise.shapes import total_params
+from onecard.config import RunConfig
+from onecard.config.recipes import recipe_values
+from onecard.errors import UserError
+from onecard.facts.gpus import Device
+from onecard.facts.prices import Price
+from onecard.messages import Note
+from onecard.planner import RunPlan, plan, resolve_device
+from onecard.planner.corpus import Corpus, corpus_of
+from onecard.planner.expected_loss import effective_tokens, loss_fit
+from onecard.planner.memory import peak_memory
+from onecard.planner.optimal import ALPHA, BETA, A, B
+from onecard.planner.result import as_plain
+from onecard.planner.warnings import usual_learning_rate
+from onecard.units import HOUR
+
+SCHEMA = "onecard.small-run/1"
+WIDTHS = (64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768)
+FEWEST_STEPS = 20  # of the smallest model; less shows nothing
+MOST_OVERRUN = 5  # times the time for those steps: a machine measured while it was busy; max_hours ends the run anyway
+SCHEDULE_STEPS = 1000  # a shorter run gets a smaller batch instead
+SMALLEST_BATCH, LARGEST_BATCH = 2**9, 2**17  # tokens a step
+EVALUATIONS = 10
+EVALUATION_TOKENS = (
+    0.01  # of the run's tokens, each time: a tenth of them read, a third of a step's work each
+)
+PLANNED_SHARE = 0.9  # of the time: evaluations, checkpoints and the first steps take the rest
+BYTES_PER_TOKEN = (
+    3.0  # of a small BPE trained on the text itself: 2.5 to 4, enough to count epochs with
+)
+VOCABULARIES = (1024, 2048, 4096, 8192)  # to train a BPE of, where the text has no tokeniser yet
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    """The config and its plan. `plan.loss` is None: nothing public says what it should be."""
+
+    schema: str
+    config: RunConfig
+    plan: RunPlan
+    reasons: list[Note]
+
+    def to_json(self) -> dict[str, Any]:
+        answer: dict[str, Any] = as_plain(self)
+        return answer
+
+
+def small_run(
+    gpu: Device | str | None,
+    seconds: float,
+    *,
+    data: str | int | None = None,
+    recipe: str = "gpt2",
+    changes: dict[str, Any] | None = None,
+    price: Price | str | None = None,
+) -> SmallRun:
+    """`changes`: config keys that are not up for choice, such as vocab_size where the data does not say it."""
+    device = resolve_device(gpu)
+    corpus = Corpus(None, None, None) if data is None else corpus_of(data)
+    vocabulary = {} if corpus.vocab_size is None else {"vocab_size": corpus.vocab_size}
+    fixed = {**recipe_values(recipe), "recipe": recipe, **vocabulary, **(changes or {})}
+    base = base_config(device, **fixed)
+    runs = [run for run in _candidates(base, device, seconds) if run is not None]
+    if not runs:
+        raise UserError(
+            f"that time is too little to train anything on the {device.name}",
+            hint=f"even the smallest model wants {FEWEST_STEPS} steps: give it more time",
+        )
+    best = min(runs, key=lambda run: _chinchilla(run, corpus.tokens))
+    config = best.replace(
+        dataset=data if isinstance(data, str) and corpus.name else base.dataset,
+        max_hours=float(f"{seconds / HOUR:.4g}"),
+        out_dir=f"out-{total_params(best.shape) / 1e6:.1f}M",
+    )
+    answer = plan(config, device, data=data, price=price)
+    reasons = [
+        Note(
+            "small-run",
+            params=answer.params.total,
+            tokens=answer.tokens.total,
+            time=seconds,
+        ),
+        Note("small-run-loss"),
+    ]
+    return SmallRun(SCHEMA, answer.config, answer, reasons)
+
+
+def vocabulary_for(
+    gpu: Device | str | None, seconds: float, *, text_bytes: float, recipe: str = "gpt2"
+) -> int:
+    """How large a BPE to train on text that is to be learnt in that time: the largest whose table stays below half of
+    what the blocks hold, for a table that is seldom seen whole learns little.
+
+    >>> vocabulary_for("cpu", 60, text_bytes=25e6)
+    1024
+    """
+    chosen = VOCABULARIES[0]
+    for vocabulary in VOCABULARIES:
+        run = small_run(
+            gpu,
+            seconds,
+            data=max(1, round(text_bytes / BYTES_PER_TOKEN)),
+            recipe=recipe,
+            changes={"vocab_size": vocabulary},
+        ).config
+        blocks = total_params(variant(run, vocab_size=1).shape)
+        if vocabulary * run.n_embd <= blocks / 2:
+            chosen = vocabulary
+    return chosen
+
+
+def _candidates(base: RunConfig, device: Device, seconds: float) -> Iterator[RunConfig | None]:
+    dtype = device.training_dtype if base.dtype == "auto" else base.dtype
+    for width in WIDTHS:
+        head = 32 if width < 256 else 64
+        context = 128 if width < 192 else 256 if width < 384 else 512
+        shape = {
+            "n_layer": max(2, round(width / 43)),
+            "n_head": width // head,
+            "n_embd": width,
+            "block_size": min(context, base.block_size),
+        }
+        for compiled in {False, base.compile}:  # a short run does not earn back its compilation
+            yield _run_of(variant(base, compile=compiled, **shape), device, dtype, seconds)
+
+
+def _run_of(model: RunConfig, device: Device, dtype: str, seconds: float) -> RunConfig | None:
+    """The whole run of one shape in the time; None if it does not fit, or would be too short."""
+    batch = LARGEST_BATCH
+    while True:
+        rows = max(1, batch // model.block_size)
+        whole = variant(model, batch_size=rows, gradient_accumulation_steps=1)
+        run = _micro_batched(whole, device, dtype)
+        if run is None:
+            return None
+        time = own_step_time(run, device, dtype)
+        steps = int((PLANNED_SHARE * seconds - time.compile_seconds) / time.seconds.mid)
+        if steps >= SCHEDULE_STEPS or batch <= SMALLEST_BATCH:
+            break
+        batch //= 2
+    if steps < FEWEST_STEPS:
+        smallest = model.n_embd == WIDTHS[0] and MOST_OVERRUN * steps >= FEWEST_STEPS
+        return _scheduled(run, FEWEST_STEPS) if smallest else None
+    return _scheduled(run, steps)
+
+
+def _micro_batched(run: RunConfig, device: Device, dtype: str) -> RunConfig | None:
+    """The same step in as few pieces as fit."""
+    while peak_memory(run, device, dtype, 1, advice=False).fits != "yes":
+        if run.batch_size == 1:
+            return None
+        run = variant(
+            run,
+            batch_size=run.batch_size // 2,
+            gradient_accumulation_steps=2 * run.gradient_accumulation_steps,
+        )
+    return run
+
+
+def _scheduled(run: RunConfig, steps: int) -> RunConfig:
+    held_out = EVALUATION_TOKENS * steps * run.tokens_per_step
+    changes: dict[str, Any] = {
+        "max_iters": steps,
+        "lr_decay_iters": steps,
+        "eval_interval": max(1, -(-steps // EVALUATIONS)),
+        "eval_iters": max(1, round(held_out / run.tokens_per_micro_batch)),
+        "log_interval": max(1, min(10, steps // 100)),
+    }
+    if run.recipe == "gpt2":
+        rate = min(HIGHEST_RATE, usual_learning_rate(total_params(run.shape)))
+        changes |= {
+            "learning_rate": float(f"{rate:.1e}"),
+            "min_lr": float(f"{rate / 10:.1e}"),
+            "warmup_iters": max(1, round(0.03 * steps)),
+        }
+    return variant(run, **changes)
+
+
+def _chinchilla(run: RunConfig, unique_tokens: float | None) -> float:
+    """What size and tokens leave above the law's floor; tokens seen again count less."""
+    read = float(run.max_iters * run.tokens_per_step)
+    worth = effective_tokens(read, unique_tokens, loss_fit())
+    return A * math.pow(total_params(run.shape), -ALPHA) + B * math.pow(worth, -BETA)

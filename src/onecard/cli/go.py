@@ -1,0 +1,154 @@
+"""`onecard go`: from nothing to your own GPT, each stage the command that a person would type."""
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onecard.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from onecard.cli.go_plan import Expectation
+
+HELP = (
+    "Everything in one command: recommend a run for this machine and time, get the data, check and measure the machine, "
+    "plan again, train, evaluate, export, report. Interrupted anywhere, the same command goes on."
+)
+EXAMPLE = """onecard go --hours 20
+  onecard go --hours 0.05 --data stdlib --yes      # no download, three minutes"""
+DEFAULT_HOURS = 24.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hours",
+        type=float,
+        metavar="H",
+        help=f"training time (default {DEFAULT_HOURS:g}); the other stages are listed beside it",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="10USD",
+        help="electricity that the training may cost; the hours are shortened to it",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="SOURCE|DIR",
+        help="what to learn: a named set, files or a folder of text, stdlib, or a prepared folder (default fineweb-edu)",
+    )
+    parser.add_argument(
+        "--recipe", choices=("gpt2", "modern"), help="the kind of model (recommend's default)"
+    )
+    parser.add_argument("--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or ES, IN, US")
+    parser.add_argument(
+        "--device", default="here", metavar="here|cpu", help="the card of this machine, or its CPU"
+    )
+    parser.add_argument(
+        "--out", default="onecard-go", metavar="DIR", help="where it all goes (onecard-go)"
+    )
+    parser.add_argument("--yes", "-y", action="store_true", help="ask nothing")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
+    parser.add_argument("--no-open", action="store_true", help="do not open the report")
+    parser.add_argument("--lang", metavar="en|es|hi", help="the report's language")
+    parser.add_argument("--json", action="store_true", help="where things are, at the end")
+
+
+def run(args: argparse.Namespace) -> int:
+    from onecard.cli.stages import Interrupted, open_page
+    from onecard.cli.terminal import console
+
+    began = time.perf_counter()
+    out = console(stderr=args.json)
+    quiet_stdout = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+    try:
+        with quiet_stdout:
+            page = go(args, out)
+    except Interrupted as stop:
+        if not args.json:
+            out.print("stopped; the same command goes on from here")
+        return stop.exit_code
+    if page is None:
+        return 0
+    places = {"folder": args.out, "report": str(page), "seconds": time.perf_counter() - began}
+    if args.json:
+        print(json.dumps(places))
+    elif not args.no_open:
+        open_page(page)
+    return 0
+
+
+def go(args: argparse.Namespace, out: "Console") -> Path | None:
+    """All stages; the report's page, or None where the user said no."""
+    from onecard.cli.go_plan import Progress, Question, expect, recall
+    from onecard.cli.go_stages import Places, perform
+
+    question = Question(
+        hours=_hours(args.hours),
+        data=args.data,
+        recipe=args.recipe,
+        price=args.price,
+        budget=args.budget,
+        device=args.device,
+    )
+    places = Places(Path(args.out))
+    progress = recall(places.root, question)
+    if progress is None:
+        out.print("[bold cyan]# what this machine can do in the time[/]", highlight=False)
+        progress = Progress(places.root, question, expect(question, places), [])
+        _announce(out, progress.expected)
+        if args.dry_run or not (args.yes or _agreed(out)):
+            return None
+        progress.write()
+    elif args.dry_run:
+        _announce(out, progress.expected)
+        return None
+    return perform(out, progress, args.lang)
+
+
+def _hours(given: float | None) -> float:
+    hours = DEFAULT_HOURS if given is None else given
+    if not 0 < hours < 24 * 365:
+        raise UserError(f"--hours cannot be {hours:g}", hint="for example --hours 20")
+    return hours
+
+
+def _announce(out: "Console", expected: "Expectation") -> None:
+    """The stages with their commands, time, download and disk; then what comes of it."""
+    from rich.table import Table
+
+    from onecard.cli.go_stages import planned_stages
+    from onecard.units import show_bytes, show_duration
+
+    table = Table(box=None, pad_edge=False, title="What will happen", title_justify="left")
+    table.add_column("stage", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("download", justify="right", no_wrap=True)
+    table.add_column("disk", justify="right", no_wrap=True)
+    for stage in planned_stages(expected):
+        table.add_row(
+            stage.what,
+            show_duration(stage.seconds),
+            show_bytes(stage.download_bytes) if stage.download_bytes else "–",
+            show_bytes(stage.disk_bytes) if stage.disk_bytes else "–",
+        )
+    out.print()
+    out.print(table)
+    out.print()
+    for line in expected.lines():
+        out.print(line, markup=False)
+
+
+def _agreed(out: "Console") -> bool:
+    """Asked once; where nobody can answer, --yes is needed."""
+    if not (sys.stdin and sys.stdin.isatty()):
+        raise UserError("nobody is there to say yes", hint="add --yes to start without a question")
+    out.print("\nStart? [Y/n] ", end="", markup=False)
+    try:
+        return input().strip().lower() in ("", "y", "yes", "s", "sí", "si")
+    except EOFError:
+        return False

@@ -1,0 +1,87 @@
+"""Commands run one after another, shown as a person would type them: what `go` and `demo` are made of."""
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onecard.errors import OnecardError, RunFailure
+from onecard.untrusted import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Interrupted(Exception):
+    """A command ended by a signal (Ctrl-C, SIGTERM): its work is saved, and the sequence ends with its exit code."""
+
+    def __init__(self, exit_code: int):
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def typed(words: Sequence[str]) -> str:
+    """The command as it can be copied into a shell.
+
+    >>> typed(["plan", "gpt2", "--gpu", "RTX 4070"])
+    "onecard plan gpt2 --gpu 'RTX 4070'"
+    """
+    return shlex.join(["onecard", *words])
+
+
+def run_stage(out: "Console", why: str, *words: str, optional: bool = False) -> bool:
+    """Show a command and run it. An `optional` one may fail: that is reported, and the rest goes on. Whether it succeeded."""
+    from onecard.cli import dispatch
+
+    out.print(f"\n[bold cyan]# {why}[/]", highlight=False)
+    out.print("$ " + printable(typed(words)), style="bold", markup=False, soft_wrap=True)
+    try:
+        code = dispatch(list(words))
+    except OnecardError as error:
+        if not optional:
+            raise
+        out.print(printable(f"left out: {error}"), markup=False)
+        return False
+    except KeyboardInterrupt:
+        raise Interrupted(130) from None
+    if code >= 128:
+        raise Interrupted(code)
+    if code and not optional:
+        raise RunFailure(
+            f"`{typed(words[:1])}` did not succeed", hint="the same command goes on from there"
+        )
+    return code == 0
+
+
+def is_finished(run: Path) -> bool:
+    from onecard.runs.record import RunRecord
+
+    return (run / "run.json").is_file() and RunRecord.open(run).state == "finished"
+
+
+def page_of(words: Sequence[str]) -> str:
+    """What a command prints, for a file."""
+    from onecard.cli import dispatch
+
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        code = dispatch(list(words))
+    if code:
+        raise RunFailure("the report could not be made", hint=f"`{typed(words)}` shows why")
+    return shown.getvalue()
+
+
+def open_page(page: Path) -> None:
+    """In the browser, where somebody sits at a screen."""
+    if os.environ.get("CI") or not sys.stdout.isatty():
+        return
+    if sys.platform in ("win32", "darwin") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    ):
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())

@@ -1,0 +1,194 @@
+"""`onecard tune`: from a model that continues text to one that answers."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onecard.errors import UserError
+from onecard.streams import to_stream
+
+if TYPE_CHECKING:
+    from onecard.planner import RunPlan
+    from onecard.tune.plan import TuningPlan
+
+HELP = "Tune a model on conversations: loss on the assistant's words alone, exact and resumable as `train`."
+EXAMPLE = """onecard tune out chats.jsonl --out out-chat
+  onecard tune gpt2 chats.jsonl=80% mine.jsonl=20% --base-data fineweb-edu --keep-base 10% --dry-run
+  onecard tune out-chat --resume"""
+
+
+_FIXED = (
+    "n_layer",
+    "n_head",
+    "n_embd",
+    "bias",
+    "tied",
+    "vocab_size",
+    "block_size",
+    "recipe",
+    "dataset",
+    "init_from",
+    "mask_documents",
+    "learn_from",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from onecard.cli.options import add_overrides, add_report
+
+    parser.add_argument(
+        "base",
+        metavar="RUN",
+        help="a run's folder, a released GPT-2 (gpt2 … gpt2-xl or its folder), an export, nanoGPT's ckpt.pt",
+    )
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE[=60%]",
+        help="conversations (.jsonl, .json): messages, ShareGPT, Alpaca, prompt/completion",
+    )
+    parser.add_argument("--out", metavar="DIR", help="the tuned run's folder (default: RUN-chat)")
+    parser.add_argument("--epochs", type=float, metavar="N", help="passes over the conversations")
+    parser.add_argument(
+        "--keep-base",
+        metavar="10%",
+        help="share of the base's own text that is mixed in against forgetting (default 10%% where it is at hand)",
+    )
+    parser.add_argument(
+        "--base-data", metavar="NAME", help="the prepared folder with the base's own text"
+    )
+    parser.add_argument(
+        "--repeat", action="store_true", help="repeat files that are too small for their share"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the tuned run RUN from its last checkpoint",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what it would do, and stop")
+    parser.add_argument(
+        "--dataset", metavar="NAME", help="whose tokeniser to use, if the base's is gone"
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="no progress; only what must be heard, on stderr"
+    )
+    add_overrides(parser)
+    add_report(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from onecard.cli.train import train_config
+    from onecard.config import parse_overrides
+
+    speaks = int(os.environ.get("RANK", 0)) == 0
+    if args.resume:
+        return _resumed(args, speaks)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError(
+            "a tuning run is begun by one process",
+            hint="stop it after its first checkpoint; `onecard tune OUT --resume` goes on under torchrun",
+        )
+    planned = _planned(args)
+    planned, machine = _fitted(planned, "batch_size" in parse_overrides(args.overrides))
+    if args.dry_run or not (args.json or args.quiet):
+        _show(args, planned, machine)
+    if args.dry_run:
+        return 0
+    from onecard.runs.record import refuse_a_second_run
+    from onecard.tune.plan import write_data
+
+    config = planned.config
+    refuse_a_second_run(Path(config.out_dir))
+    write_data(planned)
+    del planned  # the windows, which are on the disk by now
+    return train_config(config, args, speaks, resume=False, plan_shown=True)
+
+
+def _resumed(args: argparse.Namespace, speaks: bool) -> int:
+    from onecard.cli.train import train_config
+    from onecard.config import load
+
+    if args.files:
+        raise UserError(
+            "--resume goes on with what the run began with: no files are named",
+            hint=f"onecard tune {args.base} --resume",
+        )
+    saved = Path(args.base) / "config.toml"
+    if not saved.is_file():
+        raise UserError(
+            f"nothing to resume: there is no run in {args.base} (no {saved})",
+            hint="name the tuned run's folder",
+        )
+    config = load(saved, [*args.overrides, f"out_dir={args.base}"])
+    return train_config(config, args, speaks, resume=True, plan_shown=True)
+
+
+def _planned(args: argparse.Namespace) -> "TuningPlan":
+    from onecard.config import parse_overrides
+    from onecard.tune.plan import Request, plan_tuning
+
+    given = parse_overrides(args.overrides)
+    for key in _FIXED:
+        if key in given:
+            raise UserError(f"{key} follows from the base and cannot be set", hint="leave it out")
+    request = Request(
+        base=args.base,
+        files=args.files,
+        out=args.out or given.pop("out_dir", None),
+        epochs=args.epochs,
+        keep_base=args.keep_base,
+        base_data=args.base_data,
+        repeat=args.repeat,
+        dataset=args.dataset,
+        given=given,
+    )
+    shows = sys.stderr.isatty()
+
+    def progress(count: int) -> None:
+        if shows:
+            print(f"\r{count:,} conversations read", end="", file=sys.stderr, flush=True)
+
+    def report(text: str) -> None:
+        to_stream(sys.stderr, text)
+
+    planned = plan_tuning(request, report, progress)
+    if shows and planned.conversations >= 1000:
+        print("\r\x1b[K", end="", file=sys.stderr)
+    return planned
+
+
+def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan | None]":
+    """With a micro-batch that fits on this device, unless the user chose one, and its plan; the batch stays the same."""
+    from dataclasses import replace
+
+    from onecard.cli.train import planned_here
+    from onecard.model.machine import choose_device
+
+    device = choose_device(planned.config.device, int(os.environ.get("LOCAL_RANK", 0)))
+    machine = planned_here(planned.config, device, speaks=False)
+    while machine is not None and machine.memory.fits == "no" and not chosen:
+        micro, more = planned.config.batch_size, planned.config.gradient_accumulation_steps
+        if micro % 2:
+            break
+        config = planned.config.replace(
+            batch_size=micro // 2,
+            gradient_accumulation_steps=2 * more,
+            eval_iters=2 * planned.config.eval_iters,
+        )
+        planned = replace(planned, config=config)
+        machine = planned_here(config, device, speaks=False)
+    return planned, machine
+
+
+def _show(args: argparse.Namespace, planned: "TuningPlan", machine: "RunPlan | None") -> None:
+    from onecard.cli.options import show_report
+    from onecard.report.tune_view import tune_document
+
+    def as_json() -> dict[str, object]:
+        seconds = None if machine is None else machine.time.total_seconds.mid
+        memory = None if machine is None else machine.memory.process_bytes.mid
+        return {**planned.to_json(), "seconds": seconds, "memory_bytes": memory}
+
+    show_report(args, as_json, lambda: tune_document(planned, machine))

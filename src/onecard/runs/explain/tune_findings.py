@@ -1,0 +1,46 @@
+"""What tuning cost: the loss on the base's own text before and after."""
+
+from collections.abc import Iterator
+
+from onecard.messages import Note
+from onecard.runs.figures import RunFigures
+from onecard.runs.finding import Finding
+
+_NOISE = 0.01  # nats: less is neither forgetting nor gain
+_MUCH = 0.1
+
+
+def forgotten(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to a run that was not tuned, or whose base's text was not at hand."""
+    known = [(e.step, e.base_val_loss) for e in f.run.evals if e.base_val_loss is not None]
+    if len(known) < 2 or known[0][0] != 0:
+        return
+    before, after = known[0][1], known[-1][1]
+    figures = {"name": f.name, "before": before, "after": after, "change": after - before}
+    evidence = {"base_val_loss": [before, after]}
+    if after - before > _MUCH:
+        note = Note(
+            "forgotten-much",
+            "{name}: tuning has cost much of what the base knew: the loss on its own validation text rose from "
+            "{before:.3f} to {after:.3f} ({change:+.3f} nats); a smaller learning rate, fewer passes or a larger "
+            "--keep-base keep more",
+            **figures,
+        )
+    elif after - before > _NOISE:
+        note = Note(
+            "forgotten",
+            "{name}: of the base's own validation text a little was forgotten: its loss rose from {before:.3f} to "
+            "{after:.3f} ({change:+.3f} nats)",
+            **figures,
+        )
+    else:
+        note = Note(
+            "not-forgotten",
+            "{name}: nothing of the base's own validation text was forgotten: its loss was {before:.3f} and is "
+            "{after:.3f}",
+            **figures,
+        )
+    yield Finding(note, evidence, (f.name,))
+
+
+RULES = (forgotten,)

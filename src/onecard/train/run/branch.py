@@ -1,0 +1,91 @@
+"""Lengthening a finished run: go on from the checkpoint before its decay, or forecast what a risen rate will cost.
+
+A run whose rate has decayed sits in a narrow valley; moving the end of its schedule raises the rate again, the loss
+jumps up and takes long to come back. The checkpoint before the decay has the full rate still: going on from there and
+decaying later is what a straight run of the new length does.
+"""
+
+import shutil
+from pathlib import Path
+
+from onecard.config import RunConfig
+from onecard.config.model_rules import decay_start
+from onecard.files import replace, sync_folder
+from onecard.model.checkpoint import checkpoints, step_of
+from onecard.runs.folder import read_folder
+from onecard.train.optim import lr_at
+from onecard.train.run.progress import Progress
+
+PREDECAY = "predecay"  # in the run's folder: the checkpoint before the decay
+DECAYED = "decayed"  # in the run's folder: the end that was branched away from, and its log
+
+
+def predecay_due(config: RunConfig, progress: Progress, folder: Path) -> bool:
+    """Whether this is the last moment of the flat part, and it has not been kept yet."""
+    start = decay_start(config)
+    if not config.keep_predecay or start is None or not 0 <= progress.position - start < 2:
+        return False
+    return all(step_of(kept) + 2 < progress.step for kept in checkpoints(folder / PREDECAY))
+
+
+def branch_point(folder: Path, config: RunConfig) -> int | None:
+    """The step that a lengthened run goes on from; None where nothing from before the decay was kept."""
+    kept = checkpoints(folder / PREDECAY)
+    start = decay_start(config)
+    if not kept or start is None or step_of(kept[-1]) > start:
+        return None
+    return step_of(kept[-1])
+
+
+def branch(folder: Path, config: RunConfig) -> int | None:
+    """Make the checkpoint before the decay the run's newest; the decayed end and its log move to DECAYED.
+
+    Each step is done again without harm: a kill in between costs nothing, the same command goes on.
+    """
+    step = branch_point(folder, config)
+    if step is None:
+        return None
+    later = [path for path in checkpoints(folder) if step_of(path) > step]
+    if not later:
+        return None  # it has been branched already, or stopped before its decay
+    kept = checkpoints(folder / PREDECAY)[-1]
+    aside = folder / DECAYED / "checkpoints"
+    aside.mkdir(parents=True, exist_ok=True)
+    if (folder / "log.jsonl").is_file():
+        shutil.copyfile(folder / "log.jsonl", folder / DECAYED / "log.jsonl")
+    if (folder / "config.toml").is_file():
+        shutil.copyfile(folder / "config.toml", folder / DECAYED / "config.toml")
+    if not any(step_of(path) == step for path in checkpoints(folder)):
+        writing = folder / "checkpoints" / f".writing_{kept.name}_branch"
+        shutil.rmtree(writing, ignore_errors=True)
+        shutil.copytree(kept, writing)
+        sync_folder(writing)
+        replace(writing, folder / "checkpoints" / kept.name)
+    for path in later:
+        shutil.rmtree(aside / path.name, ignore_errors=True)
+        replace(path, aside / path.name)
+    sync_folder(folder / "checkpoints")
+    return step
+
+
+def bump_forecast(folder: Path, before: RunConfig, config: RunConfig) -> str | None:
+    """What to expect where there is nothing to branch from: how far the rate, and with it the loss, will rise."""
+    newest = checkpoints(folder)
+    if not newest:
+        return None
+    step = step_of(newest[-1])
+    old, new = lr_at(before, max(step - 1, 0)), lr_at(config, step)
+    if new <= 1.05 * old:
+        return None
+    rates = f"the learning rate rises from {old:.3g} to {new:.3g}"
+    run = read_folder(folder)
+    evals = [e for e in run.evals if e.val_loss is not None] if run is not None else []
+    as_high = [e for e in evals if lr_at(before, e.step) >= new]
+    if not as_high or evals[-1].val_loss is None or as_high[-1].val_loss is None:
+        return f"nothing from before the decay was kept: {rates}, and the loss with it for a while"
+    rise = max(0.0, as_high[-1].val_loss - evals[-1].val_loss)
+    return (
+        f"nothing from before the decay was kept: {rates}, as it was at step {as_high[-1].step:,}; expect the loss "
+        f"to rise by up to {rise:.2f} nats and to stay above {evals[-1].val_loss:.3f} until the rate has come down again; "
+        'schedule = "wsd" keeps a checkpoint to branch from (keep_predecay)'
+    )

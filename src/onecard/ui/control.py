@@ -1,0 +1,49 @@
+"""Stopping and resuming a run from the page, where the server was started with --control."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from onecard.errors import UserError
+from onecard.runs.record import RunRecord
+from onecard.untrusted import read_json
+
+_RESUMED_LOG = "resumed.txt"  # what a run that the page started prints
+
+
+def stop_run(folder: Path) -> None:
+    """End the run as Ctrl-C does: its step is finished and saved. Only a process that holds the run's lock is signalled."""
+    if RunRecord(folder).state != "running":
+        raise UserError("this run is not running", hint="there is nothing to stop")
+    try:
+        saved = read_json(folder / "run.json")
+        pid, host = int(saved["pid"]), saved.get("host")
+        holder = (folder / "run.lock").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError("this run does not say which process it is") from None
+    if host != socket.gethostname():
+        raise UserError("this run is on another machine", hint="stop it there")
+    if holder.strip() != f"process {pid}" or pid <= 1 or pid == os.getpid():
+        raise UserError("run.json and run.lock name different processes", hint="stop it by hand")
+    try:
+        os.kill(pid, signal.SIGINT if sys.platform != "win32" else signal.SIGTERM)
+    except OSError as error:
+        raise UserError(f"the run cannot be stopped: {error.strerror or error}") from None
+
+
+def resume_run(folder: Path) -> None:
+    """Start `onecard train --resume` for it, apart from this server: it goes on when the page is closed."""
+    if RunRecord(folder).state == "running":
+        raise UserError("this run is running already", hint="there is nothing to resume")
+    command = [sys.executable, "-m", "onecard", "train", "--resume", f"--out_dir={folder}"]
+    with open(folder / _RESUMED_LOG, "ab") as log:
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )

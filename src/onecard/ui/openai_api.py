@@ -1,0 +1,273 @@
+"""The API that OpenAI's clients speak: /v1/models, /v1/completions, /v1/chat/completions, streaming and not.
+
+Beside their parameters: top_k, min_p and repetition_penalty. A chat with a model that was not tuned for it is written as
+a dialogue of "User:" and "Assistant:" lines, which the model goes on with.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from onecard.errors import OnecardError, UserError
+from onecard.ui.answers import in_thread, json_answer
+from onecard.ui.generations import Busy, Generations, Job
+from onecard.ui.models import Models
+from onecard.ui.settings import Limits
+from onecard.untrusted import parse_json, printable
+
+_LOOK_SECONDS = 0.25  # between two looks whether the client is still there
+_REASONS = {"stop": "stop", "length": "length", "cancelled": "stop"}
+_SPEAKERS = {"system": "", "developer": "", "user": "User: ", "assistant": "Assistant: "}
+
+
+class OpenAiApi:
+    """Its routes over the models and the queue of one server."""
+
+    def __init__(self, models: Models, generations: Generations, limits: Limits):
+        self.models = models
+        self.generations = generations
+        self.limits = limits
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/models", self.list_models),
+            Route("/v1/models/{name:path}", self.one_model),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+        ]
+
+    async def list_models(self, request: Request) -> Response:
+        names = await in_thread(self.models.folders)
+        return json_answer({"object": "list", "data": [_model(name) for name in names]})
+
+    async def one_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in await in_thread(self.models.folders):
+            return _refused(f"no model {printable(name[:200])!r} here", 404)
+        return json_answer(_model(name))
+
+    async def completions(self, request: Request) -> Response:
+        return await self._answer(request, chat=False)
+
+    async def chat(self, request: Request) -> Response:
+        return await self._answer(request, chat=True)
+
+    async def _answer(self, request: Request, chat: bool) -> Response:
+        try:
+            asked = parse_json(await request.body())
+            if not isinstance(asked, dict):
+                raise UserError("the request is no JSON object")
+            if asked.get("model") not in await in_thread(self.models.folders):
+                return _refused(f"no model {printable(str(asked.get('model'))[:200])!r} here", 404)
+            sampling = await in_thread(lambda: _sampling(asked))  # it brings torch along
+            job = self._job(asked, sampling, chat)
+        except ValueError as error:
+            return _refused(f"the request is not JSON: {error}", 400)
+        except OnecardError as error:
+            return _refused(str(error), 400)
+        try:
+            self.generations.submit(job)
+        except Busy:
+            return _refused("the queue is full; try again in a moment", 429)
+        reply = _Reply(job, chat, echo=not chat and bool(asked.get("echo")))
+        if asked.get("stream"):
+            head = {"cache-control": "no-store"}
+            lines = self._lines(request, reply)
+            return StreamingResponse(lines, media_type="text/event-stream", headers=head)
+        return await self._whole(request, reply)
+
+    def _job(self, asked: dict[str, Any], sampling: dict[str, Any], chat: bool) -> Job:
+        prompts = [dialogue(asked.get("messages"))] if chat else _prompts(asked.get("prompt", ""))
+        limits = self.limits
+        if sum(map(len, prompts)) > limits.prompt_characters:
+            raise UserError(f"the prompt has more than {limits.prompt_characters:,} characters")
+        most = asked.get("max_completion_tokens") or asked.get("max_tokens")
+        tokens = _whole_number("max_tokens", most, 256 if chat else 16, limits.tokens)
+        choices = _whole_number("n", asked.get("n"), 1, limits.choices)
+        if len(prompts) * choices > limits.choices:
+            raise UserError(f"at most {limits.choices} texts at once")
+        stops = asked.get("stop") or []
+        stops = [stops] if isinstance(stops, str) else stops
+        if not isinstance(stops, list) or len(stops) > 16 or not all(_is_text(s) for s in stops):
+            raise UserError("stop is a text or a list of at most 16")
+        if chat:
+            stops = [*stops, "\nUser:"]
+        return Job(
+            model=asked["model"],
+            prompts=prompts,
+            sampling=sampling,
+            most_tokens=tokens,
+            choices=choices,
+            stop_texts=stops,
+        )
+
+    async def _whole(self, request: Request, reply: "_Reply") -> Response:
+        job = reply.job
+        texts = [reply.start(index) for index in range(len(job.prompts) * job.choices)]
+        ended: dict[int, str] = {}
+        watching = asyncio.create_task(_cancel_when_gone(request, job))
+        try:
+            async for index, piece, why in job:
+                texts[index] += piece
+                if why:
+                    ended[index] = why
+        except OnecardError as error:
+            return _refused(str(error), 500 if error.exit_code != 2 else 400)
+        finally:
+            job.cancel()
+            watching.cancel()
+        return json_answer(reply.whole(texts, ended))
+
+    async def _lines(self, request: Request, reply: "_Reply") -> AsyncIterator[str]:
+        job = reply.job
+        watching = asyncio.create_task(_cancel_when_gone(request, job))
+        try:
+            for index in range(len(job.prompts) * job.choices):
+                if reply.chat or reply.echo:
+                    yield reply.line(index, reply.start(index), None, first=True)
+            async for index, piece, why in job:
+                if piece:
+                    yield reply.line(index, piece, None)
+                if why:
+                    yield reply.line(index, "", _REASONS[why])
+            yield "data: [DONE]\n\n"
+        except OnecardError as error:
+            yield f"data: {json.dumps(_error(str(error)))}\n\n"
+        finally:
+            job.cancel()  # the reader may have gone
+            watching.cancel()
+
+
+class _Reply:
+    """One answer's frame, as whole or in pieces."""
+
+    def __init__(self, job: Job, chat: bool, echo: bool):
+        self.job = job
+        self.chat = chat
+        self.echo = echo
+        self.head = {
+            "id": ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(12),
+            "created": int(time.time()),
+            "model": job.model,
+        }
+
+    def start(self, index: int) -> str:
+        return self.job.prompts[index // self.job.choices] if self.echo else ""
+
+    def line(self, index: int, text: str, why: str | None, first: bool = False) -> str:
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        choice: dict[str, Any] = {"index": index, "finish_reason": why, "logprobs": None}
+        if self.chat:
+            choice["delta"] = {"role": "assistant", "content": ""} if first else {"content": text}
+            if why:
+                choice["delta"] = {}
+        else:
+            choice["text"] = text
+        message = {**self.head, "object": kind, "choices": [choice]}
+        return f"data: {json.dumps(message, ensure_ascii=False)}\n\n"
+
+    def whole(self, texts: list[str], ended: dict[int, str]) -> dict[str, Any]:
+        choices: list[dict[str, Any]] = []
+        for index, text in enumerate(texts):
+            choice = {"index": index, "finish_reason": _REASONS[ended.get(index, "stop")]}
+            said = text.strip() if self.chat else text
+            body = (
+                {"message": {"role": "assistant", "content": said}} if self.chat else {"text": text}
+            )
+            choices.append({**choice, "logprobs": None, **body})
+        job = self.job
+        usage = {
+            "prompt_tokens": job.prompt_tokens,
+            "completion_tokens": job.tokens,
+            "total_tokens": job.prompt_tokens + job.tokens,
+        }
+        kind = "chat.completion" if self.chat else "text_completion"
+        return {**self.head, "object": kind, "choices": choices, "usage": usage}
+
+
+async def _cancel_when_gone(request: Request, job: Job) -> None:
+    while not await request.is_disconnected():
+        await asyncio.sleep(_LOOK_SECONDS)
+    job.cancel()
+
+
+def dialogue(messages: Any) -> str:
+    """A conversation as text that a plain language model can go on with."""
+    if not isinstance(messages, list) or not 1 <= len(messages) <= 1000:
+        raise UserError("messages is a list of at least one message")
+    lines = []
+    for message in messages:
+        role = message.get("role") if isinstance(message, dict) else None
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):  # parts, of which only texts can be meant here
+            content = "".join(
+                str(part.get("text", "")) for part in content if isinstance(part, dict)
+            )
+        if role not in _SPEAKERS or not _is_text(content):
+            raise UserError("a message has a role (system, user, assistant) and a text")
+        lines.append(f"{_SPEAKERS[role]}{str(content).strip()}")
+    return "\n".join([*lines, "Assistant:"])
+
+
+def _prompts(prompt: Any) -> list[str]:
+    texts = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(texts, list) or not texts or not all(_is_text(text) for text in texts):
+        raise UserError("prompt is a text or a list of texts")
+    return texts
+
+
+def _sampling(asked: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {"temperature": 1.0, "seed": secrets.randbelow(2**31)}
+    for key, kind in (
+        ("temperature", float),
+        ("top_p", float),
+        ("min_p", float),
+        ("repetition_penalty", float),
+        ("top_k", int),
+        ("seed", int),
+    ):
+        value = asked.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+            raise UserError(f"{key} is a number")
+        if not abs(value) < 2**62:
+            raise UserError(f"{key} is too large")
+        values[key] = kind(value)
+    from onecard.model.sampling import Sampling
+
+    Sampling(**values).checked()
+    return values
+
+
+def _whole_number(name: str, value: Any, usual: int, most: int) -> int:
+    if value is None:
+        return usual
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise UserError(f"{name} is a whole number from 1 to {most:,}")
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "onecard"}
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {
+        "error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    }
+
+
+def _refused(message: str, status: int) -> Response:
+    return json_answer(_error(message), status)

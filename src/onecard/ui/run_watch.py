@@ -1,0 +1,205 @@
+"""One run folder, watched: what its log says so far, read as it grows; and a row of it for the list of runs."""
+
+import mmap
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from onecard.errors import UserError
+from onecard.facts.prices import Price
+from onecard.planner.result import as_plain
+from onecard.report.language import Language
+from onecard.runs.explain import explain
+from onecard.runs.figures import figures
+from onecard.runs.folder import FolderBuilder
+from onecard.runs.follow import LogFollower
+from onecard.runs.log import parse_line
+from onecard.runs.record import RunRecord
+from onecard.train.io.curve_and_pace import Pace
+from onecard.ui.run_series import RunSeries
+from onecard.units import HOUR
+from onecard.untrusted import printable
+
+TAIL_BYTES = 96 * 1024  # of a log, for its row in the list
+SLICE_BYTES = 4 * 2**20  # read before others get their turn
+_MOST_EVENTS = 300
+_MOST_SAMPLES = 40
+_MOST_EVALS = 2000
+_LONGEST_TEXT = 4000
+
+
+class RunWatch:
+    """A run as its page shows it."""
+
+    def __init__(self, path: Path, price: Price):
+        self.path = path
+        self.price = price
+        self.record = RunRecord(path)
+        self._turn = threading.Lock()  # two pages may watch one run
+        self._begin()
+
+    def _begin(self) -> None:
+        self.follower = LogFollower(self.record.log_path)
+        self.series = RunSeries()
+        self.evals: list[dict[str, Any]] = []
+        self.events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
+        self.samples: deque[dict[str, Any]] = deque(maxlen=_MOST_SAMPLES)
+        self.changes = 0  # counts what evals, events and samples gained
+        self._builder = FolderBuilder(self.path)
+        self._explained: tuple[int, tuple[Any, ...]] = (-1, ())
+
+    def advance(self) -> bool:
+        """Read a slice of what is new; whether there is more to read."""
+        with self._turn:
+            return self._advance()
+
+    def _advance(self) -> bool:
+        before = self.follower.offset
+        for offset, line in self.follower.read(SLICE_BYTES):
+            if self.follower.restarted and before:
+                self._begin()  # the log was cut: from the start, at the next call
+                return True
+            self._take(line, offset)
+        return self.follower.offset - before >= SLICE_BYTES
+
+    @property
+    def share_read(self) -> float:
+        return min(1.0, self.follower.offset / self.follower.size) if self.follower.size else 1.0
+
+    def _take(self, line: dict[str, Any], offset: int) -> None:
+        kind, step = line.get("kind"), line.get("step")
+        self._builder.add(line)
+        if kind == "step":
+            self.series.add(line, offset)
+        elif kind == "eval" and isinstance(step, int):
+            self.evals = [e for e in self.evals if e["step"] < step][-_MOST_EVALS:]
+            names = ("tokens", "val_loss", "perplexity", "bits_per_byte")
+            self.evals.append({"step": step, **{name: _finite(line.get(name)) for name in names}})
+            self.changes += 1
+        elif kind in ("event", "sample") and isinstance(line.get("text"), str):
+            text = printable(line["text"][:_LONGEST_TEXT], keep="\n")
+            place = self.events if kind == "event" else self.samples
+            place.append({"step": step if isinstance(step, int) else None, "text": text})
+            self.changes += 1
+
+    def zoom(self, first: float, last: float) -> dict[str, Any]:
+        """The steps from `first` to `last` in more detail, read again from the log."""
+        begin, end = self.series.place(first, last)
+        follower, detail = LogFollower(self.record.log_path), RunSeries()
+        follower.offset = begin
+        for offset, line in follower.read((end or self.follower.offset) - begin):
+            step = line.get("step")
+            if line.get("kind") == "step" and isinstance(step, int) and first <= step <= last:
+                detail.add(line, offset)
+        return detail.points()
+
+    def findings(self, words: Language) -> list[dict[str, Any]]:
+        """What `onecard explain` says of it so far."""
+        if self._explained[0] != self.follower.offset:
+            with self._turn:
+                run = self._builder.done()
+            found = () if run is None else explain(figures(run, price=self.price))
+            self._explained = (self.follower.offset, found)
+        return [{"rule": f.note.code, "text": words.text(f.note)} for f in self._explained[1]]
+
+    def plan_band(self) -> dict[str, Any] | None:
+        """The expected loss from its plan: (step, low, high), and what turns steps into tokens, hours and FLOPs."""
+        plan = self.record.plan() or {}
+        try:
+            loss, time = plan["loss"], plan["time"]
+            half = (loss["expected"]["high"] - loss["expected"]["low"]) / 2
+            band = [[step, value - half, value + half] for step, value in loss["curve"]]
+            return {
+                "band": as_plain(band),
+                "step_seconds": float(time["step_seconds"]["mid"]),
+                "tokens_per_step": float(plan["tokens"]["per_step"]),
+                "flops_per_token": float(plan["flops"]["per_token_nanogpt"]),
+            }
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+def run_row(path: Path, name: str, price: Price) -> dict[str, Any]:
+    """A run's line in the list, from the last of its log alone: a log of any length takes the same time."""
+    record = RunRecord(path)
+    row: dict[str, Any] = {"id": name, "name": printable(name), "state": record.state}
+    try:
+        config = record.config()
+        row["max_steps"] = config.max_iters
+    except UserError:
+        row["max_steps"] = None
+    steps, last_eval = _tail(record.log_path)
+    if steps:
+        last = steps[-1]
+        row |= {
+            "step": last.get("step"),
+            "loss": _finite(last.get("loss")),
+            "hours": _over(last.get("seconds"), HOUR),
+            "watts": _finite(last.get("watts")),
+            "tokens_per_second": _finite(last.get("tokens_per_second")),
+            "mfu": _finite(last.get("mfu")),
+            "cost": _times(last.get("kwh"), price.per_kwh),
+            "currency": price.currency,
+            "left": _left(steps, row["max_steps"]),
+        }
+    if last_eval is not None:
+        row["val_loss"] = _finite(last_eval.get("val_loss"))
+    return row
+
+
+def _left(steps: list[dict[str, Any]], total: int | None) -> list[float] | None:
+    if total is None:
+        return None
+    pace = Pace(total)
+    for line in steps:
+        pace.add(
+            line["step"], _finite(line.get("step_seconds")), _finite(line.get("seconds")) or 0.0
+        )
+    left = pace.left()
+    return None if left is None else list(left)
+
+
+def _tail(log: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The last step lines, and the last evaluation wherever it is."""
+    try:
+        with open(log, "rb") as file:
+            size = file.seek(0, 2)
+            if not size:
+                return [], None
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).split(b"\n")
+            found = [line for raw in lines if (line := parse_line(raw)) is not None]
+            steps = [
+                line
+                for line in found
+                if line.get("kind") == "step" and type(line.get("step")) is int
+            ]
+            evals = [line for line in found if line.get("kind") == "eval"]
+            return steps, evals[-1] if evals else _last_eval(file, size)
+    except (OSError, ValueError):
+        return [], None
+
+
+def _last_eval(file: Any, size: int) -> dict[str, Any] | None:
+    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as whole:
+        at = whole.rfind(b'"kind": "eval"')
+        if at < 0:
+            return None
+        begin, end = whole.rfind(b"\n", 0, at) + 1, whole.find(b"\n", at)
+        return parse_line(whole[begin : end if end > 0 else size][:TAIL_BYTES])
+
+
+def _finite(value: Any) -> float | None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if good else None
+
+
+def _over(value: Any, size: float) -> float | None:
+    number = _finite(value)
+    return None if number is None else number / size
+
+
+def _times(value: Any, factor: float) -> float | None:
+    number = _finite(value)
+    return None if number is None else number * factor

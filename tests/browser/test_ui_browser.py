@@ -1,0 +1,317 @@
+"""The page in a real browser: figures, languages, accessibility, a live training, talk, hostile names."""
+
+import json
+import math
+import os
+import pickle
+import random
+import shlex
+import subprocess
+import sys
+from urllib.parse import urlencode
+
+import pytest
+from test_ui_plan import random_state
+from test_ui_safety import make_run
+from ui_server import running
+
+from onecard.cli import main
+from onecard.config import load, to_toml
+from onecard.planner import plan
+from onecard.runs.log import LogWriter
+from onecard.runs.record import RunRecord
+from onecard.ui.settings import Settings
+
+PLAN = "/plan?gpu=RTX+4070&preset=gpt2&data=fineweb-edu-10B"
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path.resolve()
+
+
+@pytest.fixture
+def port(root):
+    with running(Settings(root=root, control=True, device="cpu")) as number:
+        yield number
+
+
+def planned_run(path, steps=400, noise=0.0):
+    """A run that logged as if it had been trained, with its plan."""
+    config = load("fineweb-41M-12gb", ["max_iters=1000", "lr_decay_iters=1000", "warmup_iters=100"])
+    made = plan(config, "RTX 4070")
+    record = RunRecord(path)
+    record.write_new(config, made, {"gpu": "RTX 4070"})
+    record.begin()
+    log = LogWriter(path / "log.jsonl")
+    for step in range(1, steps + 1):
+        loss = 3 + 7 * math.exp(-step / 100) + noise
+        tokens = step * config.tokens_per_step
+        log.write(
+            kind="step",
+            step=step,
+            tokens=tokens,
+            loss=loss,
+            step_seconds=3.9,
+            seconds=4.0 * step,
+            memory_bytes=7e9,
+            watts=190.0,
+            kwh=step / 5000,
+            data_wait=0.001,
+            tokens_per_second=134000.0,
+        )
+        if step % 100 == 0:
+            log.write(kind="eval", step=step, tokens=tokens, val_loss=loss, bits_per_byte=1.0)
+            log.write(kind="sample", step=step, text="Once upon a time")
+    log.write(kind="event", step=310, event="oom", text="halved the micro-batch at step 310")
+    log.close()
+    record.end("finished")
+
+
+def shown(page) -> dict[str, str]:
+    """The figures on the page, as the numbers behind them."""
+    page.wait_for_function(
+        "() => document.querySelector('.results')?.dataset.query === location.search.slice(1)"
+    )
+    return page.evaluate(
+        "() => [...document.querySelectorAll('#answers .value')].map((e) => e.dataset.raw)"
+    )
+
+
+def test_thirty_settings_show_the_commands_figures(port, open_page, capsys):
+    watched = open_page(port)
+    for seed in range(30):
+        state = random_state(random.Random(100 + seed))
+        watched.open("/plan?" + urlencode(state))
+        figures = shown(watched.page)
+        command = shlex.split(watched.page.inner_text("#command"))[1:]
+        capsys.readouterr()
+        assert main([*command, "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        wanted = [said["memory"]["fits"], said["time"]["total_seconds"]["mid"]]
+        wanted += [said["loss"]["expected"]["mid"]] if said["loss"] else []
+        wanted.append(said["energy"]["cost"]["mid"])
+        assert figures[0] == wanted[0]
+        assert [float(figure) for figure in figures[1:]] == wanted[1:]
+        bar = watched.page.evaluate(
+            "() => [...document.querySelectorAll('.bar [data-bytes]')].map((e) => +e.dataset.bytes)"
+        )
+        assert bar == [size for size in said["memory"]["parts"].values() if size]
+    watched.check()
+
+
+def test_sliders_the_address_and_the_recommended_run(port, open_page):
+    watched = open_page(port)
+    page = watched.page
+    watched.open(PLAN)
+    before = shown(page)
+    page.fill("#n_layer", "6")
+    page.wait_for_function("() => location.search.includes('n_layer=6')")
+    assert shown(page) != before
+    assert "--n_layer=6" in page.inner_text("#command")
+    sent = page.url
+    page.click("#take", timeout=60_000)
+    page.wait_for_function("() => !location.search.includes('preset=gpt2')")
+    taken = shown(page)
+    loss = float(page.get_attribute("#advice dl", "data-loss"))
+    assert float(taken[2]) == loss
+    other = open_page(port)
+    other.open(sent.removeprefix(watched.address))
+    assert "--n_layer=6" in (shown(other.page), other.page.inner_text("#command"))[1]
+    page.fill("#n_embd", "100")
+    page.fill("#n_head", "7")
+    page.wait_for_selector(".notice.bad:not([hidden])")
+    assert "divisible" in page.inner_text(".notice.bad")
+    assert all("422" in text for text in watched.complaints)  # the browser logs what was refused
+
+
+def test_the_card_is_found_by_keyboard_alone(port, open_page):
+    watched = open_page(port)
+    page = watched.page
+    watched.open(PLAN)
+    shown(page)
+    page.focus("[role=combobox]")
+    page.keyboard.type("4090 ada 24")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => location.search.includes('gpu=RTX+4090')")
+    shown(page)
+    watched.check()
+
+
+@pytest.mark.parametrize(
+    ("locale", "words", "number"),
+    [
+        ("en-GB", "What will this run need?", "3.05"),
+        ("es-ES", "¿Qué necesitará esta ejecución?", "3,05"),
+        ("hi-IN", "इस रन को क्या-क्या चाहिए?", "3.05"),
+    ],
+)
+def test_three_languages_by_the_browsers_own_and_a_switch(port, open_page, locale, words, number):
+    watched = open_page(port, locale=locale)
+    watched.open(PLAN)
+    shown(watched.page)
+    assert watched.page.inner_text("h1") == words
+    assert watched.page.inner_text("#answers .value >> nth=2")[:2] == number[:2]
+    watched.page.select_option("#language", "es")
+    watched.page.wait_for_function("() => document.documentElement.lang === 'es'")
+    assert "necesitará" in watched.page.inner_text("h1")
+    watched.check()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_serious_violation_of_accessibility(port, root, open_page, theme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    planned_run(root / "one")
+    planned_run(root / "two", noise=0.2)
+    watched = open_page(port, color_scheme=theme, bypass_csp=True)  # axe is a script of its own
+    page = watched.page
+    for address, ready in (
+        (PLAN, "#take"),
+        ("/runs?compare=one&compare=two", "#compared h2"),
+        ("/runs?id=one", "#findings li"),
+        ("/talk", "#generate"),
+    ):
+        watched.open(address)
+        page.wait_for_selector(ready, timeout=60_000)
+        if address == PLAN:
+            page.click("details.all summary")
+        found = axe.run(page).response["violations"]
+        serious = [
+            (each["id"], each["nodes"][0]["html"][:120])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], address
+
+
+@pytest.mark.parametrize("wide", [360, 1280])
+def test_nothing_is_wider_than_the_screen(port, root, open_page, wide):
+    planned_run(root / "a-run-with-quite-a-long-name-for-a-telephone")
+    watched = open_page(port, viewport={"width": wide, "height": 740})
+    for address, ready in (
+        (PLAN, "#take"),
+        ("/runs", "#runs a"),
+        ("/runs?id=a-run-with-quite-a-long-name-for-a-telephone", "#findings li"),
+        ("/talk", "#generate"),
+    ):
+        watched.open(address)
+        watched.page.wait_for_selector(ready, timeout=60_000)
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= wide, address
+    watched.check()
+
+
+def test_a_run_against_its_plan_with_zoom_and_downloads(port, root, open_page):
+    planned_run(root / "one")
+    watched = open_page(port)
+    page = watched.page
+    watched.open("/runs?id=one")
+    page.wait_for_selector('#loss [data-series="train"]')
+    assert page.locator("#loss [data-band]").count() >= 1  # what its plan expects
+    assert "halved the micro-batch" in page.inner_text(".events >> nth=1")
+    assert page.locator("#findings li").count() > 0
+    page.select_option("#loss select", "hours")
+    page.wait_for_function("() => location.search.includes('x=hours')")
+    box = page.locator("#loss svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 50)
+    assert page.locator("#loss .tip").is_visible()
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 50)
+    page.mouse.up()
+    page.wait_for_selector("#loss button:not([hidden])")
+    with page.expect_download() as csv:
+        page.click("#loss button:text('CSV')")
+    lines = csv.value.path().read_text().splitlines()
+    assert len(lines) > 100
+    with page.expect_download() as png:
+        page.click("#loss button:text('PNG')")
+    assert png.value.path().read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    watched.check()
+
+
+def test_hostile_names_and_logs_run_nothing(port, root, open_page):
+    bad = "<img src=x onerror='document.title=1337'>"
+    make_run(root / bad.replace("/", ""))
+    (root / "log").mkdir()
+    watched = open_page(port)
+    page = watched.page
+    watched.open("/runs")
+    page.wait_for_selector("#runs a")
+    assert page.inner_text("#runs a") == bad
+    page.click("#runs a")
+    page.wait_for_selector(".events li")
+    log = "\n".join(f"iter {i}: loss 5.0, time 100.00ms, mfu 10.00%" for i in range(30))
+    watched.open("/runs")
+    page.set_input_files(
+        "input[type=file]",
+        {"name": bad + ".log", "mimeType": "text/plain", "buffer": log.encode()},
+    )
+    page.wait_for_selector("#facts")
+    assert page.locator("img[src=x]").count() == 0
+    assert "1337" not in page.title()
+    watched.check()
+
+
+def small_data(folder):
+    """Ids that repeat, in nanoGPT's format: enough to train on for a moment."""
+    folder.mkdir()
+    ids = [random.Random(5).randrange(60) for _ in range(4000)]
+    content = b"".join(i.to_bytes(2, "little") for i in ids)
+    for name in ("train", "val"):
+        (folder / f"{name}.bin").write_bytes(content)
+    letters = [chr(ord("0") + i) for i in range(64)]
+    meta = {"vocab_size": 64, "itos": dict(enumerate(letters))}
+    meta["stoi"] = {letter: i for i, letter in enumerate(letters)}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+
+
+def test_a_real_training_arrives_step_by_step_is_stopped_and_talked_to(port, root, open_page):
+    small_data(root / "letters")
+    values = (
+        "n_layer=1 n_head=2 n_embd=32 block_size=32 vocab_size=64 batch_size=2 eval_interval=100 "
+        "gradient_accumulation_steps=1 max_iters=1000000 eval_iters=1 compile=False device=cpu"
+    )
+    config = load(None, values.split()).replace(dataset=str(root / "letters"), out_dir="live")
+    (root / "live.toml").write_text(to_toml(config))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    training = subprocess.Popen(
+        [sys.executable, "-m", "onecard", "train", "live.toml", "--quiet"],
+        cwd=root,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        watched = open_page(port)
+        page = watched.page
+        watched.open("/runs")
+        page.wait_for_selector('#runs [data-run="live"] .badge.running', timeout=90_000)
+        page.click("#runs a")
+        page.wait_for_selector("#facts [data-key=step]")
+        step = "() => +document.querySelector('#facts [data-key=step]').textContent.replace(/\\D/g, '')"
+        seen = [page.evaluate(step)]
+        while len(seen) < 4:
+            page.wait_for_function(f"() => ({step})() > {seen[-1]}", timeout=60_000)
+            seen.append(page.evaluate(step))
+        page.wait_for_function(f"() => ({step})() > 110", timeout=90_000)  # a checkpoint is there
+        page.wait_for_selector('#loss [data-series="train"]')
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.click("#stop-run")
+        page.wait_for_selector(".badge.stopped", timeout=60_000)
+        assert training.wait(60) in (0, 130)
+    finally:
+        training.kill()
+        training.wait()
+    watched.open("/talk?model=live&with=live")
+    page.wait_for_function("() => document.querySelector('#model-one')?.value === 'live'")
+    page.fill("#prompt", "0123")
+    page.fill("#temperature", "0")
+    page.fill("#max_tokens", "40")
+    page.click("#generate")
+    page.wait_for_function(
+        "() => ['text-0', 'text-1'].every((id) => document.getElementById(id)?.textContent.length === 44)",
+        timeout=60_000,
+    )
+    texts = [page.inner_text(f"#text-{i}") for i in (0, 1)]
+    assert texts[0] == texts[1]
+    watched.check()

@@ -1,0 +1,64 @@
+"""Runs that no public loss covers: a size that suits the time and the text, and nothing promised about its loss."""
+
+import json
+
+import pytest
+
+from onecard.advise.small_run import VOCABULARIES, small_run, vocabulary_for
+from onecard.cli import main
+
+
+@pytest.mark.parametrize("seconds", [30, 300, 3000])
+@pytest.mark.parametrize("recipe", ["gpt2", "modern"])
+def test_it_fits_the_time_and_the_memory(seconds: float, recipe: str) -> None:
+    answer = small_run("cpu", seconds, data=10_000_000, recipe=recipe, changes={"vocab_size": 2048})
+    assert answer.plan.time.total_seconds.mid <= seconds
+    assert answer.plan.memory.fits == "yes"
+    assert answer.plan.loss is None
+    assert answer.config.recipe == recipe
+    assert answer.config.max_hours == pytest.approx(seconds / 3600, rel=1e-3)
+
+
+def test_more_time_is_spent_on_a_larger_model_and_more_tokens() -> None:
+    short, long = (
+        small_run("cpu", seconds, data=10**9, changes={"vocab_size": 2048}).plan
+        for seconds in (60, 6000)
+    )
+    assert long.params.total > 3 * short.params.total
+    assert long.tokens.total > 3 * short.tokens.total
+
+
+def test_a_faster_card_gets_a_larger_model() -> None:
+    cpu, card = (
+        small_run(name, 300, data=10**9, changes={"vocab_size": 2048}).plan.params.total
+        for name in ("cpu", "RTX 4090")
+    )
+    assert card > 2 * cpu
+
+
+def test_the_vocabulary_grows_with_the_time() -> None:
+    found = [vocabulary_for("cpu", seconds, text_bytes=30e6) for seconds in (60, 3600, 36_000)]
+    assert found == sorted(found)
+    assert set(found) <= set(VOCABULARIES)
+    assert found[-1] > found[0]
+
+
+def test_recommend_answers_where_no_public_loss_does(
+    capsys: pytest.CaptureFixture[str], tmp_path
+) -> None:
+    out = tmp_path / "run.toml"
+    words = ["recommend", "--gpu", "cpu", "--hours", "0.05", "--data", "11M"]
+    words += ["--set", "vocab_size=2048", "--out", str(out), "--json"]
+    assert main(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "onecard.small-run/1"
+    assert answer["plan"]["loss"] is None
+    assert "vocab_size = 2048" in out.read_text(encoding="utf-8")
+    assert main(["recommend", "--gpu", "cpu", "--hours", "0.000001", "--data", "11M"]) == 2
+    assert "too little" in capsys.readouterr().err
+
+
+def test_a_loss_to_reach_still_needs_public_losses(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["recommend", "--gpu", "cpu", "--until-loss", "3", "--set", "vocab_size=2048"]
+    assert main(words) == 2
+    assert "no public losses" in capsys.readouterr().err

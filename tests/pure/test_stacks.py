@@ -1,0 +1,124 @@
+"""Another project's code: planned as it would run it, and recognised in strangers' tables."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fit.conformal import Miss, interval, ranges
+from fit.projects import stack_of
+from fit.runs import read_runs
+
+from onecard import RunConfig, plan
+from onecard.errors import UserError
+from onecard.planner.stacks import STACKS
+
+CONFIG = RunConfig(batch_size=8, gradient_accumulation_steps=64)
+
+
+def test_every_stack_has_a_plan_and_ours_the_narrowest_range():
+    own = plan(CONFIG, "RTX 4070")
+    wide = own.memory.process_bytes.high / own.memory.process_bytes.mid
+    for stack in STACKS:
+        found = plan(CONFIG, "RTX 4070", stack=stack)
+        seconds, memory = found.time.step_seconds, found.memory.process_bytes
+        assert seconds.low < seconds.mid < seconds.high
+        assert memory.high / memory.mid >= wide
+        assert ("stack" in [note.code for note in found.warnings]) == (stack != "onecard")
+        assert found.loss == own.loss
+
+
+def test_code_that_neither_compiles_nor_chunks_takes_more():
+    own, plain = (plan(CONFIG, "RTX 4070", stack=stack) for stack in ("onecard", "plain-pytorch"))
+    assert plain.time.step_seconds.mid > 1.2 * own.time.step_seconds.mid
+    assert plain.memory.allocated_bytes.mid > 1.2 * own.memory.allocated_bytes.mid
+
+
+def test_an_unknown_stack_is_named_with_the_known_ones():
+    with pytest.raises(UserError, match="unknown stack 'keras'"):
+        plan(CONFIG, "RTX 4070", stack="keras")
+    words = [sys.executable, "-m", "onecard", "plan", "gpt2", "--gpu", "4070", "--stack", "keras"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "nanochat" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack"),
+    [
+        ("nanogpt", "nanogpt"),
+        ("build-nanogpt style, windows", "nanogpt"),
+        ("nanogpt (feb 2023, torch 2.0 nightly)", "nanogpt, 2023"),
+        ("hf/llama-factory", "hf"),
+        ("llm.c train_gpt2.py fork / modded-nanogpt style pytorch 2.5.1", "modded"),
+        ("llm.c", "llm.c"),
+        ("cs336 custom pytorch", "textbook"),
+        ("autoresearch train.py (nanochat-derived)", "nanochat"),
+        ("tinyllama (lit-gpt)", "litgpt"),
+        ("something else", "plain-pytorch"),
+    ],
+)
+def test_whose_code_ran(framework: str, stack: str):
+    assert stack_of(framework) == stack
+
+
+def row(tmp_path: Path, **changes: str):
+    values = {
+        "id": "a",
+        "source_family": "f",
+        "gpu": "RTX 3090",
+        "framework": "nanochat",
+        "n_layer": "8",
+        "n_head": "8",
+        "n_embd": "512",
+        "vocab_size": "32768",
+        "block_size": "1024",
+        "micro_batch": "8",
+        "grad_accum": "1",
+        "peak_vram_gb": "8",
+        **changes,
+    }
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{','.join(values)}\n{','.join(values.values())}\n")
+    return read_runs(path)[0]
+
+
+def test_words_that_change_what_a_row_means(tmp_path: Path):
+    assert not row(tmp_path, optimizer="AdamW custom (unfused)").workload.fused_optimizer
+    assert not row(tmp_path, flash_sdpa="SDPA fallback", flags="SDPA masks").workload.flash
+    assert row(tmp_path, notes="no value embeds").workload.value_tables == 0
+    assert row(tmp_path, attn_window_factor="0.4375").workload.value_tables == 4
+    assert row(tmp_path, notes="head_dim=128").workload.head_width == 128
+    converted = row(tmp_path, vram_method="torch peak allocated (GiB->GB)")
+    assert converted.memory_unit == 1e9
+    both = row(tmp_path, vram_method="torch max_memory_allocated (reserved 10200 MiB)")
+    assert both.memory_reading == "allocated"
+    long = row(tmp_path, block_size="32768", flash_sdpa="flex", notes="doc masked")
+    assert long.workload.window < 0.05
+
+
+def test_a_range_holds_what_it_promises():
+    """Families drawn alike: the range of all others holds a new one's row at least 80 % of the time."""
+    sizes = [((i * 7919) % 997) / 997 - 0.5 for i in range(60)]
+    held = 0
+    for left in range(60):
+        low, high = interval({str(i): [s] for i, s in enumerate(sizes) if i != left})
+        held += low <= sizes[left] <= high
+    assert 0.8 * 60 <= held <= 0.92 * 60
+
+
+def test_harder_kinds_have_wider_ranges():
+    rows = [Miss("own", f"a{i}", 0.01 * (i - 10)) for i in range(21)]
+    rows += [Miss("odd", f"b{i}", 0.05 * (i - 10)) for i in range(21)]
+    found = ranges(rows, ("own", "odd"))
+    assert found["odd"][1] > 2 * found["own"][1] > 0
+    assert found["odd"][0] < 2 * found["own"][0] < 0
+
+
+def test_the_shipped_ranges_are_what_is_planned():
+    from onecard.planner.step_time import speed_fit
+
+    low, high = speed_fit()["spread"]["own"]
+    seconds = plan(CONFIG, "RTX 4070").time.step_seconds
+    assert seconds.low == pytest.approx(low * seconds.mid)
+    assert seconds.high == pytest.approx(high * seconds.mid)

@@ -1,0 +1,360 @@
+"""Attacks on the server: paths, hosts, origins, tokens, sizes, slowness, numbers of connections, hostile names."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import time
+
+import pytest
+from starlette.testclient import TestClient
+from ui_server import ask_raw, connect, running
+
+from onecard.config import load
+from onecard.runs.log import LogWriter
+from onecard.runs.record import RunRecord
+from onecard.ui.app import application
+from onecard.ui.settings import Limits, Settings
+
+ADDRESS = "http://localhost"
+TOKEN = "a-token-of-some-length"
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
+
+
+def make_run(path, steps=5):
+    record = RunRecord.create(path, load("gpt2", ["max_iters=100", "warmup_iters=5"]), None, {})
+    log = LogWriter(path / "log.jsonl")
+    for step in range(1, steps + 1):
+        log.write(kind="step", step=step, tokens=step * 1024, loss=5.0 - step / 100, seconds=step)
+    log.write(kind="event", step=steps, event="preflight", text=HOSTILE)
+    log.close()
+    return record
+
+
+@pytest.fixture
+def root(tmp_path):
+    place = tmp_path / "runs"
+    place.mkdir()
+    make_run(place / "good")
+    (tmp_path / "secret").mkdir()
+    make_run(tmp_path / "secret" / "private")
+    return place.resolve()
+
+
+@pytest.fixture
+def client(root):
+    return TestClient(application(Settings(root=root)), base_url=ADDRESS)
+
+
+def names(client) -> list[str]:
+    return [row["id"] for row in client.get("/api/runs").json()["runs"]]
+
+
+ESCAPES = [
+    "../secret/private",
+    "..",
+    "/etc",
+    "/etc/passwd",
+    "good/../../secret/private",
+    "good/..",
+    "./good",
+    "good/",
+    "good\0",
+    "..\\secret\\private",
+    "%2e%2e/secret/private",
+    "%2e%2e%2fsecret",
+    "....//secret",
+    "file:///etc/passwd",
+    "~",
+    "~root",
+    "log:1/../../secret",
+    "",
+    "good/log.jsonl",
+    "good/checkpoints",
+    "C:\\Windows",
+    "\\\\host\\share",
+    "x" * 5000,
+    "\ud83d\ude00",
+]
+
+
+@pytest.mark.parametrize("name", ESCAPES, ids=ascii)
+def test_no_name_leads_out_of_the_folder(client, name):
+    name = name.encode("utf-16", "surrogatepass").decode("utf-16")
+    for address in ("/api/run/live", "/api/run/zoom?from=0&to=5"):
+        answer = client.get(address, params={"id": name, "from": "0", "to": "5"})
+        assert answer.status_code == 422, address
+    compared = client.get("/api/compare", params=[("run", "good"), ("run", name)])
+    assert compared.status_code == 422
+    asked = client.post("/v1/completions", json={"model": name, "prompt": "x"})
+    assert asked.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static/..%2fapp.py",
+        "/static//etc/passwd",
+        "/static/..%5capp.py",
+        "/../../etc/passwd",
+        "//etc/passwd",
+        "/static/%00",
+    ],
+)
+def test_no_address_leads_out_of_the_static_files(root, address):
+    with running(Settings(root=root)) as port:
+        request = f"GET {address} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        status = ask_raw(port, request.encode()).split(b" ", 2)[1]
+    assert status in (b"404", b"400")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@pytest.mark.parametrize("what", ["folder", "log.jsonl", "config.toml", "plan.json", "checkpoints"])
+def test_links_that_lead_out_make_no_run(client, root, what):
+    outside = root.parent / "secret" / "private"
+    if what == "folder":
+        (root / "linked").symlink_to(outside)
+    else:
+        make_run(root / "linked")
+        place = root / "linked" / what
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+        (outside / what).touch() if not (outside / what).exists() else None
+        place.symlink_to(outside / what)
+    assert names(client) == ["good"]
+    assert client.get("/api/run/live", params={"id": "linked"}).status_code == 422
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_link_within_the_folder_is_a_run(client, root):
+    make_run(root / "other")
+    (root / "other" / "log.jsonl").unlink()
+    (root / "other" / "log.jsonl").symlink_to(root / "good" / "log.jsonl")
+    assert names(client) == ["good", "other"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8321",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "192.168.1.5",
+        "0.0.0.0",
+        "[::2]",
+        "",
+        "localhost:8321:evil",
+        "evil.example#localhost",
+        "evil@localhost.example",
+    ],
+)
+def test_a_forged_host_is_refused(client, host):
+    for address in ("/", "/api/plan", "/api/runs", "/v1/models", "/static/page.js"):
+        answer = client.get(address, headers={"host": host})
+        assert answer.status_code == 403, address
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8321", "[::1]:8321", "LOCALHOST:1"])
+def test_the_loopbacks_own_names_are_good(client, host):
+    assert client.get("/", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://localhost:9999"},
+        {"origin": "http://localhost.evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+    ],
+    ids=str,
+)
+def test_requests_of_other_sites_are_refused(client, headers):
+    for method, address in (
+        ("GET", "/api/runs"),
+        ("POST", "/api/logs?name=x"),
+        ("POST", "/v1/completions"),
+        ("POST", "/api/run/stop?id=good"),
+        ("DELETE", "/api/logs?name=x"),
+    ):
+        assert client.request(method, address, headers=headers).status_code == 403
+
+
+def test_a_link_from_another_site_may_open_the_page(client):
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert client.get("/plan?gpu=RTX+4070", headers=headers).status_code == 200
+
+
+def test_where_others_can_reach_it_every_request_needs_the_token(root):
+    settings = Settings(root=root, token=TOKEN, any_address=True)
+    client = TestClient(application(settings), base_url="http://192.168.1.5:8321")
+    for address in ("/", "/api/runs", "/v1/models", "/static/page.js", "/api/plan"):
+        assert client.get(address).status_code == 401
+        for wrong in ("", "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper()):
+            given = {"authorization": f"Bearer {wrong}"}
+            assert client.get(address, headers=given).status_code == 401
+        good = {"authorization": f"Bearer {TOKEN}"}
+        assert client.get(address, headers=good).status_code in (200, 422)
+    assert client.post(f"/v1/completions?token={TOKEN}", json={}).status_code == 401
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 403
+
+
+def test_the_links_token_becomes_a_cookie_and_leaves_the_address(root):
+    settings = Settings(root=root, token=TOKEN, any_address=True)
+    client = TestClient(application(settings), base_url="http://192.168.1.5:8321")
+    moved = client.get(f"/plan?token={TOKEN}&gpu=cpu", follow_redirects=False)
+    assert moved.status_code == 303
+    assert moved.headers["location"] == "/plan?gpu=cpu"
+    cookie = moved.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert client.get("/api/runs").status_code == 200
+    away = client.get(f"//evil.example/x?token={TOKEN}", follow_redirects=False)
+    assert not away.headers["location"].startswith("//")
+
+
+def test_every_answer_carries_the_policy(client):
+    for address in ("/", "/api/runs", "/static/page.js", "/nowhere", "/v1/models", "/api/run/live"):
+        policy = client.get(address).headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert client.get(address, headers={"host": "x"}).headers["x-frame-options"] == "DENY"
+
+
+def test_the_page_has_no_inline_script_or_style(client):
+    page = client.get("/").text
+    assert "<style" not in page
+    assert " style=" not in page
+    assert " onclick=" not in page
+    scripts = page.split("<script")[1:]
+    assert all(
+        "src=" in s.partition(">")[0] or "application/json" in s.partition(">")[0] for s in scripts
+    )
+
+
+def test_names_and_texts_of_strangers_stay_text(root):
+    folder = root / "<script>alert(1)<"
+    make_run(folder)
+    client = TestClient(application(Settings(root=root)), base_url=ADDRESS)
+    row = client.get("/api/runs").json()["runs"][0]
+    assert row["name"] == "<script>alert(1)<"  # JSON; the page sets it as text
+    page = client.get("/").text
+    assert "alert(1)" not in page
+
+
+def test_bodies_are_bounded(root):
+    limits = Limits(body_bytes=1000, log_bytes=2000)
+    client = TestClient(application(Settings(root=root, limits=limits)), base_url=ADDRESS)
+    large = b"x" * 1001
+    assert client.post("/v1/completions", content=large).status_code == 413
+    assert client.post("/api/logs?name=a", content=large * 2).status_code == 413
+    assert client.post("/v1/completions", content=iter([large])).status_code == 413  # chunked
+    assert client.post("/api/logs?name=a", content=large).status_code == 422  # no log, but read
+
+
+def test_junk_requests_are_answered_in_a_sentence(client):
+    for body in (b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"model": 5}'):
+        answer = client.post("/v1/completions", content=body)
+        assert answer.status_code in (400, 404)
+        assert answer.json()["error"]["message"]
+
+
+def test_a_stranger_cannot_stop_or_resume_a_run(client):
+    for action in ("stop", "resume", "delete"):
+        answer = client.post(f"/api/run/{action}?id=good")
+        assert answer.status_code == 422
+        assert "--control" in answer.json()["error"]["hint"]
+
+
+def test_control_signals_nobody_but_the_runs_own_process(root):
+    client = TestClient(application(Settings(root=root, control=True)), base_url=ADDRESS)
+    (root / "good" / "run.json").write_text(
+        json.dumps({"state": "running", "pid": os.getpid(), "host": socket.gethostname()})
+    )
+    answer = client.post("/api/run/stop?id=good")  # nobody holds its lock: it is dead
+    assert answer.status_code == 422
+    record = RunRecord(root / "good")
+    record.claim()
+    try:
+        for pid in (os.getpid(), 1, os.getppid(), -1, 0):
+            (root / "good" / "run.json").write_text(
+                json.dumps({"state": "running", "pid": pid, "host": socket.gethostname()})
+            )
+            assert client.post("/api/run/stop?id=good").status_code == 422
+    finally:
+        record.release()
+
+
+def test_slow_clients_are_let_go_and_others_answered(root):
+    """A silent one, one in the middle of its head, one in the middle of its body."""
+    limits = Limits(header_seconds=1.0, body_seconds=1.0)
+    with running(Settings(root=root, limits=limits)) as port, contextlib.ExitStack() as lines:
+        silent, half, body = (lines.enter_context(connect(port)) for _ in range(3))
+        half.sendall(b"GET / HTTP/1.1\r\nHost: local")
+        body.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
+        )
+        assert b"200 OK" in ask_raw(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert silent.recv(100) == b""  # closed; the socket's own limit of 20 s would raise
+        assert half.recv(100) == b""
+        assert b" 408 " in body.recv(1000)
+
+
+def test_two_hundred_connections_do_not_keep_the_next_one_out(root):
+    with running(Settings(root=root)) as port:
+        lines = [connect(port) for _ in range(200)]
+        for line in lines[::2]:
+            line.sendall(b"GET /api/runs/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(0.5)
+        answer = ask_raw(
+            port, b"GET /api/plan?gpu=RTX+4070&preset=gpt2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        assert b"200 OK" in answer
+        for line in lines:
+            line.close()
+
+
+def test_a_reader_that_takes_nothing_is_given_up(root):
+    from onecard.ui.safety import Gone, _with_headers
+
+    async def never(message):
+        import asyncio
+
+        await asyncio.sleep(60)
+
+    async def send():
+        await _with_headers(never, 0.05)({"type": "http.response.body", "body": b"x"})
+
+    import asyncio
+
+    with pytest.raises(Gone):
+        asyncio.run(send())
+
+
+def test_dropped_logs_are_kept_as_figures_and_bounded(root):
+    client = TestClient(
+        application(Settings(root=root, limits=Limits(dropped_logs=3))), base_url=ADDRESS
+    )
+    log = "\n".join(
+        f"iter {i}: loss {5 - i / 100:.4f}, time 100.00ms, mfu 10.00%" for i in range(50)
+    )
+    for number in range(6):
+        answer = client.post(f"/api/logs?name=../../etc/{number}.log", content=log.encode())
+        assert answer.status_code == 200
+    rows = [row for row in client.get("/api/runs").json()["runs"] if row["state"] == "log"]
+    assert [row["id"] for row in rows] == ["log:4", "log:5", "log:6"]
+    compared = client.get("/api/compare", params=[("run", "log:5"), ("run", "log:6")])
+    assert compared.json()["sections"]
+    client.delete("/api/logs?name=log:5")
+    assert client.get("/api/compare?run=log:5&run=log:6").status_code == 422
+    for junk in (b"", b"\0" * 1000, b"PK\x03\x04" * 100, os.urandom(5000)):
+        assert client.post("/api/logs?name=x.log", content=junk).status_code == 422

@@ -1,0 +1,155 @@
+"""Losses booked to the source each token comes from; runs lengthened from before their decay."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from onecard.config import RunConfig
+from onecard.data import open_dataset, prepare
+from onecard.model.build import make_model
+from onecard.model.checkpoint import checkpoints, step_of
+from onecard.runs.compare import compare
+from onecard.runs.explain import explain, explained
+from onecard.runs.figures import figures
+from onecard.runs.folder import read_folder
+from onecard.train.run.loop import train
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory):
+    """Two sources of unlike bytes: capitals and digits."""
+    folder = tmp_path_factory.mktemp("mix")
+    rng = np.random.default_rng(0)
+    for name, alphabet in (("letters", "ABCDE"), ("digits", "0123456789")):
+        (folder / name).mkdir()
+        for index in range(80):
+            text = "".join(rng.choice(list(alphabet), rng.integers(20, 90)))
+            (folder / name / f"{index:03d}.txt").write_text(text)
+    words = [f"{folder / 'letters'}=70%", f"{folder / 'digits'}=30%"]
+    prepare(words, folder / "data", workers=1, tokenizer="bytes", val_fraction=0.3)
+    return folder / "data"
+
+
+def tiny(out: Path, data: Path, **keys) -> RunConfig:
+    values = {
+        "out_dir": str(out),
+        "dataset": str(data),
+        "n_layer": 1,
+        "n_head": 1,
+        "n_embd": 16,
+        "block_size": 16,
+        "batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "max_iters": 20,
+        "lr_decay_iters": 20,
+        "warmup_iters": 2,
+        "learning_rate": 1e-2,
+        "min_lr": 0.0,
+        "eval_interval": 5,
+        "eval_iters": 4,
+        "compile": False,
+        "device": "cpu",
+        "dtype": "float32",
+        **keys,
+    }
+    return RunConfig.from_values(values)
+
+
+def evals(out: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "eval"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_each_token_is_booked_to_its_source(mix, tmp_path, chunked):
+    config = tiny(tmp_path / "run", mix, chunked_loss=chunked)
+    train(config)
+    logged = evals(tmp_path / "run")[-1]
+    # the same from the shard alone: a document's first byte says whose it is
+    data = open_dataset(mix)
+    split = data.splits["val"]
+    ids = split.read(0, split.tokens).astype(np.int64)
+    starts = np.flatnonzero(ids == data.eot).tolist()
+    whose = np.empty(len(ids), dtype=object)
+    for low, high in zip(starts, [*starts[1:], len(ids)], strict=True):
+        whose[low:high] = "letters" if ids[low + 1] >= ord("A") else "digits"
+    model = make_model(config.for_vocabulary(data.vocab_size))
+    from onecard.model.checkpoint import newest_good
+
+    saved = newest_good(tmp_path / "run", print)
+    model.load_state_dict(saved.model, strict=False)
+    model.eval()
+    sums, counts = {"letters": 0.0, "digits": 0.0}, {"letters": 0, "digits": 0}
+    windows = min(config.eval_iters * config.batch_size, (len(ids) - 1) // config.block_size)
+    with torch.no_grad():
+        for window in range(windows):
+            at = window * config.block_size
+            row = torch.from_numpy(ids[at : at + config.block_size + 1])
+            logits = model.head(model.hidden(row[None, :-1]))[0].float()
+            losses = functional.cross_entropy(logits, row[1:], reduction="none").tolist()
+            for place, loss in enumerate(losses):
+                sums[whose[at + 1 + place]] += loss
+                counts[whose[at + 1 + place]] += 1
+    assert min(counts.values()) > 20
+    for name in sums:
+        assert logged["sources"][name] == pytest.approx(sums[name] / counts[name], abs=2e-5)
+    mean = sum(sums.values()) / sum(counts.values())
+    assert logged["val_loss"] == pytest.approx(mean, abs=2e-5)
+
+
+def test_compare_and_explain_name_the_sources(mix, tmp_path):
+    for name, extra in (("a", {"max_iters": 10}), ("b", {"max_iters": 40})):
+        steps = extra["max_iters"]
+        train(tiny(tmp_path / name, mix, lr_decay_iters=steps, **extra))
+    a, b = (figures(read_folder(tmp_path / name)) for name in "ab")
+    rules = {finding.note.code: str(finding.note) for finding in explain(b)}
+    assert "letters" in rules["source-losses"]
+    assert "digits" in rules["source-losses"]
+    both = {finding.note.code: str(finding.note) for finding in explained(compare([a, b])).findings}
+    assert "letters (-" in both["sources-better"]
+
+
+def test_a_lengthened_run_branches_off_before_its_decay(mix, tmp_path):
+    """Digit for digit the straight run: the flat part is the same, and the decay comes later."""
+    flat = {"schedule": "wsd", "decay_fraction": 0.2}
+    train(tiny(tmp_path / "straight", mix, max_iters=40, lr_decay_iters=40, **flat))
+    train(tiny(tmp_path / "run", mix, **flat))
+    assert [step_of(path) for path in checkpoints(tmp_path / "run" / "predecay")] == [16]
+    longer = tiny(tmp_path / "run", mix, max_iters=40, lr_decay_iters=40, **flat)
+    train(longer, resume=True, change=("max_iters", "lr_decay_iters"), branch=True)
+    assert evals(tmp_path / "run")[-1]["step"] == 40
+    straight, branched = evals(tmp_path / "straight")[-1], evals(tmp_path / "run")[-1]
+    assert branched["val_loss"] == straight["val_loss"]
+    assert [step_of(path) for path in checkpoints(tmp_path / "run" / "decayed")][-1] == 20
+    assert "rewarmed" not in {f.note.code for f in explain(figures(read_folder(tmp_path / "run")))}
+
+
+def test_without_a_flat_part_the_rise_is_forecast_and_recognised(mix, tmp_path):
+    from onecard.train.run.branch import bump_forecast
+
+    before = tiny(tmp_path / "run", mix, schedule="linear", learning_rate=0.3, max_iters=60)
+    before = before.replace(lr_decay_iters=60)
+    train(before)
+    assert not checkpoints(tmp_path / "run" / "predecay")
+    longer = before.replace(max_iters=600, lr_decay_iters=600)
+    text = bump_forecast(tmp_path / "run", before, longer)
+    assert "the learning rate rises from" in text
+    assert "nats" in text
+    short = longer.replace(max_iters=90)
+    train(short, resume=True, change=("max_iters", "lr_decay_iters"), branch=True)
+    losses = {e["step"]: e["val_loss"] for e in evals(tmp_path / "run")}
+    assert math.isfinite(losses[90])
+    found = {f.note.code for f in explain(figures(read_folder(tmp_path / "run")))}
+    assert bool(found & {"rewarmed", "rewarmed-back"}) == (
+        max(losses[step] for step in losses if step > 60) - losses[60] >= 0.01
+    )
+
+
+def test_keep_predecay_can_be_switched_off(mix, tmp_path):
+    train(tiny(tmp_path / "run", mix, schedule="wsd", keep_predecay=False))
+    assert not (tmp_path / "run" / "predecay").exists()
