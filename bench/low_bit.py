@@ -44,13 +44,12 @@ def config_of(dataset: str, out: Path, steps: int, seed: int, optimizer: str) ->
         warmup_iters=steps // 10,
         learning_rate=0.02 if muon else 2e-3,
         min_lr=0.002 if muon else 2e-4,
-        optimizer=optimizer,
         eval_interval=steps,
         eval_iters=40,
         compile=False,
         device="cpu",
         seed=seed,
-    )
+    ).replace(optimizer=optimizer)
 
 
 def measured(text: Path, steps: int) -> dict[str, dict[str, list[float]]]:

@@ -63,7 +63,7 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
     groups = muon_groups(config, model) if muon else _decay_groups(config, model)
     settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
     if low_bit:
-        names = {parameter: name for name, parameter in model.named_parameters()}
+        names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         settings |= {"momentum": MOMENTUM, "eps": ADAM_EPSILON if muon else 1e-8}  # AdamW's own
         return LowBitOptimizer(groups, names, config.state_bits, config.seed, settings)
     device = next(model.parameters()).device.type
