@@ -10,7 +10,15 @@ from onecard.runs.step_times import StepTimes
 
 How = Literal["log", "config", "flag", "default", "inferred"]
 Format = Literal[
-    "onecard", "nanogpt", "llm.c", "nanochat", "modded-nanogpt", "litgpt", "trainer", "csv"
+    "onecard",
+    "nanogpt",
+    "llm.c",
+    "nanochat",
+    "modded-nanogpt",
+    "litgpt",
+    "llama-factory",
+    "trainer",
+    "csv",
 ]
 
 MOST_RUNS = 1000  # in one file

@@ -54,11 +54,9 @@ def optimizer(sizes: Sizes, rest: Rest) -> None:
     if work.state_bits < 32:
         slices_of_moments(sizes, rest)
     elif work.optimizer == "muon":
-        # train/optim/muon.py: the momentum ahead, the updates of c_attn and both c_proj, then the largest group (the
-        # MLP's) stacked, orthogonal in half precision beside its Gram matrices, and back in full
+        # train/optim/muon.py: the updates of c_attn and both c_proj, then the largest group (the MLP's) stacked,
+        # orthogonal in half precision beside its Gram matrices, and back in full
         square = work.n_layer * work.n_embd * work.n_embd
-        ahead = sizes.weight * work.n_layer * sizes.layer_matrices
-        rest.lives("Muon momentum ahead", "optimizer", ahead // share, "optimizer", "optimizer")
         rest.lives("Muon updates", "optimizer", 16 * square // share, "optimizer", "optimizer")
         stacked = (32 + 16 + 4 + 32) * square
         rest.lives(

@@ -132,12 +132,11 @@ class Muon(torch.optim.Optimizer):
         grads = _gradients(parameters)
         kept = [self.state[p]["momentum"] for p in parameters]
         torch._foreach_lerp_(kept, grads, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(
-            grads, kept, group["momentum"]
-        )  # Nesterov's: where the momentum will be
+        # Nesterov's: where the momentum will be; in place of the gradients, which nothing reads any more
+        torch._foreach_lerp_(grads, kept, group["momentum"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        for (rows, columns), pairs in _by_shape(parameters, ahead).items():
+        for (rows, columns), pairs in _by_shape(parameters, grads).items():
             updates = orthogonal(torch.stack([wide for _, wide, _ in pairs]))
             # a matrix with more outputs than inputs takes longer strides, by sqrt(out / in), as in Jordan's Muon
             for turned, stride in ((False, 1.0), (True, (columns / rows) ** 0.5)):
