@@ -197,6 +197,20 @@ class RunConfig:
         least=1,
         most=_MANY,
     )
+    eval_tasks: str | None = key(
+        None,
+        "output",
+        "benchmarks during training: hellaswag, lambada; NAME=FILE names the items, NAME:1000 their number",
+        example="hellaswag:1000",
+    )
+    eval_tasks_interval: int | None = key(
+        None,
+        "output",
+        "time between benchmarks; None: at the end alone",
+        unit="steps",
+        least=1,
+        most=_MANY,
+    )
     tensorboard: bool = key(False, "output", "write TensorBoard events")
     trackio: bool = key(False, "output", "send the log to Trackio")
     record_diff: bool = key(False, "output", "keep `git diff` in environment.json; it runs git")
