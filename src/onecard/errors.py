@@ -1,7 +1,7 @@
 """The one exception that reaches a user: what was wrong, and what to type next.
 
     OnecardError
-    ├── UserError     a mistake the user can mend: exit code 2, one sentence, a hint
+    ├── UserError     a mistake the user can fix: exit code 2, one sentence, a hint
     ├── RunFailure    the run could not go on (disk, data, card): exit code 1, what was saved
     └── InternalError a bug in onecard: exit code 70, what was saved, and where its traceback is
 

@@ -1,7 +1,7 @@
 """Quantities as people write them, parsed and printed at the edge; base units (bytes, seconds, tokens) inside.
 
->>> parse_count("3.7B"), parse_bytes("24GiB"), parse_duration("3h12m")
-(3700000000, 25769803776, 11520.0)
+>>> parse_count("3.7B"), parse_duration("3h12m")
+(3700000000, 11520.0)
 >>> show_count(10_485_760_000), show_bytes(7.47e9), show_duration(80_000)
 ('10.49 B', '6.96 GiB', '22 h 13 min')
 """
@@ -13,27 +13,10 @@ from datetime import UTC, datetime
 from onecard.errors import UserError
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
-TERA, PETA, EXA = 1e12, 1e15, 1e18
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 YEAR = 365 * DAY
 
 _COUNT_SUFFIX = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "bt": 1e9, "g": 1e9, "t": 1e12}
-_BYTE_SUFFIX = {
-    "": 1,
-    "b": 1,
-    "kb": 1e3,
-    "mb": 1e6,
-    "gb": 1e9,
-    "tb": 1e12,
-    "kib": KIB,
-    "mib": MIB,
-    "gib": GIB,
-    "tib": 1024**4,
-    "k": KIB,
-    "m": MIB,
-    "g": GIB,
-    "t": 1024**4,
-}
 _TIME_SUFFIX = {
     "s": 1,
     "sec": 1,
@@ -77,14 +60,6 @@ def parse_count(text: str) -> int:
     )
     if not math.isfinite(value) or value > 1e18:
         raise UserError(f"{text!r} is too large a count", hint="write it like 3.7B")
-    return round(value)
-
-
-def parse_bytes(text: str) -> int:
-    """A size in bytes: "24GiB", "12GB" (decimal), "900MiB"; a bare letter is binary, as in "12G"."""
-    value = _scaled(text, _BYTE_SUFFIX, "a size", "24GiB or 900MiB")
-    if not math.isfinite(value) or value > 1e18:
-        raise UserError(f"{text!r} is too large a size", hint="write it like 24GiB")
     return round(value)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from onecard.errors import UserError
 
 MOST_JSON_BYTES = 64 * 2**20  # a manifest of 100,000 shards has some 20 MB
-MOST_JSON_DEPTH = 100
 
 # Control characters, and the format characters that reorder or hide text: Cc, Cf, lone surrogates, line separators.
 # Joiners stay: Devanagari and other scripts are written with them.

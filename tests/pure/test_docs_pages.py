@@ -66,12 +66,22 @@ def test_the_guide_samples_from_the_folder_that_it_trains_into() -> None:
 
 def test_tests_that_the_hardware_page_names_are_there() -> None:
     text = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    assert count_named_tests(text, "torch") > 40
+
+
+def test_every_finding_of_a_first_time_user_has_its_test() -> None:
+    text = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8")
+    assert count_named_tests(text.partition("stumbled over")[2], "pure") > 30
+
+
+def count_named_tests(text: str, folder: str) -> int:
+    """How many tests a page names as `file: test`; each must be there. Without its folder a file is in `folder`."""
     named = 0
-    for file, tests in re.findall(r"((?:pure/)?test_\w+): ((?:`test_\w+`(?:, )?)+)", text):
-        folder = ROOT / "tests" if file.startswith("pure/") else ROOT / "tests" / "torch"
-        source = (folder / f"{file}.py").read_text(encoding="utf-8")
+    for file, tests in re.findall(r"((?:\w+/)?test_\w+): ((?:`test_\w+`(?:, )?)+)", text):
+        path = ROOT / "tests" / (file if "/" in file else f"{folder}/{file}")
+        source = path.with_suffix(".py").read_text(encoding="utf-8")
         for test in re.findall(r"`(\w+)`", tests):
             assert f"def {test}(" in source, (file, test)
             named += 1
     assert named == len(re.findall(r"`test_\w+`", text))
-    assert named > 40
+    return named

@@ -238,6 +238,23 @@ def test_litgpt_counts_optimizer_steps():
     assert run.evals[0].step == 11
 
 
+def test_llamafactory_has_its_own_clock(tmp_path):
+    """The lines of a real trainer_log.jsonl, with an evaluation, a NaN and a torn end."""
+    step = '{{"current_steps": {}, "total_steps": 93, "loss": {}, "lr": 2e-06, "epoch": 0.3, "percentage": 5.4, "elapsed_time": "{}", "remaining_time": "0:33:29"}}'
+    log = tmp_path / "out" / "trainer_log.jsonl"
+    log.parent.mkdir()
+    lines = [step.format(5 * i, 5.7 - i / 10, f"0:{2 * i:02}:00") for i in range(1, 15)]
+    lines.append('{"current_steps": 70, "total_steps": 93, "eval_loss": 4.2, "epoch": 0.9}')
+    lines.append(step.format(75, "NaN", "1 day, 0:30:00"))
+    lines.append(step.format(80, 4.1, "1 day, 0:32:00")[:60])
+    log.write_text("\n".join(lines))
+    (run,) = read_runs(str(log.parent))
+    assert (run.name, run.format, run.last_step) == ("out", "llama-factory", 75)
+    assert run.times.median == pytest.approx(120 / 5)
+    assert (run.max_steps, run.evals[0].val_loss, run.not_finite) == (93, 4.2, (75,))
+    assert run.unreadable == 1
+
+
 def test_wandb_csv_of_one_run_and_of_a_chart(tmp_path):
     history = tmp_path / "history.csv"
     rows = ["_step,_timestamp,iter,train/loss,val/loss,lr,mfu"]

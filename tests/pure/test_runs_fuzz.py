@@ -34,6 +34,10 @@ OTHERS = {
         for i in range(1, 20)
     ),
 }
+OTHERS["llamafactory"] = "".join(
+    f'{{"current_steps": {i}, "total_steps": 40, "loss": {9 - i / 10}, "elapsed_time": "0:{i:02}:00"}}\n'
+    for i in range(1, 40)
+)
 CSV = "_step,_timestamp,train/loss,val/loss,mfu,tokens\n" + "".join(
     f"{i},{1.7e9 + 4 * i},{9 - i / 50:.3f},{9 - i / 50 if i % 10 == 0 else ''},12.9,{i * 524288}\n"
     for i in range(40)

@@ -57,9 +57,9 @@ def test_the_exit_code_names_the_signal(config, tmp_path, monkeypatch, number):
     file.write_text(to_toml(config))
     real = loop.write_sample
 
-    def sample(session):
+    def sample(session, step):
         signal.raise_signal(number)
-        real(session)
+        real(session, step)
 
     monkeypatch.setattr(loop, "write_sample", sample)
     assert main(["train", str(file), "--quiet"]) == 128 + number

@@ -1,4 +1,4 @@
-"""Memory that runs out, told from other errors on every kind of device; the tail of an evaluation; energy."""
+"""Memory that runs out, distinguished from other errors on every kind of device; the tail of an evaluation; energy."""
 
 import subprocess
 import sys

@@ -27,7 +27,7 @@ def model():
 
 
 def nanogpt_greedy(model, ids, count):
-    """nanoGPT's generate at top_k=1: the whole window anew for every token."""
+    """nanoGPT's generate at top_k=1: the whole window again for every token."""
     idx = torch.tensor(ids)
     with torch.no_grad():
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""A card that the driver shows and torch cannot see is told, with what to do."""
+"""A card that the driver shows and torch cannot see is reported, with what to do."""
 
 import pytest
 
@@ -12,9 +12,9 @@ def test_a_card_that_torch_cannot_see(monkeypatch):
     monkeypatch.setattr(
         machine, "seen_cards", lambda: [Seen("NVIDIA GeForce RTX 4070", 12 << 30, 0)]
     )
-    told = machine.unseen_card(torch.device("cpu"), "auto")
-    assert "RTX 4070" in told
-    assert "pytorch.org" in told
+    sentence = machine.unseen_card(torch.device("cpu"), "auto")
+    assert "RTX 4070" in sentence
+    assert "pytorch.org" in sentence
     assert machine.unseen_card(torch.device("cpu"), "cpu") is None
 
 

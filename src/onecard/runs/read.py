@@ -1,7 +1,7 @@
 """Any run a person can name: one of our folders, a log of another trainer, standard input.
 
 read_runs("out")                       our run folder
-read_runs("train.log")                 nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt; CSV; trainer_state.json
+read_runs("train.log")                 nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt, LLaMA-Factory; CSV; trainer_state.json
 read_runs("train.log#2")               the second run in that file
 read_runs("-")                         what is piped in
 """
@@ -25,7 +25,7 @@ from onecard.runs.run import Known, Run
 
 Progress = Callable[[int], None]  # called with the bytes that were read
 
-_KNOWN = "nanoGPT, llm.c, nanochat, modded-nanogpt and litgpt logs, CSV histories, trainer_state.json, onecard's folders"
+_KNOWN = "nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt and LLaMA-Factory logs, CSV histories, trainer_state.json, onecard's folders"
 
 
 def read_runs(
@@ -87,6 +87,7 @@ def _folder(path: Path, progress: Progress | None) -> list[Run]:
         return _whole([run] if run is not None else [], str(path))
     for name in (
         "main.log",
+        "trainer_log.jsonl",
         "trainer_state.json",
         "metrics.csv",
         "train.log",
@@ -94,7 +95,8 @@ def _folder(path: Path, progress: Progress | None) -> list[Run]:
     ):  # others' usual names
         if (path / name).is_file():
             runs = _read(str(path / name), progress)
-            return [replace(run, name=run.name.replace(name, path.name)) for run in runs]
+            stem = Path(name).stem  # says nothing: the folder's name does
+            return [replace(run, name=run.name.replace(stem, path.name, 1)) for run in runs]
     raise UserError(
         f"{path} is not a run folder",
         hint="name the log file inside it, or a folder that onecard train made",

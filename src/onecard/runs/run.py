@@ -5,12 +5,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onecard.errors import UserError
+from onecard.runs.eval_results import Result
 from onecard.runs.loss_curve import LossCurve
 from onecard.runs.step_times import StepTimes
 
 How = Literal["log", "config", "flag", "default", "inferred"]
 Format = Literal[
-    "onecard", "nanogpt", "llm.c", "nanochat", "modded-nanogpt", "litgpt", "trainer", "csv"
+    "onecard",
+    "nanogpt",
+    "llm.c",
+    "nanochat",
+    "modded-nanogpt",
+    "litgpt",
+    "llama-factory",
+    "trainer",
+    "csv",
 ]
 
 MOST_RUNS = 1000  # in one file
@@ -40,6 +49,7 @@ class Eval:
     bits_per_byte: float | None = None
     sources: Mapping[str, float] = field(default_factory=dict)  # of a mix: the loss of each source
     base_val_loss: float | None = None  # of a tuned run: on the text of its base
+    core: float | None = None  # nanochat's CORE metric
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,8 @@ class Run:
     signs: frozenset[str] = frozenset()  # what the log says in words: "slow-attention", …
     changes: tuple[ConfigChange, ...] = ()
     plan: Mapping[str, Any] | None = None  # what was predicted, in our own run folders
+    exports: tuple[str, ...] = ()  # in words, from our own run folders
+    results: tuple[Result, ...] = ()  # of `onecard eval`, kept in our own run folders
     state: str | None = None
     unreadable: int = 0
     unreadable_lines: tuple[str, ...] = ()

@@ -5,6 +5,7 @@
 """
 
 import math
+from typing import Any
 
 # Atomic: what follows never makes the engine try every shorter form of a number of thousands of digits.
 NUMBER = r"[-+]?(?>\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
@@ -23,3 +24,11 @@ def positive(text: str) -> float | None:
     except ValueError:
         return None
     return value if 0 < value < math.inf else None
+
+
+def json_number(value: Any) -> float | None:
+    """A number of a JSON file, NaN and infinity among them, as Python writes them; else None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e300 else None

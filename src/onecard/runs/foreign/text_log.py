@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import BinaryIO, Protocol
 
 from onecard.runs.foreign.litgpt import LitGptReader
+from onecard.runs.foreign.llamafactory import LlamaFactoryReader
 from onecard.runs.foreign.llmc import LlmcReader
 from onecard.runs.foreign.modded import ModdedReader
 from onecard.runs.foreign.nanochat import NanochatReader
@@ -64,6 +65,7 @@ def read_text(
         NanochatReader(name),
         ModdedReader(name),
         LitGptReader(name),
+        LlamaFactoryReader(name),
     ]
     for line in text_lines(file, progress):
         if len(line) > _LONGEST_LINE:

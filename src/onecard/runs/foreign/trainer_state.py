@@ -4,12 +4,12 @@
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign.numbers import json_number
 from onecard.runs.run import Run
 
 _CHUNK = 1 << 18
@@ -24,27 +24,16 @@ def read_trainer(file: BinaryIO, name: str) -> list[Run]:
         if not isinstance(step, int) or isinstance(step, bool):
             builder.unreadable(json.dumps(entry)[:120])
             continue
-        loss, val_loss = _number(entry.get("loss")), _number(entry.get("eval_loss"))
+        loss, val_loss = json_number(entry.get("loss")), json_number(entry.get("eval_loss"))
         if val_loss is not None:
             builder.eval(step, val_loss=val_loss)
         if loss is not None:
             builder.step(step, loss=loss)
-        runtime = _number(entry.get("train_runtime"))
+        runtime = json_number(entry.get("train_runtime"))
         if runtime is not None and runtime > 0:
             builder.set(wall_seconds=runtime)
     run = builder.done()
     return [run] if run is not None else []
-
-
-def _number(value: Any) -> float | None:
-    """A number, NaN and infinity among them, as Python's JSON writes them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return value
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-        else None
-    )
 
 
 def _entries(file: BinaryIO, builder: RunBuilder) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Before the run: everything that will be needed later is opened: data, tokeniser, sampler, disk. Says what it changed.
 
-Each check gives a sentence; what cannot be mended raises UserError before anything is written.
+Each check gives a sentence; what cannot be fixed raises UserError before anything is written.
 """
 
 import contextlib
