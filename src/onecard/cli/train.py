@@ -100,6 +100,9 @@ def train_config(
         _show_plan(planned)
     extend = bool(getattr(args, "extend", False))
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), int(os.environ.get("RANK", 0)))
+    from onecard.evals.in_training import training_benchmark
+
+    benchmark = training_benchmark(config)  # items that are not there stop the run before it starts
     if not speaks:
         train(config, resume=resume, faults=faults, change=change, branch=extend)
         return 0
@@ -114,6 +117,7 @@ def train_config(
             faults=faults,
             change=change,
             branch=extend,
+            benchmark=benchmark,
         )
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
