@@ -30,7 +30,7 @@ CHOSEN_KEYS = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_report
+    from onecard.cli.options import add_out, add_report
 
     parser.add_argument(
         "--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here'
@@ -43,12 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a data set, a prepared folder, or tokens such as 3.7B",
     )
     add_choices(parser)
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        help="write the config, ready for `onecard train`: .toml or nanoGPT's .py",
-    )
-    parser.add_argument("--force", action="store_true", help="let --out replace a file")
+    add_out(parser)
     add_report(parser)
 
 
