@@ -14,7 +14,7 @@ from typing import Any
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 PLAN = "plan?gpu=RTX+4070&preset=gpt2&data=fineweb-edu-10B&hours=40"
 TRAINED = (
-    "n_layer=2 n_head=4 n_embd=64 block_size=64 batch_size=8 gradient_accumulation_steps=1 max_iters=1500 "
+    "n_layer=2 n_head=4 n_embd=64 block_size=64 batch_size=8 gradient_accumulation_steps=1 max_iters=3000 "
     "eval_interval=100 eval_iters=20 learning_rate=3e-3 compile=False device=cpu dataset=stdlib out_dir=first-try"
 )
 
@@ -36,7 +36,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place, sync_playwright() as driver:
         root = Path(place) / "my-runs"
         root.mkdir()
-        subprocess.run([*onecard, "data", "stdlib", "--tokens", "300K"], cwd=root, check=True)
+        subprocess.run(
+            [*onecard, "data", "stdlib", "--tokens", "400K", "--tokenizer", "bytes"],
+            cwd=root,
+            check=True,
+        )
         words = [f"--{word}" for word in TRAINED.split()]
         alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a tiny model is not faster with more
         training = subprocess.Popen([*onecard, "train", *words, "--quiet"], cwd=root, env=alone)
