@@ -7,6 +7,8 @@ import contextlib
 import io
 import json
 import math
+import re
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from bench import accuracy, loss_accuracy, score  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
+TABLES = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv")
+LOSS_TABLES = (
+    "public_losses.csv",
+    "public_losses_2.csv",
+    "public_curves.csv",
+    "public_curves_2.csv",
+)
 COLOURS = (
     "#2563eb",
     "#dc2626",
@@ -124,18 +133,16 @@ def table(
 
 
 def main() -> int:
-    tables = [ROOT / "fit" / "data" / name for name in ("public_runs.csv", "extra_runs.csv")]
+    tables = [ROOT / "fit" / "data" / name for name in TABLES]
     held_out = answer(accuracy.main, *map(str, tables), "--cross-validate", "--quality", "AB")
-    every = answer(accuracy.main, str(tables[0]), "--cross-validate")
     losses = answer(
         loss_accuracy.main,
-        str(ROOT / "fit" / "data" / "public_losses.csv"),
-        str(ROOT / "fit" / "data" / "public_curves.csv"),
+        *(str(ROOT / "fit" / "data" / name) for name in LOSS_TABLES),
         "--cross-validate",
     )
-    from fit.runs import all_runs
+    from fit.runs import read_runs
 
-    cards = {run.id: run.device.name for run in all_runs() if run.device}
+    cards = {run.id: run.device.name for path in tables for run in read_runs(path) if run.device}
     IMAGES.mkdir(parents=True, exist_ok=True)
     pictures = {
         "accuracy-time.svg": plot(
@@ -164,13 +171,19 @@ def main() -> int:
         ("median_abs_error_nats", "p90_abs_error_nats"),
     )
 
-    def of_every(kind: str) -> str:
-        found = every[kind]["pytorch"]
-        return (
-            f"public_runs.csv alone and with its rows of quality C, PyTorch: {found['n']} rows, median {share(found[keys[0]])}, 90th "
-            f"percentile {share(found[keys[1]])}, {found['coverage']:.0%} in range, mean of the families' medians "
-            f"{share(found['mean_of_family_medians'])}."
-        )
+    def held(rows: list[dict[str, Any]]) -> str:
+        low, high = score.coverage_interval(rows)
+        return f"The range's own range, families drawn again: {low:.0%} to {high:.0%}."
+
+    def of_kind(kind: str) -> str:
+        return held([r for r in held_out["rows"] if r["kind"] == kind and not r["foreign"]])
+
+    geforce = [
+        abs(r["predicted"] / r["measured"] - 1)
+        for r in held_out["rows"]
+        if r["kind"] == "time" and not r["skipped"] and re.match(r"RTX \d{4}( |$)", cards[r["id"]])
+    ]
+    of_geforce = f" GeForce RTX cards alone: {len(geforce)} rows, median {share(statistics.median(geforce))}."
 
     def peer(kind: str) -> dict[str, Any]:
         found = held_out["peers"].get("llm_analysis")
@@ -193,7 +206,7 @@ def main() -> int:
             ),
             "",
             f"Mean of the families' medians: {share(time['mean_of_family_medians'])}; of PyTorch's: "
-            f"{share(time['pytorch']['mean_of_family_medians'])}. " + of_every("time"),
+            f"{share(time['pytorch']['mean_of_family_medians'])}. " + of_kind("time") + of_geforce,
         ],
         "MEMORY": [
             *table(
@@ -204,7 +217,7 @@ def main() -> int:
             ),
             "",
             f"Mean of the families' medians, PyTorch: {share(memory['pytorch']['mean_of_family_medians'])}. "
-            + of_every("memory"),
+            + of_kind("memory"),
         ],
         "LOSS": [
             *table(
@@ -221,7 +234,8 @@ def main() -> int:
             "",
             f"Mean of the families' medians, without quality C: {nats(losses['trusted']['mean_of_family_medians_nats'])} nats; the best "
             f"constant {nats(losses['baselines']['constant']['mean_of_family_medians_nats'])}, the nearest known run "
-            f"{nats(losses['baselines']['nearest_known_run']['mean_of_family_medians_nats'])}.",
+            f"{nats(losses['baselines']['nearest_known_run']['mean_of_family_medians_nats'])}. "
+            + held([r for r in losses["rows"] if r["kind"] == "end" and r["quality"] != "C"]),
         ],
         "CURVES": [*table(losses["curve_families"], {"**all**": losses["curves"]}, nat_keys, nats)],
     }

@@ -50,40 +50,57 @@ def curve(out: Path) -> list[tuple[int, float]]:
     return [(e["step"], round(e["val_loss"], 4)) for e in lines if e["kind"] == "eval"]
 
 
+MOVED = ("max_iters", "lr_decay_iters")
+
+
+def branched(home: Path, data: Path, steps: int) -> None:
+    for seed in (1, 2, 3):
+        train(settings(home / f"straight{seed}", data, steps, seed=seed))
+        print("straight", seed, curve(home / f"straight{seed}")[-1], flush=True)
+    for seed in (1, 2):
+        train(settings(home / f"branch{seed}", data, steps // 2, seed=seed))
+        print("half", seed, curve(home / f"branch{seed}")[-1], flush=True)
+        longer = settings(home / f"branch{seed}", data, steps, seed=seed)
+        train(longer, resume=True, change=MOVED, branch=True)
+        print("branched", seed, curve(home / f"branch{seed}")[-1], flush=True)
+
+
+def rewarmed(home: Path, data: Path, steps: int) -> None:
+    for kind in ("cosine", "linear"):
+        out = home / kind
+        train(settings(out, data, steps // 2, seed=1, schedule=kind))
+        train(settings(out, data, steps, seed=1, schedule=kind), resume=True, change=MOVED)
+        print("re-warmed", kind, curve(out)[5:], flush=True)
+
+
+def modern_flat(home: Path, data: Path, steps: int) -> None:
+    modern = {"recipe": "modern", "optimizer": "muon", "learning_rate": 0.02, "warmup_iters": 0}
+    for seed in (1, 2):
+        for name, extra in (
+            ("linear", {"schedule": "linear"}),
+            ("flat 0.6", {"schedule": "wsd", "decay_fraction": 0.6}),
+            ("flat 0.4", {"schedule": "wsd", "decay_fraction": 0.4}),
+        ):
+            out = home / f"modern-{name}-{seed}"
+            more = {**modern, **extra, "weight_decay": 0.0, "tied": False, "seed": seed}
+            train(settings(out, data, steps, **more))
+            print("modern", name, seed, curve(out)[-1], flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=600)
-    steps = parser.parse_args().steps
+    parser.add_argument("--only", choices=("branch", "rewarm", "modern"))
+    args = parser.parse_args()
+    steps = args.steps
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         data = home / "data"
         prepare(["stdlib"], data, tokens=2_000_000, tokenizer="bytes")
-        moved = ("max_iters", "lr_decay_iters")
-        for seed in (1, 2, 3):
-            train(settings(home / f"straight{seed}", data, steps, seed=seed))
-            print("straight", seed, curve(home / f"straight{seed}")[-1], flush=True)
-        for seed in (1, 2):
-            train(settings(home / f"branch{seed}", data, steps // 2, seed=seed))
-            print("half", seed, curve(home / f"branch{seed}")[-1], flush=True)
-            longer = settings(home / f"branch{seed}", data, steps, seed=seed)
-            train(longer, resume=True, change=moved, branch=True)
-            print("branched", seed, curve(home / f"branch{seed}")[-1], flush=True)
-        for kind in ("cosine", "linear"):
-            out = home / kind
-            train(settings(out, data, steps // 2, seed=1, schedule=kind))
-            train(settings(out, data, steps, seed=1, schedule=kind), resume=True, change=moved)
-            print("re-warmed", kind, curve(out)[5:], flush=True)
-        modern = {"recipe": "modern", "optimizer": "muon", "learning_rate": 0.02, "warmup_iters": 0}
-        for seed in (1, 2):
-            for name, extra in (
-                ("linear", {"schedule": "linear"}),
-                ("flat 0.6", {"schedule": "wsd", "decay_fraction": 0.6}),
-                ("flat 0.4", {"schedule": "wsd", "decay_fraction": 0.4}),
-            ):
-                out = home / f"modern-{name}-{seed}"
-                more = {**modern, **extra, "weight_decay": 0.0, "tied": False, "seed": seed}
-                train(settings(out, data, steps, **more))
-                print("modern", name, seed, curve(out)[-1], flush=True)
+        parts = {"branch": branched, "rewarm": rewarmed, "modern": modern_flat}
+        for name, part in parts.items():
+            if args.only in (None, name):
+                part(home, data, steps)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 import math
 import os
+import random
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -77,6 +78,22 @@ def by_family(answers: list[Answer], relative: bool = True) -> dict[str, dict[st
         f: score([a for a in answers if a.family == f], relative)
         for f in sorted({a.family for a in answers})
     }
+
+
+def coverage_interval(answers: list[dict[str, Any]], draws: int = 2000) -> tuple[float, float]:
+    """80 % interval of the coverage: families drawn again with their rows, since rows of one family fail together."""
+    families: dict[str, list[bool]] = {}
+    for row in answers:
+        if not row["skipped"]:
+            held = row["low"] <= row["measured"] <= row["high"]
+            families.setdefault(row["family"], []).append(held)
+    chance, groups = random.Random(0), list(families.values())
+    found = []
+    for _ in range(draws):
+        drawn = [held for _ in groups for held in chance.choice(groups)]
+        found.append(sum(drawn) / len(drawn))
+    found.sort()
+    return found[draws // 10], found[draws - draws // 10]
 
 
 def family_mean(families: dict[str, dict[str, Any]], field: str) -> float | None:

@@ -8,6 +8,7 @@ the card's units), the share of late tensors that hide in the logits' place, and
 constant, so that a family left out is predicted from the others and the guess, never from itself.
 """
 
+import csv
 import json
 import math
 import statistics
@@ -217,6 +218,20 @@ def main() -> int:
         "other_spread": wide,
         "simulation": simulation,
     }
+    with (ROOT / "fit" / "memory_residuals.csv").open("w", encoding="utf-8", newline="") as out:
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(["id", "family", "kind", "measured_gb", "held_out_gb"])
+        for each in known:
+            held_gb = each.bytes * (1 + error(each, _whole(held_out[each.run.family]))) / 1e9
+            table.writerow(
+                [
+                    each.run.id,
+                    each.run.family,
+                    _kind(each),
+                    f"{each.bytes / 1e9:.4g}",
+                    f"{held_gb:.4g}",
+                ]
+            )
     OUT.write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(answer, indent=2))
     return 0

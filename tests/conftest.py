@@ -3,13 +3,16 @@
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 # The ordinary run draws the same cases every time, so that it fails for a change and not by luck;
-# ONECARD_RANDOM=1 (as `make test-long` sets it) draws new ones.
-settings.register_profile("repeatable", derandomize=True)
+# ONECARD_RANDOM=1 (as `make test-long` sets it) draws new ones. No deadlines: other programs share the machine.
+# tools/mutants.py asks for the first failure alone, without a search for the smallest one.
+FIRST_FAILURE = (Phase.explicit, Phase.generate)
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("first_failure", derandomize=True, deadline=None, phases=FIRST_FAILURE)
 if not os.environ.get("ONECARD_RANDOM"):
-    settings.load_profile("repeatable")
+    settings.load_profile(os.environ.get("ONECARD_PROFILE", "repeatable"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,11 +1,12 @@
-"""Pictures for the README: `onecard plan` in a terminal as SVG, and its HTML report as PNG where Chromium is installed.
+"""Pictures for the README: `onecard plan` and `onecard go` in a terminal as SVG, reports as PNG where Chromium is installed.
 
-python tools/picture.py        # writes docs/images/plan.svg and, with Chromium, docs/images/report.png;
+python tools/picture.py        # writes docs/images/plan.svg and go.svg and, with Chromium, docs/images/report.png;
                                # after `make demo`, docs/images/demo-report.png too
 """
 
 import io
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from onecard.cli.stages import page_of
 from onecard.config import load
 from onecard.planner import plan
 from onecard.report import shortened, show
@@ -23,16 +25,17 @@ from onecard.report.plan_view import plan_document
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 COMMAND = 'onecard plan fineweb-41M-12gb --gpu "RTX 4070" --data 3.68B'
+GO = ["go", "--hours", "0.5", "--data", "stdlib", "--out", "my-first-gpt", "--dry-run"]
 WIDTH = 100
 
 
-def terminal(text: str) -> str:
+def terminal(command: str, text: str) -> str:
     """The view as rich draws terminals, with fonts every machine has instead of one from the network."""
     console = Console(
         record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
-    console.print(Text.from_ansi(f"\x1b[1m$\x1b[0m {COMMAND}\n\n{text.rstrip()}"))
-    picture = console.export_svg(title="onecard plan")
+    console.print(Text.from_ansi(f"\x1b[1m$\x1b[0m {command}\n\n{text.rstrip()}"))
+    picture = console.export_svg(title=" ".join(command.split()[:2]))
     while "@font-face" in picture:
         start = picture.index("@font-face")
         picture = picture[:start] + picture[picture.index("}", start) + 1 :]
@@ -72,12 +75,15 @@ def main() -> int:
     document = plan_document(made)
     IMAGES.mkdir(parents=True, exist_ok=True)
     (IMAGES / "plan.svg").write_text(
-        terminal(show(shortened(document), "terminal", "en", WIDTH, True, "utf-8")),
+        terminal(COMMAND, show(shortened(document), "terminal", "en", WIDTH, True, "utf-8")),
         encoding="utf-8",
+    )
+    (IMAGES / "go.svg").write_text(
+        terminal(shlex.join(["onecard", *GO[:-1]]), page_of(GO)), encoding="utf-8"
     )
     if not page(show(document, "html", "en"), IMAGES / "report.png"):
         print("no Chromium here: docs/images/report.png was left as it is", file=sys.stderr)
-    demo = Path("onecard-demo/report.html")  # what `make demo` writes
+    demo = Path("onecard-demo/comparison.html")  # what `make demo` writes
     if demo.is_file():
         page(demo.read_text(encoding="utf-8"), IMAGES / "demo-report.png")
     return 0

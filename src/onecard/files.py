@@ -9,6 +9,7 @@ folder flushed too, so that a power cut leaves the old file or the new one.
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import secrets
@@ -92,6 +93,38 @@ def sync_folder(folder: Path) -> None:
         pass  # some network file systems refuse; the rename itself is still whole
     finally:
         os.close(handle)
+
+
+def sync_files(folder: Path) -> None:
+    """Make the files directly in a folder last: for those that other libraries wrote without flushing them."""
+    for path in folder.iterdir():
+        if path.is_file():
+            with path.open("r+b") as file:
+                os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def replace_tree(source: Path, target: Path) -> None:
+    """Put a folder in the place of another, which is removed last.
+
+    No system renames a folder over one that holds files. A crash between the two renames leaves the old one whole beside
+    its place; `restore_tree` puts it back.
+    """
+    old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
+    if target.exists():
+        replace(target, old)
+    replace(source, target)
+    sync_folder(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_tree(target: Path) -> None:
+    """Finish what a crash within `replace_tree` left: the old folder back in its place, or gone where the new one is."""
+    for old in target.parent.glob(f".{glob.escape(target.name)}.????????.old"):
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            replace(old, target)
 
 
 def remove_tree(folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from onecard.errors import UserError
 
 MOST_JSON_BYTES = 64 * 2**20  # a manifest of 100,000 shards has some 20 MB
+MOST_JSON_DEPTH = 100
 
 # Control characters, and the format characters that reorder or hide text: Cc, Cf, lone surrogates, line separators.
 # Joiners stay: Devanagari and other scripts are written with them.
@@ -55,11 +56,32 @@ def read_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """json.loads that raises nothing but ValueError, whatever the content is."""
+    """json.loads that raises nothing but ValueError, whatever the content is.
+
+    Deeper nesting than any file of ours has is refused: what is read is later walked, shown and written again.
+    """
     try:
-        return json.loads(content, parse_constant=_no_constant)
+        value = json.loads(content, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    openings = (
+        content.count(b"[") + content.count(b"{")
+        if isinstance(content, bytes)
+        else content.count("[") + content.count("{")
+    )
+    if openings > MOST_JSON_DEPTH and _depth_exceeds(value, MOST_JSON_DEPTH):
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _depth_exceeds(value: Any, most: int) -> bool:
+    """Level by level, without recursion."""
+    level = [value]
+    for _ in range(most):
+        found = [each for each in level if isinstance(each, dict | list)]
+        inner = [each.values() if isinstance(each, dict) else each for each in found]
+        level = [value for values in inner for value in values]
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def read_json_object(path: Path, what: str, hint: str) -> dict[str, Any]:

@@ -266,6 +266,8 @@ def small_data(folder):
 
 
 def test_a_real_training_arrives_step_by_step_is_stopped_and_talked_to(port, root, open_page):
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)  # the server is in this process, and its model tiny
     small_data(root / "letters")
     values = (
         "n_layer=1 n_head=2 n_embd=32 block_size=32 vocab_size=64 batch_size=2 eval_interval=100 "

@@ -1,10 +1,11 @@
-"""A server that speaks the hub's protocol for data sets, with the faults that real networks have.
+"""A server that speaks the hub's protocol for data sets and models, with the faults that real networks have.
 
     with Hub() as hub:
         hub.commit("owner/name", {"data/a.parquet": b"…"}, card={"license": "mit"})
 
 What it speaks: /api/datasets/NAME[/revision/REV], /api/datasets/NAME/tree/REV/PATH (in pages, with Link), and
 /datasets/NAME/resolve/REV/PATH, which redirects to a content store that honours Range, as the hub's LFS does.
+Uploads (repositories made, LFS objects, commits) are in hub_uploads.py.
 """
 
 import hashlib
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import hub_uploads
 
 PAGE = 3  # entries in a page of the tree
 
@@ -27,6 +30,8 @@ class Hub:
         self.blobs: dict[str, bytes] = {}
         self.asked: list[str] = []  # method and path of every request
         self.sent = 0  # bytes of content
+        self.private: dict[str, bool] = {}  # repositories that were made here
+        self.uploads_refused = False
         self.fault: Callable[[str, str], Any] = lambda method, path: (
             None
         )  # what goes wrong with a request
@@ -54,6 +59,11 @@ class Hub:
                 hub.answer(self)
 
             do_HEAD = do_GET
+
+            def do_POST(self) -> None:
+                hub_uploads.answer(hub, self)
+
+            do_PUT = do_POST
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -90,11 +100,15 @@ class Hub:
             reply(request, 503, b"later")
         elif found := re.fullmatch(r"/store/(\w+)", path):
             self._content(request, found[1], fault)
-        elif found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/revision/([^/]+))?", path):
+        elif found := re.fullmatch(
+            r"/api/(?:datasets|models)/([^/]+/[^/]+)(?:/revision/([^/]+))?", path
+        ):
             self._info(request, found[1], found[2])
-        elif found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?", path):
+        elif found := re.fullmatch(
+            r"/api/(?:datasets|models)/([^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?", path
+        ):
             self._tree(request, found[1], found[2], found[3] or "")
-        elif found := re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path):
+        elif found := re.fullmatch(r"/(?:datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.*)", path):
             self._resolve(request, *found.groups())
         else:
             reply(request, 404, b"{}")
@@ -216,5 +230,5 @@ def reply(
     for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
         request.send_header(name, value)
     request.end_headers()
-    if request.command == "GET":
+    if request.command != "HEAD":
         request.wfile.write(body)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from onecard import load, plan
 from onecard.advise.can import can
 from onecard.advise.models import named_model
 from onecard.cli import main
@@ -117,13 +118,35 @@ def test_savers_are_listed_with_their_combinations():
     assert {
         ("chunked_loss",),
         ("recompute=block",),
-        ("adamw8bit",),
-        ("chunked_loss", "recompute=block", "adamw8bit"),
+        ("optimizer_state=8bit",),
+        ("optimizer_state=4bit",),
+        ("chunked_loss", "recompute=block", "optimizer_state=8bit"),
     } <= listed
-    assert len(listed) == 11
+    assert len(listed) == 17
     for row in answer.memory.with_savers:
         assert row.process_bytes <= answer.memory.plain_process_bytes * 1.05
         assert row.process_bytes > row.allocated_bytes
+
+
+def test_the_config_is_written_and_trains_what_was_asked(tmp_path, capsys):
+    file = tmp_path / "medium.toml"
+    asked = ["can", "gpt2-medium", "--gpu", "RTX 4070", "--tokens", "1B", "--out", str(file)]
+    assert main(asked) == 0
+    config = load(str(file))
+    answer = can("gpt2-medium", "RTX 4070", tokens=1e9)
+    assert config.shape == answer.config.shape
+    assert config.batch_size == answer.config.batch_size
+    assert 0 <= config.total_tokens - 1e9 < config.tokens_per_step
+    assert config.warmup_iters < config.max_iters == config.lr_decay_iters
+    assert plan(config, "RTX 4070").memory.fits == "yes"
+    before = file.read_text()
+    assert main(asked) == 2  # there already
+    assert main([*asked, "--force"]) == 0
+    assert file.read_text() == before
+    none = tmp_path / "xl.toml"
+    assert main(["can", "gpt2-xl", "--gpu", "RTX 4060", "--out", str(none)]) == 2
+    assert "there is no config to write" in capsys.readouterr().err
+    assert not none.exists()
 
 
 def test_without_utilization_our_own_rate_counts():

@@ -260,3 +260,63 @@ def test_killed_ten_times(sources: dict[str, str], tmp_path: Path) -> None:
     subprocess.run(command("killed", 2), check=True, capture_output=True, env=environment)
     assert digests(tmp_path / "killed") == digests(tmp_path / "plain")
     assert not (tmp_path / "killed" / ".work").exists()
+
+
+def test_near_copies(tmp_path: Path) -> None:
+    """Texts that differ by a word or two are found; of a group, the first is kept. Others stay."""
+    rng = random.Random(3)
+    vocabulary = [f"word{n}" for n in range(3000)]
+    rows = [" ".join(rng.choices(vocabulary, k=200)) for _ in range(60)]
+    changed = []
+    for row in rows[:20]:
+        words = row.split()
+        words[rng.randrange(200)] = "other"
+        changed.append(" ".join(words).upper())
+    half = [" ".join(row.split()[:100] + rng.choices(vocabulary, k=100)) for row in rows[20:30]]
+    write_jsonl(tmp_path / "a.jsonl", [*rows, *changed, *half, rows[40]])
+    made = prepare([str(tmp_path / "a.jsonl")], tmp_path / "near", workers=1, dedup="near")
+    assert made.skipped["near copy"] == 20
+    assert made.skipped["duplicate"] == made.duplicates == 1
+    assert sum(split["documents"] for split in made.splits.values()) == 70
+    kept = open_dataset(tmp_path / "near")
+    whole = "".join(gpt2().decode(s.read(0, s.tokens)) for s in kept.splits.values())
+    assert "WORD" not in whole
+
+
+def test_copies_stay_in_a_mix_without_dedup(tmp_path: Path) -> None:
+    rows = texts("web", 80)
+    write_jsonl(tmp_path / "a.jsonl", rows + rows[:20])
+    write_jsonl(tmp_path / "b.jsonl", texts("code", 100))
+    words = [f"{tmp_path}/a.jsonl=50%", f"{tmp_path}/b.jsonl=50%"]
+    counts = []
+    for dedup in (False, True):
+        made = prepare(words, tmp_path / str(dedup), workers=1, dedup=dedup)
+        counts.append(made.sources[0]["splits"]["train"]["documents"])
+        counts.append(made.sources[0]["splits"]["val"]["documents"])
+    assert counts[0] + counts[1] > counts[2] + counts[3]
+    assert counts[2] + counts[3] <= 80
+
+
+def test_npy_shards_are_read_as_they_are(tmp_path: Path) -> None:
+    ids = np.concatenate([[50256], gpt2().encode("Hello world, a shard of numpy's")])
+    for name in ("edu_val_000000.npy", "edu_train_000001.npy", "edu_train_000002.npy"):
+        np.save(tmp_path / name, ids.astype(np.uint16))
+    data = open_dataset(tmp_path)
+    assert {name: split.tokens for name, split in data.splits.items()} == {
+        "val": len(ids),
+        "train": 2 * len(ids),
+    }
+    assert data.splits["train"].read(0, 2 * len(ids)).tolist() == [*ids, *ids]
+    made = prepare([str(tmp_path)])
+    assert made.format == "npy"
+    assert made.splits["train"]["documents"] == 2
+    assert open_dataset(tmp_path).splits["val"].read(0, len(ids)).tolist() == ids.tolist()
+    np.save(tmp_path / "edu_train_000003.npy", ids.astype(np.uint32))
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(UserError, match="numbers of the kind <u4"):
+        open_dataset(tmp_path)
+    (tmp_path / "edu_train_000003.npy").write_bytes(
+        (tmp_path / "edu_val_000000.npy").read_bytes()[:-3]
+    )
+    with pytest.raises(UserError, match="has room for"):
+        open_dataset(tmp_path)

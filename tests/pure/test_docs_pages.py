@@ -85,3 +85,24 @@ def count_named_tests(text: str, folder: str) -> int:
             named += 1
     assert named == len(re.findall(r"`test_\w+`", text))
     return named
+
+
+def test_tests_that_the_reliability_page_names_are_there() -> None:
+    """`test_file.py::test_name`, then `::test_name` of the same file."""
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    sources = {
+        path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("*/test_*.py")
+    }
+    named, file = 0, ""
+    for word in re.findall(r"`(?:tests/\w+/)?((?:test_\w+\.py)?(?:::test_\w+)?|test_\w+)`", text):
+        if not word:  # a folder's name alone
+            continue
+        given, _, test = word.partition("::") if "::" in word else ("", "", word)
+        if word.endswith(".py"):
+            given, test = word, ""
+        file = given or file
+        assert f"def {test}(" in sources[file] or not test, (file, test)
+        named += bool(test)
+    assert named > 90
+    for letter, count in (("A", 10), ("D", 26)):
+        assert all(f"| {letter}{number} |" in text for number in range(1, count + 1))

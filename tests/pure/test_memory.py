@@ -145,6 +145,7 @@ sizes = st.fixed_dictionaries(
         "recompute": st.sampled_from(["none", "cheap", "block"]),
         "recipe": st.sampled_from(["gpt2", "modern"]),
         "optimizer": st.sampled_from(["adamw", "adamw8bit", "muon"]),
+        "optimizer_state": st.sampled_from(["float32", "8bit", "4bit"]),
         "tied": st.booleans(),
         "dropout": st.sampled_from([0.0, 0.1]),
         "mask_documents": st.booleans(),
@@ -234,7 +235,7 @@ def test_explained_memory_sums_to_the_peak_and_names_what_savers_take() -> None:
     assert {saving.setting.split(" ")[0] for saving in explained.savings} == {
         "chunked_loss",
         "recompute",
-        "optimizer",
+        "optimizer_state",
         "batch_size",
     }
 

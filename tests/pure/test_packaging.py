@@ -76,6 +76,7 @@ def test_the_wheel_has_licences_facts_and_catalogues(built):
     assert any("licenses" in n and n.endswith("NOTICE.txt") for n in names)
     assert "onecard/report/locales/es/LC_MESSAGES/onecard.mo" in names
     assert "onecard/facts/gpus.csv" in names
+    assert {"onecard/ui/static/page.js", "onecard/ui/templates/page.html"} <= set(names)
     assert not [
         line for line in metadata.splitlines() if "](docs/" in line or "](CHANGELOG" in line
     ]

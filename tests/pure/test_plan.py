@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onecard import RunConfig, UserError, find_gpu, load, plan
 from onecard.config import PRESETS
 from onecard.config.run import KEYS
+from onecard.facts.gpus import all_gpus
 
 CARDS = [
     find_gpu(name)
@@ -258,6 +259,20 @@ def test_unwise_choices_are_named(changes, code, card):
     assert code in {note.code for note in plan(config.replace(**changes), card).warnings}
     if changes:
         assert code not in {note.code for note in plan(config, "RTX 4070").warnings}
+
+
+def test_cards_whose_facts_are_unsure_say_so():
+    unsure = next(d for d in all_gpus() if d.confidence == "C" and "Laptop" not in d.name)
+    for card, said in ((unsure, True), (find_gpu("RTX 4070"), False), (find_gpu("cpu"), False)):
+        warnings = plan(load("gpt2"), card).warnings
+        assert ("card-unsure" in {note.code for note in warnings}) == said, card.name
+
+
+def test_a_tenth_of_the_run_is_not_too_long_a_warm_up():
+    config = load("fineweb-124M-12gb").replace(max_iters=1000, lr_decay_iters=1000)
+    for steps, said in ((100, False), (101, True)):
+        warnings = plan(config.replace(warmup_iters=steps), "RTX 4070").warnings
+        assert ("warmup" in {note.code for note in warnings}) == said
 
 
 def test_what_does_not_fit_says_what_to_change():

@@ -193,6 +193,7 @@ def test_ticks_are_round_and_cover(low: float, high: float) -> None:
     assert found[0] <= low
     assert found[-1] >= high - 1e-12
     assert 1 <= len(found) <= 8
+    assert svg.ticks(0, 5, 5) == [0, 1, 2, 3, 4, 5]  # a step that is just right is taken
 
 
 def test_markdown_tables_are_even() -> None:

@@ -176,3 +176,18 @@ def test_the_constants_carry_their_source_and_priors():
     assert "fit/speed.py" in fit["source"]
     for name, prior in fit["priors"].items():
         assert abs(math.log(fit[name] / prior["middle"])) < 3 * prior["sigma"] + 0.1, name
+
+
+def test_micro_batches_take_their_time_each_and_the_update_its_own():
+    base = Workload(
+        **{"n_layer": 12, "n_head": 12, "n_embd": 768, "vocab_size": 50304, "block_size": 1024},
+        **{"batch_size": 8, "accumulation": 1.0, "dtype": "bfloat16", "compiled": False},
+    )
+    one, eight = (
+        workload_time(replace(base, accumulation=count), find_gpu("RTX 4070")).parts
+        for count in (1.0, 8.0)
+    )
+    assert eight["optimizer"] == one["optimizer"]
+    for name in ("matmul", "memory", "launch"):
+        assert one[name] > 0
+        assert eight[name] == pytest.approx(8 * one[name])

@@ -271,6 +271,21 @@ def test_a_plan_without_numbers_gives_no_figures(folder, capsys, value):
         assert json.loads(text)["runs"][0]["predicted"]["step_seconds"] is None
 
 
+@pytest.mark.parametrize(("opening", "middle", "end"), [("[", "", "]"), ('{"a":', "1", "}")])
+def test_json_is_read_to_a_depth_of_a_hundred(opening, middle, end):
+    from onecard.untrusted import MOST_JSON_DEPTH, parse_json
+
+    for depth in (1, MOST_JSON_DEPTH):
+        assert parse_json(opening * depth + middle + end * depth) is not None
+    for depth in (MOST_JSON_DEPTH + 1, 900, 100_000):
+        for text in (opening * depth + middle + end * depth, opening * depth):
+            with pytest.raises(ValueError):
+                parse_json(text)
+            with pytest.raises(ValueError):
+                parse_json(text.encode())
+    assert parse_json("[" + "[]," * 5000 + "[]]")  # wide is not deep
+
+
 @pytest.mark.parametrize("name", ["exp[lr=1e-3]", "a[/b]c", "x\x1b[2Jy", "a\u202eb"])
 def test_names_of_folders_are_neither_markup_nor_commands(tmp_path, capsys, name):
     make(tmp_path / name, steps=20)

@@ -9,11 +9,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from onecard.cli import main
 from onecard.data import gpt2
-from onecard.evals.results import Result, keep, kept
 from onecard.evals.scoring import Question, score_all
 from onecard.evals.tasks import TASKS, interval
 from onecard.model.machine import Precision
 from onecard.model.opening import open_model
+from onecard.runs.eval_results import Result, keep, kept
 
 FP32 = Precision("float32", False, "")
 HELLASWAG = [
@@ -120,7 +120,7 @@ def test_bits_per_byte_of_every_byte_once(released, tmp_path, capsys):
     (answer,) = json.loads(capsys.readouterr().out)
     found = {figure["name"]: figure["value"] for figure in answer["figures"]}
     ids = [50256, *gpt2().encode(text)]
-    assert answer["items"] == len(ids) - 1
+    assert answer["items"] == len(text.encode())
     nats, scored = 0.0, 1
     while scored < len(ids):
         end = min(65 if scored == 1 else scored + 16, len(ids))
@@ -153,7 +153,10 @@ def test_tasks_from_the_command_line(released, items, capsys):
     assert hellaswag["figures"][0]["low"] == pytest.approx(interval(right, 2)[0])
     assert {figure["name"] for figure in lambada["figures"]} == {"acc", "perplexity"}
     assert main(["eval", str(folder), *words, "--limit", "1", "--device=cpu"]) == 0
-    assert "95 %" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "95 %" in shown
+    assert "GPT-2 124M" in shown
+    assert "1 of 10,042 items" in shown
 
 
 @pytest.mark.parametrize(
@@ -185,5 +188,36 @@ def test_results_are_kept_and_damage_is_passed_over(tmp_path):
     task = TASKS["lambada"]
     result = Result("m", 5, "lambada", task.protocol, 2, 0, (), 1.0)
     keep(result, tmp_path)
-    (tmp_path / "evals" / "x.json").write_text('{"schema": "onecard.eval/1", "figures": [3]}')
+    (tmp_path / "evals" / "x.json").write_text('{"schema": "onecard.eval/2", "figures": [3]}')
     assert kept(tmp_path) == [result]
+
+
+def test_a_gpt2_with_other_arithmetic_is_refused(released, tmp_path, capsys):
+    settings = json.loads((released[0] / "config.json").read_text())
+    for change, word in (({"activation_function": "relu"}, "relu"), ({"n_inner": 7}, "n_inner")):
+        (tmp_path / "config.json").write_text(json.dumps({**settings, **change}))
+        assert main(["eval", str(tmp_path), "--text", "x.txt"]) == 2
+        assert word in capsys.readouterr().err
+
+
+def test_a_vocabulary_smaller_than_the_texts_tokens(tmp_path, capsys, items):
+    """A tokeniser with more tokens than the model has rows is one sentence, never an index error."""
+    shape = GPT2Config(n_layer=1, n_head=1, n_embd=16, n_positions=64, vocab_size=1000)
+    GPT2LMHeadModel(shape).save_pretrained(tmp_path)
+    from onecard.export.tokenizer_files import write_tokenizer
+
+    write_tokenizer(tmp_path, gpt2(), 64)
+    (tmp_path / "t.txt").write_text("A statuette of an astronaut.")
+    for words in (["--text", str(tmp_path / "t.txt")], ["--lambada", str(items / "lambada.jsonl")]):
+        assert main(["eval", str(tmp_path), *words, "--device=cpu"]) == 2
+        assert "the model has 1,000 tokens" in capsys.readouterr().err
+
+
+def test_a_second_model_that_is_not_there_does_not_hide_the_first(
+    released, items, capsys, tmp_path
+):
+    words = ["--lambada", str(items / "lambada.jsonl"), "--device=cpu", "--json"]
+    assert main(["eval", str(released[0]), str(tmp_path / "no"), *words]) == 2
+    shown = capsys.readouterr()
+    assert [result["task"] for result in json.loads(shown.out)] == ["lambada"]
+    assert "there is no model" in shown.err

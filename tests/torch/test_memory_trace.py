@@ -85,10 +85,6 @@ CHOICES = [
 @pytest.mark.parametrize(("key", "choice"), CHOICES)
 def test_every_choice_that_can_be_trained_is_modelled(key: str, choice: str) -> None:
     """A mode that the trainer gains without its memory model shows here."""
-    if choice == "adamw8bit":
-        pytest.skip(
-            "its kernels read numbers, which a trace has not; test_eight_bit.py counts its real bytes"
-        )
     check(SMALL.replace(**{key: choice}), "bfloat16", within=0.012)
 
 

@@ -179,8 +179,6 @@ def _notes(
     if (share := padding_gain(run, device, dtype)) > 0.01:
         vocab = run.shape.vocab_size
         notes.append(Note("padding", padded=padded_vocab(vocab), vocab=vocab, share=share))
-    if run.optimizer == "adamw8bit":
-        notes.append(Note("needs-eightbit"))
     if compute.hypothetical:
         notes.append(Note("hypothetical"))
     return notes

@@ -99,7 +99,14 @@ def fit(
     )
 
 
-CHOSEN = ("batch_size", "gradient_accumulation_steps", "chunked_loss", "recompute", "optimizer")
+CHOSEN = (
+    "batch_size",
+    "gradient_accumulation_steps",
+    "chunked_loss",
+    "recompute",
+    "optimizer",
+    "optimizer_state",
+)
 
 
 def choice_of(tuned: Tuned) -> Choice:
@@ -130,7 +137,7 @@ def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> User
         batch_size=1,
         chunked_loss=True,
         recompute="block",
-        optimizer="muon" if config.optimizer == "muon" else "adamw8bit",
+        optimizer_state="4bit",
     )
     memory = peak_memory(last, device, dtype, gpus, advice=False)
     kept = f", {memory.desktop_bytes / MIB:.0f} MiB of it kept for the desktop" * (
@@ -187,13 +194,8 @@ def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
             tokens=after.tokens.per_step,
         )
     )
-    if savers.adamw8bit and before.config.optimizer != "adamw8bit":
-        notes.append(
-            Note(
-                "fit-8bit",
-            )
-        )
-        notes.append(Note("needs-eightbit"))
+    if savers.optimizer_state != "float32" and before.config.state_bits == 32:
+        notes.append(Note(f"fit-{savers.optimizer_state}"))
     if savers_of(before.config).names and not savers.names:
         notes.append(Note("fit-unneeded"))
     return notes

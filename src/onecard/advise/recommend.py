@@ -192,8 +192,6 @@ def _choices(best: Candidate) -> list[Note]:
         notes.append(Note("choice-savers", savers=", ".join(names)))
     else:
         notes.append(Note("choice-plain"))
-    if config.optimizer == "adamw8bit":
-        notes.append(Note("needs-eightbit"))
     return notes
 
 

@@ -17,16 +17,18 @@ from typing import Any, Literal
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.calibration import Calibration
-from onecard.planner.calibration_file import load_calibration
+from onecard.planner.calibration_file import calibrations_changed_at, load_calibration
 from onecard.planner.memory import peak_memory
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
 from onecard.units import GIB
 
-# What a saver must bring before it is taken, as a share of the step's time. All but the last change no result, only
-# speed by a little more or less than is modelled; 8-bit moments train like 32-bit ones (Dettmers et al. 2022), but they
-# round. The charge counts as time: a run with savers is planned so much shorter, and more memory can only help it.
-CHARGE = {"chunked_loss": 0.005, "recompute": 0.01, "adamw8bit": 0.02}
+# What a saver must bring before it is taken, as a share of the step's time. Most change no result, only speed by a
+# little more or less than is modelled; moments in 8 and 4 bits round (docs/performance.md has what that costs in loss).
+# The charge counts as time: a run with savers is planned so much shorter, and more memory can only help it.
+CHARGE = {"chunked_loss": 0.005, "recompute": 0.01}
+STATE_CHARGE = {"float32": 0.0, "8bit": 0.02, "4bit": 0.04}
+State = Literal["float32", "8bit", "4bit"]
 DOUBLING_CHARGE = 0.002  # for each doubling of the micro-batch: memory is worth keeping free when nothing is gained
 BOUND_SLACK = 0.97  # the largest micro-batch is the fastest per token to within so much, tile effects included
 
@@ -37,7 +39,7 @@ class Savers:
 
     chunked_loss: bool = False
     recompute: Literal["none", "cheap", "block"] = "none"
-    adamw8bit: bool = False
+    optimizer_state: State = "float32"
 
     @property
     def names(self) -> list[str]:
@@ -45,7 +47,7 @@ class Savers:
         return [
             *(["chunked_loss"] if self.chunked_loss else []),
             *([f"recompute={self.recompute}"] if self.recompute != "none" else []),
-            *(["adamw8bit"] if self.adamw8bit else []),
+            *([f"optimizer_state={state}"] if (state := self.optimizer_state) != "float32" else []),
         ]
 
     @property
@@ -53,26 +55,30 @@ class Savers:
         return (
             CHARGE["chunked_loss"] * self.chunked_loss
             + CHARGE["recompute"] * (self.recompute != "none")
-            + CHARGE["adamw8bit"] * self.adamw8bit
+            + STATE_CHARGE[self.optimizer_state]
         )
 
     def on(self, config: RunConfig) -> RunConfig:
         changes: dict[str, Any] = {"chunked_loss": self.chunked_loss, "recompute": self.recompute}
-        if self.adamw8bit:
-            changes["optimizer"] = "adamw8bit"
+        changes["optimizer_state"] = self.optimizer_state
         return variant(config, **changes)
 
 
 def savers_of(config: RunConfig) -> Savers:
-    return Savers(config.chunked_loss, config.recompute, config.optimizer == "adamw8bit")
+    return Savers(config.chunked_loss, config.recompute, _state_of(config))
+
+
+def _state_of(config: RunConfig) -> State:
+    return {32: "float32", 8: "8bit", 4: "4bit"}[config.state_bits]  # type: ignore[return-value]
 
 
 def all_savers(config: RunConfig) -> list[Savers]:
-    """Every combination that this config can take, the plain one first. Muon has no 8-bit form."""
-    eight = (False, True) if config.optimizer == "adamw" else (config.optimizer == "adamw8bit",)
+    """Every combination that this config can take, the plain one first; moments that were asked for stay."""
+    asked = _state_of(config)
+    states: tuple[State, ...] = ("float32", "8bit", "4bit") if asked == "float32" else (asked,)
     choices = [
-        Savers(chunked, recompute, bits)
-        for bits in eight
+        Savers(chunked, recompute, state)
+        for state in states
         for recompute in ("none", "cheap", "block")
         for chunked in (False, True)
     ]
@@ -157,14 +163,14 @@ class WhatIfDevice(Device):
 
 
 @cache
-def _calibration(device: Device) -> Calibration | None:
+def _calibration(device: Device, _changed_at: tuple[str, int]) -> Calibration | None:
     return load_calibration(device)
 
 
 def own_step_time(config: RunConfig, device: Device, dtype: str, gpus: int = 1) -> StepTime:
-    """As plan() predicts it: by this machine's own probe where there is one. The file is read once in a search."""
+    """As plan() predicts it: by this machine's own probe where there is one. The file is read once, until a probe writes another."""
     real = device.real if isinstance(device, WhatIfDevice) and device.real else device
-    return step_time(config, device, dtype, gpus, _calibration(real))
+    return step_time(config, device, dtype, gpus, _calibration(real, calibrations_changed_at()))
 
 
 def _per_token(

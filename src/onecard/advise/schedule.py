@@ -19,8 +19,6 @@ from onecard.units import HOUR
 EVAL_TOKENS = 2**20  # held-out tokens of one evaluation: the loss to about 0.003 nats
 EVALS = 20  # a run is evaluated so often, or once an hour if that is more
 MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
-# Below about 5M parameters the rule for the learning rate runs ahead of what is stable.
-HIGHEST_RATE = 3e-3
 
 
 def compiled_on(device: Device) -> bool:
@@ -39,9 +37,7 @@ def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
     """The tuned config with its schedule: what a person gets, checked like any other."""
     config = tuned.config
     rate = (
-        MUON_RATE
-        if config.optimizer == "muon"
-        else min(HIGHEST_RATE, usual_learning_rate(total_params(config.shape)))
+        MUON_RATE if config.optimizer == "muon" else usual_learning_rate(total_params(config.shape))
     )
     interval = _ladder(min(steps / EVALS, HOUR / tuned.time.seconds.mid))
     return variant(

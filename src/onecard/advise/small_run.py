@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onecard.advise.savers import own_step_time, variant
-from onecard.advise.schedule import HIGHEST_RATE, base_config
+from onecard.advise.schedule import base_config
 from onecard.advise.shapes import total_params
 from onecard.config import RunConfig
 from onecard.config.recipes import recipe_values
@@ -37,10 +37,11 @@ FEWEST_STEPS = 20  # of the smallest model; less shows nothing
 MOST_OVERRUN = 5  # times the time for those steps: a machine measured while it was busy; max_hours ends the run anyway
 SCHEDULE_STEPS = 1000  # a shorter run gets a smaller batch instead
 SMALLEST_BATCH, LARGEST_BATCH = 2**9, 2**17  # tokens a step
-EVALUATIONS = 10
-EVALUATION_TOKENS = (
-    0.01  # of the run's tokens, each time: a tenth of them read, a third of a step's work each
+EVALUATIONS = 5
+EVALUATION_SHARE = (
+    0.02  # of the run's tokens, each time: a tenth of them read, at a third of a step's work
 )
+FEWEST_HELD_OUT = 2**13  # tokens: less is mostly noise
 PLANNED_SHARE = 0.9  # of the time: evaluations, checkpoints and the first steps take the rest
 BYTES_PER_TOKEN = (
     3.0  # of a small BPE trained on the text itself: 2.5 to 4, enough to count epochs with
@@ -175,7 +176,7 @@ def _micro_batched(run: RunConfig, device: Device, dtype: str) -> RunConfig | No
 
 
 def _scheduled(run: RunConfig, steps: int) -> RunConfig:
-    held_out = EVALUATION_TOKENS * steps * run.tokens_per_step
+    held_out = max(FEWEST_HELD_OUT, EVALUATION_SHARE * steps * run.tokens_per_step)
     changes: dict[str, Any] = {
         "max_iters": steps,
         "lr_decay_iters": steps,
@@ -184,7 +185,7 @@ def _scheduled(run: RunConfig, steps: int) -> RunConfig:
         "log_interval": max(1, min(10, steps // 100)),
     }
     if run.recipe == "gpt2":
-        rate = min(HIGHEST_RATE, usual_learning_rate(total_params(run.shape)))
+        rate = usual_learning_rate(total_params(run.shape))
         changes |= {
             "learning_rate": float(f"{rate:.1e}"),
             "min_lr": float(f"{rate / 10:.1e}"),

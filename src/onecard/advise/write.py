@@ -3,8 +3,10 @@
 write_config(Path("run.toml"), config_text(answer, "run.toml"))
 """
 
+import math
 from pathlib import Path
 
+from onecard.advise.can import Answer
 from onecard.advise.fit import Fitted
 from onecard.advise.recommend import Recommendation
 from onecard.advise.search import MOST_EPOCHS
@@ -12,7 +14,7 @@ from onecard.advise.small_run import SmallRun
 from onecard.config import RunConfig, to_nanogpt, to_toml
 from onecard.errors import UserError
 from onecard.files import write_text
-from onecard.planner import RunPlan
+from onecard.planner import RunPlan, plan
 from onecard.units import show_bytes, show_count, show_duration
 
 KEEPS_TIME = "the time given: the run ends by then, with its decay fitted in"
@@ -27,6 +29,24 @@ def config_text(answer: Recommendation | Fitted | SmallRun, name: str) -> str:
         notes = {"n_layer": str(answer.reasons[0]), "max_hours": KEEPS_TIME}
         return spell(answer.config, notes, _head(answer.plan, "chosen"))
     return spell(answer.config, _comments(answer), _head(answer.plan, "recommended"))
+
+
+def can_text(answer: Answer, name: str) -> str:
+    """The config with which the card can train the model, as long as the tokens asked for (else compute-optimal) take."""
+    if answer.because == "memory":
+        raise UserError(
+            f"{answer.model} does not fit on the {answer.device.name}: there is no config to write",
+            hint="`onecard can` without --out shows what to do instead",
+        )
+    config, tokens = answer.config, answer.compute.readings[0].reading.tokens
+    steps = max(1, math.ceil(tokens / config.tokens_per_step))
+    config = config.replace(
+        max_iters=steps, lr_decay_iters=steps, warmup_iters=min(config.warmup_iters, steps // 10)
+    )
+    planned = plan(config, answer.device, gpus=answer.gpus)
+    spell = to_nanogpt if name.lower().endswith(".py") else to_toml
+    comments = {**_memory_comments(config, planned), "max_iters": f"{show_count(tokens)} tokens"}
+    return spell(config, comments, _head(planned, "tuned"))
 
 
 def _head(plan: RunPlan, how: str) -> str:
@@ -72,9 +92,14 @@ def _comments(answer: Recommendation) -> dict[str, str]:
 
 
 _OPTIMIZERS = {
-    "adamw": "full precision fits: no need for 8 bits",
-    "adamw8bit": "moments in 8 bits; needs onecard[eightbit]",
+    "adamw": "GPT-2's recipe",
+    "adamw8bit": "AdamW with moments in a byte each",
     "muon": "for the matrices, AdamW for the rest",
+}
+_STATES = {
+    "float32": "full precision fits: no need for fewer bits",
+    "8bit": "moments in a byte each",
+    "4bit": "moments in half a byte each",
 }
 
 
@@ -96,6 +121,7 @@ def _memory_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
         if c.recompute != "none"
         else "the activations fit: no need",
         "optimizer": _OPTIMIZERS[c.optimizer],
+        "optimizer_state": _STATES[c.optimizer_state],
     }
 
 

@@ -1,13 +1,14 @@
 """`onecard can`: can this card train that model at all?"""
 
 import argparse
+import sys
 
 HELP = "Can this card train that model at all? Compute and memory against what is needed, and what to do instead."
 EXAMPLE = 'onecard can gpt2-xl --gpu "RTX 4070 Ti" --for 1y --utilization 0.9 --tokens 10B'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_report
+    from onecard.cli.options import add_out, add_report
 
     parser.add_argument(
         "model",
@@ -48,14 +49,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change a config key; nanoGPT's --KEY=VALUE works too",
     )
+    add_out(parser)
     add_report(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
     from onecard.advise.can import can
+    from onecard.advise.write import can_text, check_target, write_config
     from onecard.cli.options import show_report
     from onecard.units import parse_count, parse_duration
 
+    if args.out:
+        check_target(Path(args.out), args.force)  # before the work is done
     answer = can(
         args.model,
         args.gpu,
@@ -71,5 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
         return can_document(answer, explain=args.explain)
 
+    if args.out:
+        write_config(Path(args.out), can_text(answer, args.out), args.force)
     show_report(args, answer.to_json, document)
+    if args.out and not args.json:
+        print(f"written: {args.out}", file=sys.stderr)
     return 0

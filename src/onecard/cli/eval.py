@@ -8,100 +8,186 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onecard.evals.results import Result
-    from onecard.model.generate import Sampler
+    from onecard.evals.run import Request
 
-HELP = "Bits per byte on any text, HellaSwag and LAMBADA, each with its protocol and 95 % interval."
+HELP = "How good is the model? Bits per byte on any text, HellaSwag, LAMBADA, any lm-eval task, a sheet of prompts."
 EXAMPLE = "onecard eval out --text notes.txt --hellaswag hellaswag_val.jsonl --limit 1000"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    from onecard.cli.options import add_report
+
     parser.add_argument(
         "models",
         nargs="+",
         metavar="MODEL",
-        help="a run's folder, a Hugging Face GPT-2 folder, an export, or nanoGPT's ckpt.pt",
+        help="a run's folder, a Hugging Face GPT-2 folder or hub name, an export, or nanoGPT's ckpt.pt",
     )
     parser.add_argument(
-        "--text", action="append", default=[], metavar="FILE", help="bits per byte on this text"
+        "--text",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="bits per byte on a file, a folder of files, or prepared data (its validation split)",
     )
-    parser.add_argument("--hellaswag", metavar="FILE", help="its items, .jsonl or .jsonl.xz")
-    parser.add_argument("--lambada", metavar="FILE", help="its items, .jsonl or .jsonl.xz")
+    for task in ("hellaswag", "lambada"):
+        parser.add_argument(
+            f"--{task}",
+            nargs="?",
+            const="",
+            metavar="FILE",
+            help="its items, .jsonl, .jsonl.xz or .parquet (default: found here, or from the hub)",
+        )
+    parser.add_argument(
+        "--tasks",
+        metavar="A,B",
+        help='tasks of lm-evaluation-harness, such as arc_easy,piqa (pip install "onecard[eval]")',
+    )
+    parser.add_argument(
+        "--task-data",
+        action="append",
+        default=[],
+        metavar="TASK=FILE",
+        help="a local file with such a task's items, instead of the hub's",
+    )
+    parser.add_argument("--task-path", metavar="DIR", help="a folder of task files of your own")
+    parser.add_argument("--shots", type=int, metavar="N", help="examples before each question")
+    parser.add_argument(
+        "--prompts",
+        action="append",
+        nargs="?",
+        const="en",
+        default=[],
+        metavar="PATH|en|es|hi",
+        help="answers to a file or folder of prompts, or to a shipped set (default en)",
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=60, metavar="N", help="of each answer (default 60)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N items of a task")
+    parser.add_argument("--bytes", metavar="N", help="only the first N bytes of a text, such as 1M")
     parser.add_argument("--stride", type=int, metavar="N", help="of text windows (default: half)")
+    parser.add_argument(
+        "--checkpoint",
+        default="newest",
+        metavar="newest|best|STEP",
+        help="which of a run's checkpoints (default newest)",
+    )
+    parser.add_argument("--again", action="store_true", help="measure again what is kept")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
     parser.add_argument("--dataset", metavar="NAME", help="whose tokeniser, if the run's is gone")
-    parser.add_argument("--json", action="store_true", help="the results as JSON")
+    add_report(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.errors import UserError
+    request = _request(args)
+    from onecard.cli.options import show_report
+    from onecard.errors import OnecardError
+    from onecard.evals.run import evaluate_model
 
-    if not (args.text or args.hellaswag or args.lambada):
-        raise UserError(
-            "nothing to evaluate on", hint="--text FILE, --hellaswag FILE or --lambada FILE"
-        )
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit cannot be {args.limit}", hint="for example --limit 1000")
-    from onecard.model.opening import open_model
-
-    found: list[Result] = []
+    found, failed = [], None
     for source in args.models:
-        speaker = open_model(source, args.device, args.dataset)
-        for result in _results(source, speaker, args):
-            found.append(result)
-            _keep(result, Path(source))
-    if args.json:
-        import json
+        try:
+            found.append(
+                evaluate_model(
+                    source,
+                    request,
+                    device=args.device,
+                    dataset=args.dataset,
+                    which=args.checkpoint,
+                    watch=progress_bar,
+                    report=lambda text: print(text, file=sys.stderr),
+                )
+            )
+        except OnecardError as error:  # what the models before it gave is still shown
+            if not found:
+                raise
+            failed = error
+            break
+    results = [result for one in found for result in one.results]
+    sheets = [sheet for one in found for sheet in one.sheets]
 
-        print(json.dumps([result.to_json() for result in found], indent=2))
-    else:
-        _show(found)
+    def document():  # type: ignore[no-untyped-def]
+        from onecard.report.eval_view import eval_document
+
+        return eval_document(results, sheets)
+
+    def as_json():  # type: ignore[no-untyped-def]
+        return [result.to_json() for result in results] + [sheet.to_json() for sheet in sheets]
+
+    show_report(args, as_json, document)
+    if failed is not None:
+        raise failed
     return 0
 
 
-def _results(source: str, speaker: "Sampler", args: argparse.Namespace) -> Iterator["Result"]:
-    from onecard.evals.evaluate import evaluate_task, evaluate_text
+def _request(args: argparse.Namespace) -> "Request":
+    """What was asked for, checked before a model is loaded."""
+    from onecard.errors import UserError
+    from onecard.evals.item_files import find_items
+    from onecard.evals.prompts import read_prompts
+    from onecard.evals.run import Request, parse_task_data
+    from onecard.evals.texts import text_place
+    from onecard.units import parse_count
 
-    name = Path(source).name or source
-    for file in map(Path, args.text):
-        with _bar(f"{name}: {file.name}") as progress:
-            yield evaluate_text(speaker, name, file, args.stride, progress)
-    for task in ("hellaswag", "lambada"):
-        if file := getattr(args, task):
-            with _bar(f"{name}: {task}") as progress:
-                yield evaluate_task(speaker, name, task, Path(file), args.limit, progress)
+    for name in ("limit", "prompt_tokens", "stride"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            flag = name.replace("_", "-")
+            raise UserError(f"--{flag} cannot be {value}", hint=f"for example --{flag} 100")
+    if args.shots is not None and args.shots < 0:
+        raise UserError(f"--shots cannot be {args.shots}", hint="for example --shots 5")
+    wanted = {
+        task: getattr(args, task)
+        for task in ("hellaswag", "lambada")
+        if getattr(args, task) is not None
+    }
+    harness = tuple(name.strip() for name in (args.tasks or "").split(",") if name.strip())
+    request = Request(
+        texts=tuple(map(text_place, args.text)),
+        tasks={task: find_items(task, named) for task, named in wanted.items()},
+        harness=harness,
+        task_data=parse_task_data(args.task_data),
+        task_path=Path(args.task_path) if args.task_path else None,
+        shots=args.shots,
+        prompts=tuple(prompt for source in args.prompts for prompt in read_prompts(source)),
+        prompt_tokens=args.prompt_tokens,
+        limit=args.limit,
+        most_bytes=parse_count(args.bytes) if args.bytes else None,
+        stride=args.stride,
+        again=args.again,
+    )
+    if request.empty:
+        raise UserError(
+            "nothing to evaluate on",
+            hint="--text PATH, --hellaswag, --lambada, --tasks arc_easy or --prompts",
+        )
+    if harness:
+        from onecard.evals.harness import library
 
-
-def _keep(result: "Result", source: Path) -> None:
-    """In the run's folder, if it is one; a folder that cannot be written is no reason to lose the answer."""
-    from onecard.evals.results import keep
-    from onecard.runs.record import is_run_folder
-
-    if is_run_folder(source) and not result.task.startswith("text "):
-        with contextlib.suppress(OSError):
-            keep(result, source)
+        library()
+    return request
 
 
 @contextlib.contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
+def progress_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar with the time left on a terminal; nothing in a pipe."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    shown = sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as progress:
         bar = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(bar, completed=done, total=total)
-
-
-def _show(found: list["Result"]) -> None:
-    from onecard.untrusted import printable
-
-    for result in found:
-        print(f"{printable(result.model)} · {printable(result.task)}  ({result.items:,} items)")
-        for figure in result.figures:
-            share = figure.low is not None and figure.high is not None
-            shown = f"{figure.value:.2%}" if share else f"{figure.value:.4g}"
-            spread = f"  (95 %: {figure.low:.2%} to {figure.high:.2%})" if share else ""
-            print(f"  {figure.name:14}{shown}{spread}")
-        cut = f"; {result.truncated:,} contexts cut on the left" if result.truncated else ""
-        print(f"  {result.protocol}{cut}\n")

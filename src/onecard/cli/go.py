@@ -13,7 +13,7 @@ from onecard.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from onecard.cli.go_plan import Expectation
+    from onecard.cli.go_record import Expectation, Question
 
 HELP = (
     "Everything in one command: recommend a run for this machine and time, get the data, check and measure the machine, "
@@ -25,26 +25,20 @@ DEFAULT_HOURS = 24.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hours",
-        type=float,
-        metavar="H",
-        help=f"training time (default {DEFAULT_HOURS:g}); the other stages are listed beside it",
-    )
+    from onecard.cli.recommend import add_budget, add_choices
+
+    add_budget(parser)
+    add_choices(parser)
     parser.add_argument(
         "--budget",
         metavar="10USD",
-        help="electricity that the training may cost; the hours are shortened to it",
+        help="electricity that the training may cost; it is shortened to that",
     )
     parser.add_argument(
         "--data",
         metavar="SOURCE|DIR",
         help="what to learn: a named set, files or a folder of text, stdlib, or a prepared folder (default fineweb-edu)",
     )
-    parser.add_argument(
-        "--recipe", choices=("gpt2", "modern"), help="the kind of model (recommend's default)"
-    )
-    parser.add_argument("--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or ES, IN, US")
     parser.add_argument(
         "--device", default="here", metavar="here|cpu", help="the card of this machine, or its CPU"
     )
@@ -84,17 +78,11 @@ def run(args: argparse.Namespace) -> int:
 
 def go(args: argparse.Namespace, out: "Console") -> Path | None:
     """All stages; the report's page, or None where the user said no."""
-    from onecard.cli.go_plan import Progress, Question, expect, recall
+    from onecard.cli.go_plan import expect
+    from onecard.cli.go_record import Progress, recall
     from onecard.cli.go_stages import Places, perform
 
-    question = Question(
-        hours=_hours(args.hours),
-        data=args.data,
-        recipe=args.recipe,
-        price=args.price,
-        budget=args.budget,
-        device=args.device,
-    )
+    question = _question(args)
     places = Places(Path(args.out))
     progress = recall(places.root, question)
     if progress is None:
@@ -110,11 +98,25 @@ def go(args: argparse.Namespace, out: "Console") -> Path | None:
     return perform(out, progress, args.lang)
 
 
-def _hours(given: float | None) -> float:
-    hours = DEFAULT_HOURS if given is None else given
-    if not 0 < hours < 24 * 365:
-        raise UserError(f"--hours cannot be {hours:g}", hint="for example --hours 20")
-    return hours
+def _question(args: argparse.Namespace) -> "Question":
+    from onecard.cli.go_record import Question
+    from onecard.cli.recommend import budget_of, changes_of
+
+    budget_of(args)  # a mistake in either is reported before anything is done
+    changes_of(args)
+    limits = ("hours", "days", "tokens", "until_loss")
+    return Question(
+        limit=next(
+            ((name, str(value)) for name in limits if (value := getattr(args, name)) is not None),
+            ("hours", f"{DEFAULT_HOURS:g}"),
+        ),
+        data=args.data,
+        recipe=args.recipe,
+        price=args.price,
+        budget=args.budget,
+        device=args.device,
+        overrides=tuple(args.overrides),
+    )
 
 
 def _announce(out: "Console", expected: "Expectation") -> None:

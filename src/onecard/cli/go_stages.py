@@ -14,7 +14,7 @@ from onecard.cli.stages import is_finished, page_of, run_stage, typed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from onecard.cli.go_plan import Expectation, Progress
+    from onecard.cli.go_record import Expectation, Progress
 
 LONG_RUN_SECONDS = 3600.0  # above it a full probe and a full check are worth their minutes
 CHECK_SECONDS, QUICK_CHECK_SECONDS = 90.0, 10.0
@@ -117,10 +117,7 @@ def _check_and_measure(out: "Console", progress: "Progress") -> None:
 def _plan_again(out: "Console", expected: "Expectation", places: Places) -> None:
     if places.config.is_file():
         return
-    words = ["recommend", "--gpu", expected.device, "--hours", f"{expected.hours:g}"]
-    words += ["--data", expected.data, "--out", str(places.config)]
-    words += ["--recipe", expected.recipe] if expected.recipe else []
-    words += ["--price", expected.price] if expected.price else []
+    words = ["recommend", *expected.words, "--data", expected.data, "--out", str(places.config)]
     run_stage(out, "the run, planned with what was measured", *words)
 
 
@@ -157,8 +154,14 @@ def _page(out: "Console", root: Path) -> Iterator[None]:
 def _evaluate(out: "Console", progress: "Progress", places: Places) -> None:
     if progress.done("eval"):
         return
-    words = ["eval", str(places.run), "--text", progress.expected.data]
-    run_stage(out, "how good is it?", *words, optional=True)
+    run = str(places.run)
+    words = ["eval", run, "--text", progress.expected.data, "--bytes", "1MB"]
+    run_stage(out, "how good is it? on held-out text of its own", *words, optional=True)
+    if (
+        progress.expected.loss is not None
+    ):  # GPT-2's tokens of web text: the benchmarks mean something
+        words = ["eval", run, "--hellaswag", "--lambada", "--limit", "1000"]
+        run_stage(out, "and beside the released GPT-2s", *words, optional=True)
     progress.mark("eval")
 
 

@@ -59,6 +59,15 @@ class _ListKeys(argparse.Action):
         parser.exit()
 
 
+def add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write the config, ready for `onecard train`: .toml or nanoGPT's .py",
+    )
+    parser.add_argument("--force", action="store_true", help="let --out replace a file")
+
+
 def add_report(parser: argparse.ArgumentParser) -> None:
     """How the answer is shown."""
     formats = parser.add_mutually_exclusive_group()

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from onecard.planner.calibration import Calibration
 
 HELP = "Measure this machine's card (or CPU) with real train steps; plans for it are then made from that."
-EXAMPLE = "onecard probe --quick"
+EXAMPLE = """onecard probe --quick
+  onecard probe --autotune run.toml --limit 2m"""
 
 
 TOO_DISTURBED = 1.0  # steps off by a factor of two: a plan made of them says nothing
@@ -47,9 +48,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="the calibration as JSON, as it is kept"
     )
+    parser.add_argument(
+        "--autotune",
+        metavar="CONFIG",
+        help="try settings of this config that may be faster here, with real steps, and write the winner into it "
+        "(a preset: into --out)",
+    )
+    parser.add_argument(
+        "--limit",
+        default="3m",
+        metavar="TIME",
+        help="of --autotune: how long (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", help="of --autotune: write the config there instead, as .toml"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.autotune:
+        from onecard.cli.autotune import run_autotune
+
+        return run_autotune(args)
     from onecard.planner.calibration_file import disturbance, load_calibration, write_calibration
 
     if args.show or args.forget:

@@ -30,11 +30,25 @@ CHOSEN_KEYS = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_report
+    from onecard.cli.options import add_out, add_report
 
     parser.add_argument(
         "--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here'
     )
+    add_budget(parser)
+    _add_modes(parser)
+    parser.add_argument(
+        "--data",
+        metavar="NAME|TOKENS",
+        help="a data set, a prepared folder, or tokens such as 3.7B",
+    )
+    add_choices(parser)
+    add_out(parser)
+    add_report(parser)
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """What a run may take: time, tokens, or as much as a loss needs."""
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--hours", type=_number, metavar="H", help="the time there is (default 24)")
     budget.add_argument("--days", type=_number, metavar="D", help="the same in days")
@@ -49,24 +63,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="L",
         help="the quickest run that should reach this loss",
     )
-    _add_modes(parser)
-    parser.add_argument(
-        "--data",
-        metavar="NAME|TOKENS",
-        help="a data set, a prepared folder, or tokens such as 3.7B",
-    )
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """What is given, not chosen."""
     parser.add_argument(
         "--recipe", choices=("gpt2", "modern"), help="the kind of model (default gpt2)"
     )
     parser.add_argument(
         "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
     )
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        help="write the config, ready for `onecard train`: .toml or nanoGPT's .py",
-    )
-    parser.add_argument("--force", action="store_true", help="let --out replace a file")
     parser.add_argument(
         "--set",
         action="append",
@@ -75,7 +81,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="fix a config key that is not the choice's own, such as block_size=512",
     )
-    add_report(parser)
 
 
 def _add_modes(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +131,7 @@ def _writable(name: str, force: bool) -> None:
     check_target(Path(name), force)
 
 
-def _budget(args: argparse.Namespace):  # type: ignore[no-untyped-def]
+def budget_of(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     from onecard.advise.budget import Budget
     from onecard.units import DAY, HOUR, parse_count
 
@@ -139,7 +144,7 @@ def _budget(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     return Budget(seconds=(24 if args.hours is None else args.hours) * HOUR)
 
 
-def _changes(args: argparse.Namespace) -> dict[str, object]:
+def changes_of(args: argparse.Namespace) -> dict[str, object]:
     from onecard.config import parse_overrides
     from onecard.errors import UserError
 
@@ -157,14 +162,14 @@ def _recommend(args: argparse.Namespace) -> int:
     from onecard.advise.search import NotCovered
     from onecard.cli.options import show_report
 
-    budget = _budget(args)
+    budget = budget_of(args)
     try:
         answer = recommend(
             args.gpu,
             budget,
             data=args.data,
             recipe=args.recipe or "gpt2",
-            changes=_changes(args),
+            changes=changes_of(args),
             price=args.price,
             rent=args.rent,
         )
@@ -193,7 +198,7 @@ def _small_run(args: argparse.Namespace, seconds: float) -> int:
         seconds,
         data=args.data,
         recipe=args.recipe or "gpt2",
-        changes=_changes(args),
+        changes=changes_of(args),
         price=args.price,
     )
     _save(args, answer)
@@ -248,7 +253,7 @@ def _table(args: argparse.Namespace) -> int:
     from onecard.cli.options import show_report
 
     answer = memory_table(
-        _budget(args), data=args.data, recipe=args.recipe or "gpt2", changes=_changes(args)
+        budget_of(args), data=args.data, recipe=args.recipe or "gpt2", changes=changes_of(args)
     )
 
     def document():  # type: ignore[no-untyped-def]

@@ -39,15 +39,28 @@ def run(args: argparse.Namespace) -> int:
     from onecard.untrusted import printable
 
     table = Table(box=box.SIMPLE_HEAD)
-    for head in ("run", "state", "step", "loss", "hours", "cost"):
+    evaluated = any(row["evals"] for row in rows)
+    for head in ("run", "state", "step", "loss", "hours", "cost", *(["evals"] * evaluated)):
         table.add_column(
-            head, justify="left" if head in ("run", "state") else "right", overflow="fold"
+            head, justify="left" if head in ("run", "state", "evals") else "right", overflow="fold"
         )
     for row in rows:
         # Text: a folder's name is no markup, and nothing in it reaches the terminal as a command
-        table.add_row(*(Text(printable(cell)) for cell in _cells(row)))
+        cells = [*_cells(row), *([_evals(row)] * evaluated)]
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     console().print(table)
     return 0
+
+
+def _evals(row: dict[str, Any]) -> str:
+    from onecard.runs.eval_results import TASK_TITLES
+
+    parts = []
+    for task, found in row["evals"].items():
+        share = found["figure"].startswith("acc")
+        value = f"{found['value']:.1%}" if share else f"{found['value']:.3f}"
+        parts.append(f"{TASK_TITLES.get(task, task.removeprefix('text '))} {value}")
+    return ", ".join(parts) or "–"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -46,6 +46,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="no run: a few steps, where their time goes, and a trace in out_dir/profile",
     )
     parser.add_argument(
+        "--autotune",
+        action="store_true",
+        help="first measure which settings are the fastest here (up to 3 min, where the run is long enough to pay it back)",
+    )
+    parser.add_argument(
         "--quiet", action="store_true", help="no progress; only what must be heard, on stderr"
     )
     parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
@@ -85,10 +90,19 @@ def train_config(
     config = _as_this_device_can(config, speaks and not args.json)
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
     planned = planned_here(config, device, speaks and not args.json)
+    if planned is not None and getattr(args, "autotune", False) and _may_be_tuned(args):
+        from onecard.cli.autotune import tuned_before_run
+
+        whole = planned.time.total_seconds.mid
+        config = tuned_before_run(config, whole, quiet=args.json or args.quiet)
+        planned = planned_here(config, device, False)
     if planned is not None and speaks and not (args.json or args.quiet or plan_shown):
         _show_plan(planned)
     extend = bool(getattr(args, "extend", False))
     faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), int(os.environ.get("RANK", 0)))
+    from onecard.evals.in_training import training_benchmark
+
+    benchmark = training_benchmark(config)  # items that are not there stop the run before it starts
     if not speaks:
         train(config, resume=resume, faults=faults, change=change, branch=extend)
         return 0
@@ -103,6 +117,7 @@ def train_config(
             faults=faults,
             change=change,
             branch=extend,
+            benchmark=benchmark,
         )
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
@@ -159,6 +174,16 @@ def named_changes(args: argparse.Namespace) -> frozenset[str]:
             "--change goes with --resume", hint="a new run takes its config as it is given"
         )
     return frozenset(named | ({"max_iters", "lr_decay_iters"} if args.extend else set()))
+
+
+def _may_be_tuned(args: argparse.Namespace) -> bool:
+    """A resumed run keeps its settings; several processes would each find their own."""
+    if args.resume or args.extend or int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError(
+            "--autotune is for a new run of one process",
+            hint="`onecard probe --autotune CONFIG` writes the fastest settings into the config",
+        )
+    return True
 
 
 def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":

@@ -132,7 +132,10 @@ class RunConfig:
         "gpt2", "shape learning speed memory", "architecture, with the optimizer that suits it"
     )
     optimizer: Literal["adamw", "adamw8bit", "muon"] = key(
-        "adamw", "learning speed memory", "update rule; adamw8bit needs onecard[eightbit]"
+        "adamw", "learning speed memory", "update rule; adamw8bit: adamw with optimizer_state 8bit"
+    )
+    optimizer_state: Literal["float32", "8bit", "4bit"] = key(
+        "float32", "learning speed memory", "what moments are kept in; 8bit, 4bit: in blocks"
     )
     schedule: Literal["cosine", "linear", "wsd"] = key(
         "cosine", "learning", "how the rate decays; wsd: constant, then decay at the end"
@@ -194,6 +197,20 @@ class RunConfig:
         least=1,
         most=_MANY,
     )
+    eval_tasks: str | None = key(
+        None,
+        "output",
+        "benchmarks during training: hellaswag, lambada; NAME=FILE names the items, NAME:1000 their number",
+        example="hellaswag:1000",
+    )
+    eval_tasks_interval: int | None = key(
+        None,
+        "output",
+        "time between benchmarks; None: at the end alone",
+        unit="steps",
+        least=1,
+        most=_MANY,
+    )
     tensorboard: bool = key(False, "output", "write TensorBoard events")
     trackio: bool = key(False, "output", "send the log to Trackio")
     record_diff: bool = key(False, "output", "keep `git diff` in environment.json; it runs git")
@@ -249,6 +266,13 @@ class RunConfig:
             self.tied,
             self.recipe == "modern",
         )
+
+    @property
+    def state_bits(self) -> int:
+        """Bits of a number in the optimizer's moments."""
+        if self.optimizer == "adamw8bit" and self.optimizer_state == "float32":
+            return 8
+        return {"float32": 32, "8bit": 8, "4bit": 4}[self.optimizer_state]
 
     @property
     def tokens_per_micro_batch(self) -> int:

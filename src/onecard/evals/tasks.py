@@ -18,6 +18,7 @@ from typing import Any
 
 from onecard.errors import UserError
 from onecard.evals.scoring import Question, Score
+from onecard.runs.eval_results import Figure
 
 Encode = Callable[[str], list[int]]
 _MOST_LINE = 1 << 20  # characters of one item
@@ -33,33 +34,22 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One figure of a result: a share with its 95 % interval, or a plain number without."""
-
-    name: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
 class Task:
     name: str
     protocol: str
-    chance: float | None  # accuracy of guessing
+    size: int  # items of the whole set
     parse: Callable[[dict[str, Any]], Choice]
     figures: Callable[[Sequence[Choice], Sequence[Sequence[Score]]], list[Figure]]
 
     def items(self, path: Path, limit: int | None = None) -> list[Choice]:
-        """The items of a .jsonl or .jsonl.xz file; one that does not parse is named by its line."""
+        """The items of a .jsonl, .jsonl.xz or .parquet file; one that does not parse is named by its number."""
         found: list[Choice] = []
-        for number, line in enumerate(_lines(path), start=1):
+        rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+        for number, row in rows:
             if limit is not None and len(found) >= limit:
                 break
-            if not line.strip():
-                continue
             try:
-                found.append(self.parse(json.loads(line)))
+                found.append(self.parse(json.loads(row) if isinstance(row, str) else row))
             except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 raise UserError(
                     f"{path}, line {number}: not an item of {self.name} ({type(error).__name__})",
@@ -74,7 +64,7 @@ class Task:
 
         `start` stands in for an empty context.
         """
-        context = item.context.rstrip(" ")  # spaces belong to the ending, as its tokens have them
+        context = item.context.rstrip()  # spaces belong to the ending, as its tokens have them
         gap = item.context[len(context) :]
         own = encode(context) if context else []
         endings = []
@@ -154,14 +144,14 @@ TASKS = {
         Task(
             "hellaswag",
             "lm-evaluation-harness, 0-shot; acc_norm by characters",
-            0.25,
+            10_042,
             _hellaswag_item,
             _hellaswag_figures,
         ),
         Task(
             "lambada",
             "lm-evaluation-harness's lambada_openai, 0-shot; the last word by greedy tokens",
-            None,
+            5_153,
             _lambada_item,
             _lambada_figures,
         ),
@@ -169,11 +159,24 @@ TASKS = {
 }
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _json_rows(path: Path) -> Iterator[tuple[int, str]]:
     open_text = lzma.open if path.suffix == ".xz" else open
     try:
         with open_text(path, "rt", encoding="utf-8") as file:
+            number = 0
             while line := file.readline(_MOST_LINE):
-                yield str(line)
+                number += 1
+                if line.strip():
+                    yield number, str(line)
     except (OSError, UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
         raise UserError(f"{path} cannot be read: {error}", hint="a .jsonl or .jsonl.xz") from None
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowException
+
+    try:
+        yield from enumerate(pq.read_table(path).to_pylist(), start=1)
+    except (OSError, ArrowException) as error:
+        raise UserError(f"{path} cannot be read: {error}", hint="a parquet file") from None

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from onecard.errors import UserError
 from onecard.model.generate import Sampler
 from onecard.model.gpt2 import GPT
-from onecard.model.machine import Precision, autocast
+from onecard.model.machine import Precision, autocast, precision_of
 
 BATCH_TOKENS = 8192
 
@@ -68,6 +68,8 @@ def text_loss(
         ids = tokenizer.encode(text)
         if not ids:
             continue
+        if max(ids) >= model.config.shape.vocab_size:
+            raise vocabulary_too_small(model.config.shape.vocab_size, max(ids))
         size += len(text.encode("utf-8", errors="surrogatepass"))
         tokens += len(ids)
         first = tokenizer.eot if tokenizer.eot is not None else 0
@@ -82,6 +84,13 @@ def text_loss(
     if not tokens:
         raise UserError("the text is empty", hint="name a file with text in it")
     return TextLoss(nats, tokens, size, step)
+
+
+def vocabulary_too_small(rows: int, token: int) -> UserError:
+    return UserError(
+        f"the model has {rows:,} tokens and the text needs number {token:,}",
+        hint="the tokeniser is not the model's: name the run's data with --dataset",
+    )
 
 
 def _windows(ids: list[int], room: int, stride: int) -> Iterator[_Window]:
@@ -108,3 +117,10 @@ def _nats(model: GPT, batch: list[_Window], precision: Precision) -> float:
         states = model.hidden(rows[:, :-1])[wanted[:, 1:]]
         logits = model.head(states).float()
     return float(F.cross_entropy(logits, rows[:, 1:][wanted[:, 1:]], reduction="sum"))
+
+
+def text_nats(speaker: Sampler, text: str) -> float:
+    """The summed loss of one text in windows that do not overlap, as lm-evaluation-harness rolls over it."""
+    precision = precision_of("auto", speaker.model.lm_head.weight.device)
+    room = speaker.model.config.block_size
+    return text_loss(speaker, [text], precision, stride=room).nats if text else 0.0

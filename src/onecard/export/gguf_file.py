@@ -73,6 +73,18 @@ def write_gguf(path: Path, trained: Trained, kind: str = "f16") -> None:
     writer.close()
 
 
+def modelfile(name: str, context: int) -> str:
+    """For `ollama create`: the prompt as it is, since a base model knows no turns."""
+    return (
+        f"FROM ./{name}\n"
+        'TEMPLATE "{{ .Prompt }}"\n'
+        f"PARAMETER num_ctx {context}\n"
+        "PARAMETER temperature 0.8\n"
+        "PARAMETER top_k 200\n"
+        f'PARAMETER stop "{EOT}"\n'
+    )
+
+
 def _library() -> Any:
     try:
         import gguf

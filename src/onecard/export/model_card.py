@@ -5,7 +5,7 @@
 Figures that the record does not have are left out; text from outside (names of data sets, licences) is made harmless.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from onecard.data.tokenizers.special import speaks
 from onecard.errors import OnecardError
 from onecard.export.trained import Trained
 from onecard.planner.params import params
+from onecard.runs.eval_results import Result
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
 from onecard.units import show_count, show_duration
@@ -53,7 +54,7 @@ class Trace:
     device: str | None = None
 
 
-def model_card(trained: Trained, results: Sequence[Mapping[str, Any]] = ()) -> str:
+def model_card(trained: Trained, results: Sequence[Result] = ()) -> str:
     """Markdown with the hub's YAML head."""
     trace = read_trace(trained.run_folder)
     sources = _sources(trained.run_folder, trained.config.dataset)
@@ -65,7 +66,7 @@ def model_card(trained: Trained, results: Sequence[Mapping[str, Any]] = ()) -> s
         "## Training data\n\n" + _data_table(sources, trained.config.dataset),
         "## Training\n\n" + _training(trained, trace),
         "## Predicted and actual\n\n" + _predicted(trained.run_folder, trace),
-        "## Evaluation\n\n" + _evaluation(trace, results),
+        "## Evaluation\n\n" + _evaluation(trace, results, trained.step),
         "## Limits\n\n" + _limits(trained),
         f"Made with onecard {__version__}.",
     ]
@@ -174,16 +175,32 @@ def _predicted(folder: Path, trace: Trace) -> str:
     return "\n".join(["| | predicted | actual |", "|---|---|---|", *rows])
 
 
-def _evaluation(trace: Trace, results: Sequence[Mapping[str, Any]]) -> str:
+def _evaluation(trace: Trace, results: Sequence[Result], step: int) -> str:
     lines = []
     if trace.val_loss is not None:
         lines.append(
             f"Validation loss {trace.val_loss:.4f} nats per token at step {trace.val_step:,} "
             "(on the run's own validation split; not comparable across tokenisers)."
         )
-    for result in results:
-        lines.append(f"- {_cell(result.get('task'))}: {_cell(result.get('text'))}")
+    rows = [_result_row(result) for result in results if result.step == step]
+    if rows:
+        head = ["| task | figures (95 % interval) | items | protocol |", "|---|---|---|---|"]
+        lines += ["", *head, *rows]
     return "\n".join(lines) or "Not evaluated."
+
+
+def _result_row(result: Result) -> str:
+    parts = []
+    for figure in result.figures:
+        if figure.low is None or figure.high is None:
+            parts.append(f"{figure.name} {figure.value:.4g}")
+        else:
+            span = f"{figure.low:.1%} to {figure.high:.1%}"
+            parts.append(f"{figure.name} {figure.value:.1%} ({span})")
+    of = f" of {result.of:,}" if result.of else ""
+    unit = " bytes" if result.task.startswith("text ") else ""
+    task, figures = _cell(result.task), _cell("; ".join(parts))
+    return f"| {task} | {figures} | {result.items:,}{of}{unit} | {_cell(result.protocol)} |"
 
 
 def _limits(trained: Trained) -> str:
@@ -196,17 +213,19 @@ def _limits(trained: Trained) -> str:
 
 def _sources(folder: Path, dataset: str) -> list[dict[str, Any]]:
     """The data's sources by its manifest: the copy in the run folder, or the data folder itself."""
-    from onecard.data import read_manifest, resolve
+    from onecard.data import kept_record, read_manifest, resolve
 
-    for place in (folder / "data", dataset):
-        try:
-            path = place if isinstance(place, Path) else resolve(place)
-            manifest = read_manifest(path)
-        except (OnecardError, OSError):
-            continue
-        if manifest is not None:
-            return [dict(source) for source in manifest.sources]
-    return []
+    try:
+        manifest = kept_record(folder / "data").get("manifest")
+        found = manifest.get("sources") if isinstance(manifest, dict) else None
+        if isinstance(found, list):
+            return [source for source in found if isinstance(source, dict)]
+    except OnecardError:
+        pass  # an older run, whose data folder may still be there
+    try:
+        return [dict(source) for source in read_manifest(resolve(dataset)).sources]
+    except (OnecardError, OSError):
+        return []
 
 
 def _public_name(uri: Any) -> str:

@@ -7,7 +7,7 @@ from onecard.config import RunConfig
 from onecard.data import Tokenizer
 from onecard.errors import UserError
 from onecard.model.checkpoint import STATE
-from onecard.model.generate import load_run
+from onecard.model.generate import load_run, run_folder_of
 from onecard.model.gpt2 import GPT
 
 
@@ -41,6 +41,6 @@ def load_trained(source: Path, dataset: str | None = None) -> Trained:
         tokenizer=sampler.tokenizer,
         config=sampler.model.config,
         step=sampler.step,
-        run_folder=source.parent.parent if is_checkpoint else source,
+        run_folder=run_folder_of(source),
         checkpoint=source if is_checkpoint else None,
     )

@@ -14,8 +14,10 @@ from onecard.errors import RunFailure, UserError
 from onecard.export import gguf_file, huggingface, nanogpt_checkpoint
 from onecard.export.model_card import model_card
 from onecard.export.trained import Trained, load_trained
-from onecard.files import remove_tree, replace, sync_folder
+from onecard.files import replace_tree, restore_tree, sync_files
 from onecard.planner.params import params
+from onecard.runs.eval_results import kept
+from onecard.runs.exports import note_export
 from onecard.units import show_bytes
 
 FORMATS = ("hf", "gguf", "nanogpt")
@@ -51,6 +53,7 @@ def export(
         raise UserError(
             f"{to} has no number format {kind!r}", hint=f"one of {', '.join(DTYPES[to])}"
         )
+    restore_tree(target)
     if target.exists() and not force:
         raise UserError(f"{target} exists already", hint="name another, or replace it with --force")
     if target.exists() and not _ours(target):
@@ -63,11 +66,8 @@ def export(
     try:
         aside.mkdir(parents=True)
         notes = _fill(aside, trained, to, kind)
-        sync_folder(aside)
-        if target.exists():
-            remove_tree(target)
-        replace(aside, target)
-        sync_folder(target.parent)
+        sync_files(aside)
+        replace_tree(aside, target)
     except OSError as error:
         raise RunFailure(
             f"{target} could not be written: {error.strerror or error}",
@@ -75,6 +75,7 @@ def export(
         ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    note_export(trained.run_folder, to, target, trained.step)
     files = sorted(path for path in target.iterdir() if path.is_file())
     size = sum(path.stat().st_size for path in files)
     return Exported(target, size, trained.step, tuple(path.name for path in files), tuple(notes))
@@ -86,11 +87,14 @@ def _fill(folder: Path, trained: Trained, to: str, kind: str) -> list[str]:
         huggingface.write_folder(folder, trained, kind)
     elif to == "gguf":
         gguf_file.write_gguf(folder / f"model-{kind}.gguf", trained, kind)
+        modelfile = gguf_file.modelfile(f"model-{kind}.gguf", trained.config.block_size)
+        (folder / "Modelfile").write_text(modelfile, encoding="utf-8")
     else:
-        kept = nanogpt_checkpoint.write_checkpoint(folder / "ckpt.pt", trained)
-        if not kept:
+        moments_kept = nanogpt_checkpoint.write_checkpoint(folder / "ckpt.pt", trained)
+        if not moments_kept:
             notes.append("the optimizer begins fresh: its moments are not AdamW's, or not there")
-    (folder / "README.md").write_text(model_card(trained), encoding="utf-8")
+    card = model_card(trained, kept(trained.run_folder))
+    (folder / "README.md").write_text(card, encoding="utf-8")
     return notes
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
-from onecard.data import Tokenizer, gpt2, open_dataset
+from onecard.data import Tokenizer, gpt2, kept_tokenizer, open_dataset
+from onecard.data.read.kept import RECORD
 from onecard.errors import UserError
 from onecard.model import checkpoint
 from onecard.model.build import make_model
@@ -165,9 +166,7 @@ def load_run(
     if config.tied:
         model.lm_head.weight = model.transformer.wte.weight
     model.to(choose_device(device)).eval()
-    run_folder = source.parent.parent if (source / checkpoint.STATE).is_file() else source
-    kept: list[str | Path] = [run_folder / Path(config.dataset).name, config.dataset]
-    tokenizer = _tokenizer([dataset] if dataset else kept, config)
+    tokenizer = _tokenizer(source, dataset, config)
     return Sampler(model, tokenizer, saved.state["step"])
 
 
@@ -189,11 +188,22 @@ def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
     return saved
 
 
-def _tokenizer(datasets: Sequence[str | Path], config: RunConfig) -> Tokenizer:
-    """That of the first data set that is there: a tuned run keeps its own in its folder, wherever that is now."""
-    for dataset in datasets:
+def run_folder_of(source: Path) -> Path:
+    """The run that a folder is, or that a checkpoint in it belongs to."""
+    return source.parent.parent if (source / checkpoint.STATE).is_file() else source
+
+
+def _tokenizer(source: Path, dataset: str | None, config: RunConfig) -> Tokenizer:
+    """The data set's that was named; else what the run keeps in its own folder; else, for older runs, the data folder's."""
+    run = run_folder_of(source)
+    own = run / Path(config.dataset).name  # a tuned run's data, wherever that is now
+    places: list[str | Path] = [dataset] if dataset else [own, run / "data", config.dataset]
+    for place in places:
         try:
-            found = open_dataset(dataset).tokenizer
+            if place == run / "data" and (run / "data" / RECORD).is_file():
+                found = kept_tokenizer(run / "data")
+            else:
+                found = open_dataset(place).tokenizer
         except UserError:
             continue  # the data may be on another disk by now; GPT-2's words need no file
         if found is not None:
@@ -201,6 +211,6 @@ def _tokenizer(datasets: Sequence[str | Path], config: RunConfig) -> Tokenizer:
     if config.shape.vocab_size >= GPT2_VOCAB and config.learn_from == "all":
         return gpt2()
     raise UserError(
-        f"the tokeniser of the data set {str(datasets[-1])!r} is not at hand",
+        f"the tokeniser of the data set {dataset or config.dataset!r} is not at hand",
         hint="--dataset names the folder that holds its tokeniser",
     )

@@ -6,6 +6,7 @@
 A folder's own Python is never executed: GPT-2's and onecard's own modern layout are known by their config.json.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,20 @@ from torch import Tensor
 
 from onecard.config import RunConfig
 from onecard.config.presets import RELEASED
-from onecard.data import Tokenizer, gpt2
+from onecard.data import Tokenizer, gpt2, open_dataset
 from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec
 from onecard.data.tokenizers.kinds import EOT, BytesTokenizer, CharsTokenizer
 from onecard.data.tokenizers.special import CHAT_TOKENS, SpecialTokenizer
 from onecard.errors import UserError
 from onecard.model.build import make_model
-from onecard.model.checkpoint import misfit
+from onecard.model.checkpoint import (
+    STATE,
+    CorruptError,
+    checkpoints,
+    misfit,
+    read_state,
+    step_of,
+)
 from onecard.model.generate import Sampler, load_run
 from onecard.model.machine import choose_device
 from onecard.model.weights import read_weights
@@ -29,6 +37,7 @@ from onecard.untrusted import read_json_object
 
 _HINT = "a run's folder, a folder with config.json and model.safetensors, or nanoGPT's ckpt.pt"
 _CONFIG = "config.json"
+_HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 
 
 def open_model(
@@ -36,23 +45,79 @@ def open_model(
     device: str = "auto",
     dataset: str | None = None,
     report: Callable[[str], None] = lambda text: None,
+    which: str = "newest",
 ) -> Sampler:
-    """The model that `source` names, on the device, ready to be asked."""
+    """The model that `source` names, on the device; of a run its newest or best checkpoint, or that of a step."""
     path = Path(source)
     if path.suffix == ".pt" or (path / "ckpt.pt").is_file():
         config = _nanogpt_config(path if path.suffix == ".pt" else path / "ckpt.pt")
-        return _filled(config, read_weights(source), _known_tokenizer(config), device)
+        tokenizer = _known_tokenizer(config) if dataset is None else _tokenizer_of(dataset)
+        return _filled(config, read_weights(source), tokenizer, device)
     if (path / _CONFIG).is_file():
         settings = read_json_object(path / _CONFIG, "the model's config", _HINT)
         config = _hub_config(settings, path)
         return _filled(config, read_weights(source), _folder_tokenizer(path, config), device)
     if path.is_dir():
-        return load_run(path, device, dataset, report)
+        return load_run(_checkpoint(path, which), device, dataset, report)
     name = source.removeprefix("openai-community/")
     if name in RELEASED:
         config = RunConfig.from_values({**RELEASED[name], "vocab_size": 50257, "bias": True})
         return _filled(config.replace(dropout=0.0), read_weights(name), gpt2(), device)
+    if _HUB_NAME.fullmatch(source):
+        return open_model(_from_hub(source), device, dataset, report)
     raise UserError(f"there is no model at {source!r}", hint=_HINT)
+
+
+def _checkpoint(run: Path, which: str) -> Path:
+    """The folder that load_run is given: the run itself for its newest, or one checkpoint in it."""
+    if which == "newest" or (run / STATE).is_file():
+        return run
+    there = checkpoints(run)
+    if which == "best":
+        losses = {}
+        for folder in there:
+            try:
+                loss = read_state(folder).get("val_loss")
+            except CorruptError:
+                continue
+            if isinstance(loss, int | float):
+                losses[folder] = loss
+        if losses:
+            return min(losses, key=losses.__getitem__)
+        raise UserError(
+            f"no checkpoint in {run} has a validation loss", hint="leave --checkpoint out"
+        )
+    steps = {str(step_of(folder)): folder for folder in there}
+    if which in steps:
+        return steps[which]
+    raise UserError(
+        f"{run} has no checkpoint {which!r}",
+        hint=f"newest, best{''.join(f', {step}' for step in steps)}",
+    )
+
+
+def _from_hub(name: str) -> str:
+    """A model on the hub as a local folder; what was fetched once serves without a network."""
+    from huggingface_hub import snapshot_download
+
+    wanted = [_CONFIG, "tokenizer.json", "model.safetensors"]
+    try:
+        try:
+            return snapshot_download(name, allow_patterns=wanted)
+        except Exception:  # a network has many ways to fail; the cache may have the files
+            return snapshot_download(name, allow_patterns=wanted, local_files_only=True)
+    except Exception as error:
+        raise UserError(
+            f"there is no model at {name!r}, and the hub did not give one ({type(error).__name__})",
+            hint=_HINT,
+        ) from None
+
+
+def _tokenizer_of(dataset: str) -> Tokenizer:
+    found = open_dataset(dataset).tokenizer
+    if found is None:
+        raise UserError(f"the data set {dataset!r} does not name its tokeniser")
+    return found
 
 
 def _filled(
@@ -78,6 +143,8 @@ def _hub_config(settings: dict[str, Any], folder: Path) -> RunConfig:
             f"{folder} holds a model of type {str(kind)[:40]!r}",
             hint="GPT-2's and onecard's own are known; others run in lm-evaluation-harness",
         )
+    if kind == "gpt2":
+        _check_gpt2(settings, folder)
     context = "n_positions" if kind == "gpt2" else "block_size"
     try:
         values = {key: int(settings[key]) for key in ("n_layer", "n_head", "n_embd", "vocab_size")}
@@ -88,6 +155,31 @@ def _hub_config(settings: dict[str, Any], folder: Path) -> RunConfig:
     bias = True if kind == "gpt2" else bool(settings.get("bias"))
     recipe = "gpt2" if kind == "gpt2" else "modern"
     return RunConfig.from_values({**values, "tied": tied, "bias": bias, "recipe": recipe})
+
+
+# what a GPT-2 config may say of the arithmetic, which ours is made for; another value would give other answers
+_GPT2_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "layer_norm_epsilon": (1e-5,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+}
+
+
+def _check_gpt2(settings: dict[str, Any], folder: Path) -> None:
+    for key, known in _GPT2_SETTINGS.items():
+        if key in settings and settings[key] not in known:
+            raise UserError(
+                f"{folder} is a GPT-2 with {key} = {settings[key]!r:.40}, which onecard does not compute",
+                hint="lm-evaluation-harness's own back end runs it",
+            )
+    width = settings.get("n_embd")
+    if settings.get("n_inner") not in (None, 4 * width if isinstance(width, int) else None):
+        raise UserError(
+            f"{folder} is a GPT-2 with n_inner = {settings['n_inner']!r:.40}, not four times its width",
+            hint="lm-evaluation-harness's own back end runs it",
+        )
 
 
 def _nanogpt_config(file: Path) -> RunConfig:
@@ -110,7 +202,7 @@ def _known_tokenizer(config: RunConfig) -> Tokenizer:
         return gpt2()
     raise UserError(
         "the file does not say which tokeniser its model has",
-        hint="only GPT-2's can be assumed; export the run with `onecard export --to hf` instead",
+        hint="only GPT-2's can be assumed; --dataset names the data it was trained on",
     )
 
 
@@ -125,7 +217,7 @@ def _folder_tokenizer(folder: Path, config: RunConfig) -> Tokenizer:
         added = sorted(content.get("added_tokens", []), key=lambda token: token["id"])
         names = [str(token["content"]) for token in added if token["id"] >= base.vocab_size]
         return SpecialTokenizer(base, names) if set(CHAT_TOKENS) <= set(names) else base
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise UserError(f"{path} is damaged: {error}", hint=_HINT) from None
 
 

@@ -20,6 +20,7 @@ from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note, T
 from onecard.planner.calibration_file import load_calibration
 from onecard.planner.corpus import Corpus, corpus_of
+from onecard.planner.expected_hellaswag import expected_hellaswag
 from onecard.planner.expected_loss import LossEstimate, expected_loss
 from onecard.planner.flops import flops as flops_of
 from onecard.planner.formulas import FORMULAS
@@ -233,6 +234,7 @@ def _loss(config: RunConfig, counts: Params, corpus: Corpus, estimate: LossEstim
         dataset=corpus.family or "",
         beats_gpt2=_against_gpt2(counts, corpus, final),
         in_support=estimate.in_support,
+        hellaswag=expected_hellaswag(corpus.family or "", final) if estimate.in_support else None,
     )
 
 

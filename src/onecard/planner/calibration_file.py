@@ -57,6 +57,15 @@ def load_calibration(device: Device, notes: list[Note] | None = None) -> Calibra
     return best
 
 
+def calibrations_changed_at() -> tuple[str, int]:
+    """Another value after every probe: what was read before it no longer holds."""
+    folder = find_config_folder()
+    try:
+        return str(folder), (folder / _FOLDER).stat().st_mtime_ns if folder else 0
+    except OSError:
+        return str(folder), 0
+
+
 def disturbance(calibration: Calibration) -> Note | None:
     """What to say of a probe whose own steps contradict each other."""
     if calibration.disturbed is None:

@@ -35,4 +35,5 @@ FORMULAS: dict[str, str] = {
     "loss.repetition": "loss at U + U·R·(1 − exp(−repeats/R)) tokens, less the loss had all been fresh; U the data set, R ≈ 15 "
     "(Muennighoff et al. 2023)",
     "loss.perplexity": "exp(loss)",
+    "loss.hellaswag": "a line in the loss through 12 public FineWeb-Edu runs of 6 projects (fit/hellaswag.py); the range adds the largest error of a project left out, 1.2 points",
 }

@@ -125,6 +125,7 @@ class Loss:
     dataset: str
     beats_gpt2: Note | None
     in_support: bool  # inside the sizes and tokens per parameter that the public losses cover
+    hellaswag: Range | None = None  # share, completion style, where public pairs say anything
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,11 @@
 from typing import Any
 
 from onecard.planner.workload import Workload
+from onecard.units import MIB
 
 Fit = dict[str, Any]  # the constants of facts/speed_fit.json
+# glibc's largest mmap threshold: a tensor above it is mapped by itself, and its pages are faulted in every time
+_LARGE = 32 * MIB
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -81,6 +84,10 @@ def optimizer_bytes(w: Workload) -> float:
     update = 7 * e if w.fused_optimizer else 18 * e
     if w.optimizer == "adamw8bit":
         update = 3 * e + 4
+    elif (
+        w.state_bits < 32
+    ):  # train/optim/low_bit_optimizer.py, kernel by kernel: fp32 numbers read and written
+        update = 3 * e + (110 if w.optimizer == "muon" else 200)
     elif w.optimizer == "muon":
         update = 5 * e + 16
     share = 1 / w.gpus if w.sharded else 1.0
@@ -113,3 +120,26 @@ def optimizer_kernels(w: Workload) -> float:
     ):  # five rounds of three products, and what is around them, on stacks of matrices
         return 30.0 + 4.0 * matrices
     return 14.0 * (2 * matrices + 3) if w.optimizer_loop else 30.0
+
+
+def fresh_bytes(w: Workload) -> float:
+    """Bytes of one micro-batch in tensors above _LARGE: so many page faults were counted on a CPU."""
+    logits = (
+        0 if w.chunked_loss else 3 if w.compiled else 4
+    )  # scores, their logarithms, and gradients of both
+    tensors = [
+        (4.0 * w.vocab_size * w.tokens, logits),
+        (
+            4.0 * w.vocab_size * w.n_embd,
+            3 if w.tied else 2,
+        ),  # the head's gradient, the embedding's, their sum
+        (
+            4.0 * w.ff_width * w.tokens,
+            5 * w.n_layer,
+        ),  # the MLP's input and output, its slope, two gradients
+        (
+            4.0 * (w.n_embd + 2 * w.kv_width) * w.tokens,
+            2 * w.n_layer,
+        ),  # queries, keys and values, and their gradients
+    ]
+    return sum(size * count for size, count in tensors if size > _LARGE)

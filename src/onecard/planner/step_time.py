@@ -24,6 +24,7 @@ from onecard.planner.result import Range
 from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.step_counts import (
     Fit,
+    fresh_bytes,
     layer_bytes,
     micro_bytes,
     micro_kernels,
@@ -43,6 +44,8 @@ _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
 OLD_ATTENTION = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
 # Their attention is a guess: logs of a V100 and a TITAN Xp took 1.3 and 1.9 times the prediction.
 _OLD_ATTENTION_HIGH = 2.0
+# pages new to a process, faulted in by one or two cores: `onecard probe` measures 1 to 3 GB/s on x86 machines
+FRESH_BYTES_PER_SECOND = 2e9
 RANGES = ("own", "other", "odd")
 LIKE_OWN = (OWN, "nanogpt", "nanochat", "modded")  # compiled PyTorch of nanoGPT's descent
 SLOW_HOST = ("textbook",)  # Python between the kernels of code written to be read
@@ -137,6 +140,8 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
         (matmul_seconds(w, device, rate, fit) ** 3 + (operand_bytes(w) / bandwidth) ** 3) ** (1 / 3)
     )
     memory = (micro_bytes(w, fit) - cached_bytes(w, device, fit)) / bandwidth
+    if device.kind == "cpu":
+        memory += fresh_bytes(w) / FRESH_BYTES_PER_SECOND
     if w.dropout:
         matmul, memory = matmul * fit["dropout"], memory * fit["dropout"]
     update = optimizer_bytes(w) / bandwidth + optimizer_flops(w) / rate

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from onecard.planner.flops import attention_flops
 from onecard.planner.step_counts import (
+    fresh_bytes,
     micro_bytes,
     micro_kernels,
     optimizer_bytes,
@@ -21,7 +22,6 @@ from onecard.planner.step_counts import (
 )
 from onecard.planner.step_time import speed_fit, waiting
 from onecard.planner.workload import Workload
-from onecard.units import MIB
 
 Costs = dict[str, float]  # seconds a unit of work: a FLOP, a byte, a kernel, a step
 # Which part of the step (plan.time.parts) each kind of work belongs to.
@@ -37,8 +37,6 @@ PART_OF = {
     "update": "optimizer",  # bytes of weights, gradients and moments, once a step
     "step": "launch",  # what every step costs whatever its size
 }
-# glibc's largest mmap threshold: a tensor above it is mapped by itself, and its pages are faulted in every time
-_LARGE = 32 * MIB
 
 
 def mode(w: Workload) -> str:
@@ -74,29 +72,6 @@ def work(w: Workload) -> dict[str, float]:
         amounts = {kind: amount * fit["dropout"] for kind, amount in amounts.items()}
     amounts["blocks"] += optimizer_flops(w)
     return {**amounts, "update": optimizer_bytes(w), "step": 1.0}
-
-
-def fresh_bytes(w: Workload) -> float:
-    """Bytes of one micro-batch in tensors above _LARGE: so many page faults were counted on a CPU."""
-    logits = (
-        0 if w.chunked_loss else 3 if w.compiled else 4
-    )  # scores, their logarithms, and gradients of both
-    tensors = [
-        (4.0 * w.vocab_size * w.tokens, logits),
-        (
-            4.0 * w.vocab_size * w.n_embd,
-            3 if w.tied else 2,
-        ),  # the head's gradient, the embedding's, their sum
-        (
-            4.0 * w.ff_width * w.tokens,
-            5 * w.n_layer,
-        ),  # the MLP's input and output, its slope, two gradients
-        (
-            4.0 * (w.n_embd + 2 * w.kv_width) * w.tokens,
-            2 * w.n_layer,
-        ),  # queries, keys and values, and their gradients
-    ]
-    return sum(size * count for size, count in tensors if size > _LARGE)
 
 
 def predicted(w: Workload, costs: Mapping[str, float], host_seconds: float = 0.0) -> float:

@@ -35,9 +35,13 @@ def warnings(
     ]
 
 
+HIGHEST_RATE = 3e-3
+
+
 def usual_learning_rate(parameters: float) -> float:
-    """GPT-2's recipe by size: 6e-4 at 124M falling with the square root, as GPT-3's table 2.1 does from 125M to 1.3B."""
-    return 6e-4 * float((124e6 / parameters) ** 0.5)
+    """GPT-2's recipe by size: 6e-4 at 124M falling with the square root, as GPT-3's table 2.1 does from 125M to 1.3B. Below
+    about 5M parameters that rule runs ahead of what is stable."""
+    return min(HIGHEST_RATE, 6e-4 * float((124e6 / parameters) ** 0.5))
 
 
 def _work(config: RunConfig) -> Iterator[Note]:

@@ -44,6 +44,7 @@ class Workload:
     chunked_loss: bool = False
     recompute: Recompute = "none"
     optimizer: str = "adamw"
+    state_bits: int = 32  # of a number in the optimizer's moments
     fused_optimizer: bool = True
     optimizer_loop: bool = False  # a textbook's update: tensor by tensor, operation by operation
     pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
@@ -103,7 +104,8 @@ class Workload:
             flash=config.attention == "flash",
             chunked_loss=config.chunked_loss,
             recompute=config.recompute,
-            optimizer=config.optimizer,
+            optimizer="muon" if config.optimizer == "muon" else "adamw",
+            state_bits=config.state_bits,
             mask_documents=config.mask_documents,
             waits_for_exchange=gpus > 1,  # train/run/workers.py
         )
@@ -129,6 +131,11 @@ class Workload:
             modern=shape.modern,
             bias=shape.bias,
         )
+
+    @property
+    def moment_bits(self) -> int:
+        """Of other people's runs the optimizer's name says it."""
+        return 8 if self.optimizer == "adamw8bit" else self.state_bits
 
     @property
     def tokens(self) -> int:

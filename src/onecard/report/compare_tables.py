@@ -17,6 +17,7 @@ from onecard.report.document import (
     Value,
 )
 from onecard.runs.compare import AXES, DEPENDS, Comparison, EqualRow
+from onecard.runs.eval_results import TASK_TITLES, Result, main_figure, newest
 from onecard.runs.figures import RunFigures
 from onecard.units import HOUR
 
@@ -85,8 +86,31 @@ def _progress(runs: Sequence[RunFigures]) -> list[Row]:
             *(_quantity(f.projected_loss, ".2f") for f in runs),
         ),
         _row_of(runs, T("bits per byte"), "final_bits_per_byte", ".4f"),
+        *_benchmarks(runs),
         (T("time left"), *(_quantity(f.seconds_left, "duration") for f in runs)),
     ]
+
+
+def _benchmarks(runs: Sequence[RunFigures]) -> list[Row]:
+    """The newest kept result of each task, and nanochat's CORE metric."""
+    found = [newest(list(f.run.results)) for f in runs]
+    core = (next((e.core for e in reversed(f.run.evals) if e.core is not None), None) for f in runs)
+    rows: list[Row] = [(T("CORE metric"), *(_quantity(value, ".4f") for value in core))]
+    for task in dict.fromkeys(task for results in found for task in results):
+        title = TASK_TITLES.get(task, task.removeprefix("text "))
+        rows.append((title, *(_result(results.get(task)) for results in found)))
+    return rows
+
+
+def _result(result: Result | None) -> Value:
+    figure = main_figure(result) if result is not None else None
+    if result is None or figure is None:
+        return NONE
+    if figure.low is None:
+        return T("{value:.4f} bits per byte", value=figure.value)
+    return T(
+        "{value:.1%} ± {half:.1%}", value=figure.value, half=(figure.high or 0) / 2 - figure.low / 2
+    )
 
 
 def _cost(runs: Sequence[RunFigures]) -> list[Row]:
@@ -95,6 +119,7 @@ def _cost(runs: Sequence[RunFigures]) -> list[Row]:
     return [
         (T("kWh so far"), *kwh),
         (T("cost so far"), *cost),
+        (T("exported"), *("; ".join(f.run.exports) or NONE for f in runs)),
         (T("lines not read"), *(_quantity(f.run.unreadable or None, "int") for f in runs)),
     ]
 

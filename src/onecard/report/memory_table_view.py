@@ -5,7 +5,13 @@ from onecard.messages import T
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
 from onecard.report.recommend_view import asked
 
-LETTERS = {"chunked_loss": "c", "recompute=cheap": "r", "recompute=block": "R", "adamw8bit": "8"}
+LETTERS = {
+    "chunked_loss": "c",
+    "recompute=cheap": "r",
+    "recompute=block": "R",
+    "optimizer_state=8bit": "8",
+    "optimizer_state=4bit": "4",
+}
 
 
 def memory_table_document(answer: MemoryTable) -> Document:
@@ -38,7 +44,9 @@ def memory_table_document(answer: MemoryTable) -> Document:
     ]
     if saving:
         notes.append(
-            T("Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 adamw8bit.")
+            T(
+                "Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 and 4 optimizer_state."
+            )
         )
     return Document(
         title=T("What to run, by the memory of the card"),

@@ -45,6 +45,16 @@ def loss_section(plan: RunPlan, why: Formulas) -> Section:
                 formula=why.get("loss.repetition"),
             )
         )
+    if loss.hellaswag is not None:
+        rows.append(
+            ranged(
+                T("HellaSwag"),
+                loss.hellaswag,
+                ".1%",
+                note=T("completion style, normalised by length; chance is 25 %, GPT-2 124M 29.6 %"),
+                formula=why.get("loss.hellaswag"),
+            )
+        )
     notes: list[Text] = [loss.beats_gpt2] if loss.beats_gpt2 else []
     if not loss.in_support:
         notes.append(T("No public run is near this size and length: the loss is a rough estimate."))

@@ -116,13 +116,21 @@ class RunBuilder:
         kept = {
             name: loss
             for name, loss in losses.items()
-            if loss is not None and math.isfinite(loss) and 0 <= loss <= LARGEST_LOSS
+            if loss is not None
+            and math.isfinite(loss)
+            and (-1 if name == "core" else 0) <= loss <= LARGEST_LOSS
         }
         if not 0 <= step <= LARGEST_STEP:
             return
         if not kept:
             if any(loss is not None and not math.isfinite(loss) for loss in losses.values()):
                 self._lost(step)
+            return
+        last = self._evals[-1] if self._evals else None
+        if last is not None and last.step == step and all(getattr(last, k) is None for k in kept):
+            self._evals[-1] = Eval(
+                **{**vars(last), **kept}
+            )  # another figure of the same evaluation
             return
         while self._evals and self._evals[-1].step >= step:
             self._evals.pop()

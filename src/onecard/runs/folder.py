@@ -12,6 +12,8 @@ from typing import Any
 from onecard.config import KEYS, RunConfig
 from onecard.errors import UserError
 from onecard.runs.builder import RunBuilder
+from onecard.runs.eval_results import kept
+from onecard.runs.exports import noted_exports
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
 from onecard.runs.run import ConfigChange, Run
@@ -19,7 +21,7 @@ from onecard.runs.run import ConfigChange, Run
 _MOST = 4096
 _MOST_SOURCES = 64
 _SHOWN = 120  # characters of a text that a log may hold in full
-_OTHER_KINDS = ("event", "checkpoint", "sample", "end")
+_OTHER_KINDS = ("event", "checkpoint", "sample", "tasks", "end")
 # Events of our own log, by the names that the rules of `explain` know.
 _SIGNS = {"oom": "out-of-memory"}
 _EAGER = "compile: off"  # how the preflight's event begins where torch.compile failed
@@ -55,6 +57,8 @@ class FolderBuilder:
             watts=statistics.median(gathered["watts"]) if gathered["watts"] else None,
             plan=self._record.plan(),
             state=self._record.state,
+            results=tuple(kept(self._record.path)),
+            exports=noted_exports(self._record.path),
         )
         return builder.done()
 

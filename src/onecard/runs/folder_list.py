@@ -10,12 +10,14 @@ from typing import Any
 
 from onecard.errors import UserError
 from onecard.facts.prices import Price, electricity
+from onecard.runs.eval_results import main_figure, newest
 from onecard.runs.folder import read_folder
 from onecard.runs.record import RunRecord, is_run_folder
+from onecard.runs.run import Run
 from onecard.units import HOUR
 
 _DEEPEST = 6  # folders below; runs are not hidden deeper
-_SKIPPED = {"checkpoints", "samples", "node_modules", "__pycache__"}
+_SKIPPED = {"checkpoints", "samples", "evals", "node_modules", "__pycache__"}
 
 
 def list_runs(folders: list[str], price: Price | None = None) -> list[dict[str, Any]]:
@@ -62,6 +64,7 @@ def _row(path: Path, price: Price) -> dict[str, Any]:
         "cost": None,
         "currency": price.currency,
         "unreadable_lines": 0,
+        "evals": {},
     }
     if run is None:
         return row
@@ -77,5 +80,16 @@ def _row(path: Path, price: Price) -> dict[str, Any]:
         "kwh": run.kwh,
         "cost": run.kwh * price.per_kwh if run.kwh is not None else None,
         "unreadable_lines": run.unreadable,
+        "evals": _evals(run),
     }
     return row
+
+
+def _evals(run: Run) -> dict[str, Any]:
+    """The newest result of each task: its main figure."""
+    found = {}
+    for task, result in newest(list(run.results)).items():
+        figure = main_figure(result)
+        if figure is not None:
+            found[task] = {"figure": figure.name, "value": figure.value, "step": result.step}
+    return found

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onecard.errors import UserError
+from onecard.runs.eval_results import Result
 from onecard.runs.loss_curve import LossCurve
 from onecard.runs.step_times import StepTimes
 
@@ -48,6 +49,7 @@ class Eval:
     bits_per_byte: float | None = None
     sources: Mapping[str, float] = field(default_factory=dict)  # of a mix: the loss of each source
     base_val_loss: float | None = None  # of a tuned run: on the text of its base
+    core: float | None = None  # nanochat's CORE metric
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class Run:
     signs: frozenset[str] = frozenset()  # what the log says in words: "slow-attention", …
     changes: tuple[ConfigChange, ...] = ()
     plan: Mapping[str, Any] | None = None  # what was predicted, in our own run folders
+    exports: tuple[str, ...] = ()  # in words, from our own run folders
+    results: tuple[Result, ...] = ()  # of `onecard eval`, kept in our own run folders
     state: str | None = None
     unreadable: int = 0
     unreadable_lines: tuple[str, ...] = ()

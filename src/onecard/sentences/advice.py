@@ -11,8 +11,13 @@ ADVICE = dict(
         sentence("fit-same", "yours is already the fastest that fits"),
         sentence(
             "fit-8bit",
-            "the optimizer's moments are kept in 8 bits: as good as 32 in all published "
-            "tests, but rounded",
+            "the optimizer's moments are kept in 8 bits, rounded at random so that their mean "
+            "is right; docs/performance.md has what it costs in loss",
+        ),
+        sentence(
+            "fit-4bit",
+            "the optimizer's moments are kept in 4 bits, rounded at random so that their mean "
+            "is right; docs/performance.md has what it costs in loss",
         ),
         sentence("fit-unneeded", "no memory saver is needed on this card"),
         sentence(
@@ -195,7 +200,6 @@ ADVICE = dict(
         sentence("choice-rate", "learning rate {rate:g}: that of the size (GPT-3, table 2.1)"),
         sentence("choice-savers", "memory savers: {savers}; they pay for themselves here"),
         sentence("choice-plain", "no memory saver is worth its cost here"),
-        sentence("needs-eightbit", 'adamw8bit needs bitsandbytes: pip install "onecard[eightbit]"'),
         sentence(
             "short", "no public run is this short for its size: take the loss as a rough estimate"
         ),

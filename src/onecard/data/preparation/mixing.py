@@ -14,8 +14,10 @@ import numpy as np
 
 from onecard.data.preparation.crew import Crew
 from onecard.data.preparation.encode import Encoding, Event
+from onecard.data.preparation.hashing import mix
+from onecard.data.preparation.near_copies import near_copies
 from onecard.data.preparation.order import Taken, drop_duplicates, of_split
-from onecard.data.preparation.parts import Part, Rows, mix, open_rows, write_rows
+from onecard.data.preparation.parts import Part, Rows, open_rows, write_rows
 from onecard.data.preparation.request import Plan
 from onecard.data.shares import TooSmall, allot
 
@@ -31,20 +33,17 @@ class Mixed:
     ]  # (place in `taken`, row): documents moved to validation, where a source had none
     epochs: list[float]  # how often each source is gone through
     duplicates: int
+    near: int = 0  # near copies that were left out
 
 
 def mix_sources(
     plan: Plan, work: Path, crew: Crew, text_bytes: int, report: Callable[[Event], None]
 ) -> Mixed:
     """Encode as much of each source as its share needs, then decide what is taken and what is repeated."""
-    parts, dropped, have, exhausted = _encoded(plan, work, crew, text_bytes, report)
+    parts, copies_found, dropped, have = _encoded(plan, work, crew, text_bytes, report)
     total, policy = plan.options.tokens, too_small(plan)
     train = None if total is None else round(total * (1 - plan.val_fraction))
     quotas = allot(plan.names, plan.shares, have, train, policy)
-    if train is None and not all(
-        exhausted
-    ):  # pragma: no cover - everything is read without a number of tokens
-        raise AssertionError("a source was not read to its end")
     taken: list[Taken] = []
     promoted: list[list[int]] = []
     copies: list[Taken] = []
@@ -65,7 +64,9 @@ def mix_sources(
             copies += made
         epochs.append(given / max(have[number], 1))
         taken += here
-    return Mixed([*taken, *copies], promoted, epochs, _counted(taken, dropped))
+    exact = _counted(taken, copies_found)
+    near = _counted(taken, dropped) - exact if plan.options.dedup == "near" else 0
+    return Mixed([*taken, *copies], promoted, epochs, exact, near)
 
 
 def too_small(plan: Plan) -> TooSmall:
@@ -74,7 +75,8 @@ def too_small(plan: Plan) -> TooSmall:
 
 def _encoded(
     plan: Plan, work: Path, crew: Crew, text_bytes: int, report: Callable[[Event], None]
-) -> tuple[list[list[Part]], Dropped, list[int], list[bool]]:
+) -> tuple[list[list[Part]], Dropped, Dropped, list[int]]:
+    """The parts of each source, which of their rows are exact copies, which are left out, and the tokens to train on."""
     total = plan.options.tokens
     goals = [
         None if total is None else int(share * total * (1 - plan.val_fraction)) + 1
@@ -88,8 +90,7 @@ def _encoded(
             encodings.append(Encoding(plan, work, expected, report, number))
             parts.append(encodings[-1].run(crew, goal))
         while True:
-            dropped = drop_duplicates([part for mine in parts for part in mine])
-            used = dropped if plan.options.dedup else [_NONE] * len(dropped)
+            exact, used = copies_of(plan, [part for mine in parts for part in mine])
             have = _train_tokens(parts, used)
             short = [
                 number
@@ -97,7 +98,7 @@ def _encoded(
                 if goal is not None and have[number] < goal and not encodings[number].exhausted
             ]
             if not short:
-                return parts, dropped, have, [item.exhausted for item in encodings]
+                return parts, exact, used, have
             for number in short:  # duplicates took their share
                 goal = goals[number] or 0
                 more = encodings[number].reach_tokens + int(1.05 * (goal - have[number])) + 1
@@ -108,6 +109,18 @@ def _encoded(
 
 
 _NONE = np.zeros(0, np.uint32)
+
+
+def copies_of(plan: Plan, parts: list[Part]) -> tuple[Dropped, Dropped]:
+    """The rows of each part that are exact copies of an earlier document, and those that are left out."""
+    exact = drop_duplicates(parts)
+    if not plan.options.dedup:
+        return exact, [_NONE] * len(parts)
+    if plan.options.dedup != "near":
+        return exact, exact
+    near = near_copies(parts)
+    both = [np.union1d(*pair).astype(np.uint32) for pair in zip(exact, near, strict=True)]
+    return exact, both
 
 
 def _train_tokens(parts: list[list[Part]], dropped: Dropped) -> list[int]:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from onecard.data.preparation.hashing import U64, in_validation, shuffle_keys
+from onecard.data.preparation.near_copies import bands_of, write_bands
 from onecard.data.sources.unit import Batch
 from onecard.data.tokenizers.kinds import Ids, Offsets, Tokenizer, offsets_of
 from onecard.errors import RunFailure
@@ -38,31 +40,8 @@ ROW = np.dtype(
     ]
 )
 Rows = npt.NDArray[np.void]
-U64 = npt.NDArray[np.uint64]
 
-# Any constant; changing it changes every validation split.
-_VAL_SALT = np.uint64(0x6F6E656361726421)
 _ROW_COST = 64  # bytes of memory a document takes, were its text empty
-
-
-def mix(value: U64) -> U64:
-    """splitmix64's finaliser: every input bit reaches every output bit (Steele, Lea and Flood 2014)."""
-    with np.errstate(over="ignore"):
-        value = value + np.uint64(0x9E3779B97F4A7C15)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return value ^ (value >> np.uint64(31))
-
-
-def shuffle_keys(hash0: U64, places: U64, seed: int) -> U64:
-    """The position of each document in the shuffle: seeded, from its text and its place, and from nothing else."""
-    salt = mix(np.array([seed & (2**64 - 1)], np.uint64))
-    return mix(mix(hash0 ^ salt) ^ places)
-
-
-def in_validation(hash0: U64, fraction: float) -> npt.NDArray[np.bool_]:
-    """Whether each document is for validation: its text alone decides, so copies never sit on both sides."""
-    return mix(hash0 ^ _VAL_SALT) < np.uint64(min(int(fraction * 2**64), 2**64 - 1))
 
 
 @dataclass(frozen=True)
@@ -73,6 +52,7 @@ class Cutting:
     val_fraction: float
     running_bytes: int | None = None  # of a running text: kept in order, its tail for validation
     split_at: int | None = None
+    near: bool = False  # MinHash bands are kept beside the part
 
 
 class PartBuilder:
@@ -89,6 +69,7 @@ class PartBuilder:
         self.ids: list[npt.NDArray[np.uint16]] = []
         self.offsets: list[npt.NDArray[np.int64]] = []
         self.skipped: Counter[str] = Counter()
+        self.bands: list[U64] = []
         self.batches = self.documents = self.tokens = self.text_bytes = 0
 
     @property
@@ -99,7 +80,8 @@ class PartBuilder:
     def add(self, batch: Batch) -> None:
         self.batches += 1
         self.skipped += batch.skipped
-        if batch.ids:
+        ready = bool(batch.ids)
+        if ready:
             ids, offsets, raw = self._ready(batch)
         else:
             raw = _utf8(batch, self.skipped)
@@ -113,7 +95,7 @@ class PartBuilder:
         )
         hashes = np.frombuffer(digests, "<u8").reshape(-1, 2)
         rows["hash0"], rows["hash1"] = hashes[:, 0], hashes[:, 1]
-        if batch.ids:
+        if ready:
             sizes = np.concatenate([[0], np.cumsum(self.tokenizer.byte_lengths[ids])])
             rows["bytes"] = np.diff(sizes[offsets])
         else:
@@ -121,6 +103,9 @@ class PartBuilder:
         rows["order"] = np.arange(self.documents, self.documents + len(raw))
         self._place(rows, batch.places)
         rows["length"] = np.diff(offsets) + self._separators(batch.places)
+        if self.cutting.near:
+            texts = [" ".join(map(str, row)) for row in batch.ids] if ready else batch.texts
+            self.bands += [bands_of(text) for text in texts]
         self.rows.append(rows)
         self.ids.append(ids)
         self.offsets.append(offsets)
@@ -142,7 +127,7 @@ class PartBuilder:
                 continue
             good.append(ids[inside[0] : inside[-1] + 1])
             places.append(place)
-        batch.places = places
+        batch.ids, batch.places = good, places
         joined = np.concatenate(good) if good else np.zeros(0, np.uint16)
         return joined, offsets_of(map(len, good), len(good)), [ids.tobytes() for ids in good]
 
@@ -172,6 +157,8 @@ class PartBuilder:
             ends = offsets.tolist()
             pieces += [ids[low:high] for low, high in pairwise(ends)]
         order = np.argsort(rows["key"], kind="stable")
+        if self.cutting.near:
+            write_bands(path, self.bands, order)
         lengths, chosen = rows["length"].tolist(), []
         for index in order.tolist():
             if lengths[index] > len(pieces[index]):

@@ -149,7 +149,8 @@ def _adoptable(words: list[str], options: Options) -> Path | None:
     ready = [
         folder
         for folder in folders
-        if not (folder / WORK).exists() and (any(folder.glob("*.bin")) or any(folder.glob("*.ds")))
+        if not (folder / WORK).exists()
+        and any(any(folder.glob(kind)) for kind in ("*.bin", "*.ds", "*.npy"))
     ]
     if not ready:
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onecard.data.preparation.options import Options
-from onecard.data.preparation.work_folder import WorkFolder
+from onecard.data.preparation.work_folder import REPLACED, WorkFolder
 from onecard.data.sources.documents import expected_text_bytes
 from onecard.data.sources.local_files import file_name, running_text
 from onecard.data.sources.resolve import resolve_source, text_of_named
@@ -176,7 +176,7 @@ def planned(
     if saved is not None and saved.request == request:
         unchanged(saved, " since this was begun")
         return saved
-    work.clear()
+    work.clear(keep=REPLACED)
     plan = _new_plan(words, options, request)
     write_bytes(work.path / PLAN, json.dumps(plan.to_json()).encode())
     return plan

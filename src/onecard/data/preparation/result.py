@@ -8,7 +8,7 @@ from typing import Any
 
 from onecard.data.preparation.request import Plan
 from onecard.data.preparation.stages import Made
-from onecard.data.preparation.work_folder import WorkFolder
+from onecard.data.preparation.work_folder import REPLACED, WorkFolder
 from onecard.data.read.manifest import (
     MANIFEST,
     TOKENIZER_FILE,
@@ -20,11 +20,11 @@ from onecard.data.read.shard_files import file_sha256
 from onecard.data.sources.source import Source, content_digest, state_digest
 from onecard.data.tokenizers.kinds import Tokenizer
 from onecard.errors import RunFailure, UserError
-from onecard.files import replace, sync_folder, write_bytes
+from onecard.files import replace, sync_folder, write_bytes, write_json
 from onecard.untrusted import read_json
 from onecard.version import __version__
 
-_REPLACED = "replaced"  # in the work folder: the manifest of the set that is being replaced
+_MOVED = "moved.json"  # beside the replaced manifest: files that an attempt may have moved in
 
 
 class InputDigests:
@@ -123,10 +123,12 @@ def finish(
         entries[TOKENIZER_FILE] = str(tokenizer.describe()["sha256"])
         write_bytes(shards / TOKENIZER_FILE, content)
     old = _take_old_set(folder, work)
-    for name, digest in entries.items():
-        if (shards / name).exists():
-            _check_target(folder / name, digest, name in old)
-            replace(shards / name, folder / name)
+    new = {name: digest for name, digest in entries.items() if (shards / name).exists()}
+    for name, digest in new.items():
+        _check_target(folder / name, digest, name in old)
+    write_json(work.folder(REPLACED) / _MOVED, sorted(old | entries.keys()))
+    for name in new:
+        replace(shards / name, folder / name)
     for name in old - entries.keys():
         (folder / name).unlink(missing_ok=True)
     sync_folder(folder)
@@ -150,22 +152,29 @@ def _how(plan: Plan, number: int) -> dict[str, Any]:
 
 
 def _take_old_set(folder: Path, work: WorkFolder) -> set[str]:
-    """The files of the set that is being replaced. Its manifest goes first: a reader never sees a mixture."""
-    kept = work.folder(_REPLACED) / MANIFEST
+    """The files of the set that is being replaced and of earlier attempts to replace it.
+
+    Its manifest goes first: a reader never sees a mixture.
+    """
+    kept = work.folder(REPLACED) / MANIFEST
+    moved = kept.with_name(_MOVED)
     if (folder / MANIFEST).exists():
-        replace(folder / MANIFEST, kept)
+        # copied, not renamed: between two folders a power cut could lose both names
+        write_bytes(kept, (folder / MANIFEST).read_bytes())
+        sync_folder(work.path)
+        (folder / MANIFEST).unlink()
         sync_folder(folder)
-    if not kept.exists():
-        return set()
+    names: set[str] = set()
     try:
-        old = checked_manifest(read_json(kept))
-    except (OSError, ValueError) as error:
-        raise RunFailure(f"{kept} is damaged ({error})", hint=f"delete {folder}") from None
-    names = {entry["file"] for split in old.splits.values() for entry in split["shards"]}
-    if old.validation:
-        names.add(old.validation["file"])
-    if old.tokenizer.get("file"):
-        names.add(TOKENIZER_FILE)
+        if moved.exists():
+            names |= set(map(str, read_json(moved)))
+        if kept.exists():
+            old = checked_manifest(read_json(kept))
+            names |= {entry["file"] for split in old.splits.values() for entry in split["shards"]}
+            names |= {old.validation["file"]} if old.validation else set()
+            names |= {TOKENIZER_FILE} if old.tokenizer.get("file") else set()
+    except (OSError, ValueError, TypeError) as error:
+        raise RunFailure(f"{kept.parent} is damaged ({error})", hint=f"delete {folder}") from None
     return {name for name in names if Path(name).name == name}
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from onecard.data.preparation.crew import Crew
 from onecard.data.preparation.encode import Encoding, Event
-from onecard.data.preparation.mixing import Mixed, copies_among, mix_sources
-from onecard.data.preparation.order import by_source, drop_duplicates, lay_out, take
+from onecard.data.preparation.mixing import Mixed, copies_among, copies_of, mix_sources
+from onecard.data.preparation.order import by_source, lay_out, take
 from onecard.data.preparation.request import Plan
 from onecard.data.preparation.size import Size
 from onecard.data.tokenizers.kinds import Tokenizer
@@ -46,6 +46,8 @@ def make_shards(
     skipped = sum((Counter(item.part.head.get("skipped", {})) for item in mixed.taken), Counter())
     if plan.options.dedup and mixed.duplicates:
         skipped["duplicate"] = mixed.duplicates
+    if mixed.near:
+        skipped["near copy"] = mixed.near
     sources, runs = _sources(plan, mixed, order)
     return Made(
         _splits(plan, order, entries),
@@ -63,8 +65,7 @@ def _plain(plan: Plan, work: Path, crew: Crew, size: Size, report: Report) -> Mi
         wanted = goal = plan.options.tokens
         while True:
             parts = encoding.run(crew, goal)
-            copies = drop_duplicates(parts)
-            dropped = copies if plan.options.dedup else [None] * len(parts)
+            copies, dropped = copies_of(plan, parts)
             taken, total = take(parts, wanted, dropped)
             if goal is None or wanted is None or encoding.exhausted or total >= wanted:
                 break
@@ -76,7 +77,10 @@ def _plain(plan: Plan, work: Path, crew: Crew, size: Size, report: Report) -> Mi
             plan, sum((Counter(part.head["skipped"]) for part in parts), Counter())
         )
     counted = sum(copies_among(item, copies[place]) for place, item in enumerate(taken))
-    return Mixed(taken, [], [1.0] * len(plan.sources), counted)
+    near = 0
+    if plan.options.dedup == "near":
+        near = sum(copies_among(item, dropped[n]) for n, item in enumerate(taken)) - counted
+    return Mixed(taken, [], [1.0] * len(plan.sources), counted, near)
 
 
 def _sources(
@@ -118,6 +122,7 @@ def _setup(plan: Plan, work: Path, tokenizer: Tokenizer) -> dict[str, Any]:
                 "val_fraction": plan.fraction(number),
                 "split_at": plan.split_at,
                 "running_bytes": plan.running.size if plan.running else None,
+                "near": plan.options.dedup == "near" and plan.running is None,
             }
             for number in range(len(plan.sources))
         ],

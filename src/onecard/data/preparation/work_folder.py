@@ -7,14 +7,16 @@ with WorkFolder(folder) as work:          # one process at a time
 """
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
 
 from onecard.data.read.layout import WORK
 from onecard.errors import UserError
-from onecard.files import BusyError, Lock
+from onecard.files import BusyError, Lock, sync_folder
 
 MARKER = "onecard-work"
+REPLACED = "replaced"  # what is known of the files of an older set, until the new one is whole
 _LOCK = "lock"
 _TEXT = "This folder belongs to an unfinished `onecard data`. Running the same command again continues it.\n"
 
@@ -58,15 +60,16 @@ class WorkFolder:
             (self.path / _LOCK).unlink()  # Windows keeps a file that is open
         with contextlib.suppress(OSError):
             if [entry.name for entry in self.path.iterdir()] == [MARKER]:
+                sync_folder(self.path)  # the mark goes last, also after a power cut
                 (self.path / MARKER).unlink()
                 self.path.rmdir()
                 if self._made_out:
                     self.out.rmdir()  # only if it is empty
 
-    def clear(self) -> None:
+    def clear(self, keep: str | None = None) -> None:
         """Remove what is in the folder, but for the mark and the lock; a link is removed, not what it leads to."""
         for entry in self.path.iterdir():
-            if entry.name in (MARKER, _LOCK):
+            if entry.name in (MARKER, _LOCK, keep):
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -89,11 +92,17 @@ def claim(work: Path) -> None:
     if work.is_symlink():
         raise _foreign(work, "is a link")
     work.mkdir(parents=True, exist_ok=True)
+    for folder in (work.parent.parent, work.parent):  # a set without it would pass for finished
+        sync_folder(folder)
     if (work / MARKER).is_file():
         return
     if any(work.iterdir()):
         raise _foreign(work, "was not made by this version of onecard")
-    (work / MARKER).write_text(_TEXT, encoding="utf-8")
+    with (work / MARKER).open("w", encoding="utf-8") as file:
+        file.write(_TEXT)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(work)  # after a power cut nothing else is in here without the mark
 
 
 def _foreign(path: Path, why: str) -> UserError:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onecard.data.read.manifest import MANIFEST, Manifest, read_manifest
-from onecard.data.read.shard_files import HEADER_BYTES, Shard, has_header, raw_shard, read_header
+from onecard.data.read.shard_files import (
+    HEADER_BYTES,
+    Shard,
+    has_header,
+    npy_shard,
+    raw_shard,
+    read_header,
+)
 from onecard.errors import UserError
 
 WORK = ".work"  # an unfinished preparation keeps everything in here
@@ -91,7 +98,7 @@ def _holds_tokens(folder: Path) -> bool:
     if (folder / MANIFEST).is_file():
         return True
     return not (folder / WORK).exists() and any(
-        path.suffix in (".bin", ".ds") for path in folder.glob("*.*")
+        path.suffix in (".bin", ".ds", ".npy") for path in folder.glob("*.*")
     )
 
 
@@ -121,8 +128,11 @@ def _scan(folder: Path) -> Layout:
     if tokens := [p for p in files if p.suffix == ".ds"]:
         splits = _by_split(tokens, [raw_shard(p) for p in tokens])
         return Layout(name, folder, "datatrove", splits, _datatrove_tokenizer(tokens[0]), None)
+    if arrays := [p for p in files if p.suffix == ".npy"]:
+        splits = _by_split(arrays, [npy_shard(p) for p in arrays])
+        return Layout(name, folder, "npy", splits, dict(GPT2), None)
     raise UserError(
-        f"{folder} holds no tokens (no {MANIFEST}, .bin or .ds)",
+        f"{folder} holds no tokens (no {MANIFEST}, .bin, .ds or .npy)",
         hint=f"`onecard data {folder}` makes a data set of the text in it",
     )
 
@@ -141,14 +151,18 @@ def _from_manifest(folder: Path, manifest: Manifest) -> Layout:
                 raise UserError(
                     f"{path} is missing", hint="prepare the data again, or delete the folder first"
                 )
-            tokens = read_header(path) if manifest.format == "llm.c" else raw_shard(path).tokens
+            if manifest.format == "llm.c":
+                shard = Shard(path, HEADER_BYTES, read_header(path), entry.get("sha256"))
+            else:
+                read = npy_shard if manifest.format == "npy" else raw_shard
+                shard = read(path, entry.get("sha256"))
+            tokens = shard.tokens
             if tokens != entry["tokens"]:
                 raise UserError(
                     f"{path}: {tokens:,} tokens, the manifest says {entry['tokens']:,}",
                     hint="`onecard data verify` checks every file",
                 )
-            offset = HEADER_BYTES if manifest.format == "llm.c" else 0
-            shards.append(Shard(path, offset, tokens, entry.get("sha256")))
+            shards.append(shard)
         splits[name] = shards
     return Layout(
         manifest.name,

@@ -20,7 +20,7 @@ from onecard.untrusted import read_json_object
 SCHEMA = "onecard.data/1"
 MANIFEST = "manifest.json"
 TOKENIZER_FILE = "tokenizer.json"
-FORMATS = ("llm.c", "nanogpt", "datatrove")
+FORMATS = ("llm.c", "nanogpt", "datatrove", "npy")
 LARGEST_VOCAB = 65536  # ids are 16-bit in every shard format here
 _MOST_TOKENS = 2**62
 

@@ -14,6 +14,7 @@ from onecard.errors import UserError
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024  # llm.c, dev/data/data_common.py: 256 int32
 LLAMA_MAGIC = 20240801  # llm.c's uint32 shards
 TOKEN_BYTES = 2
+_MOST_NPY_HEADER = 65536
 
 
 @dataclass(frozen=True)
@@ -94,3 +95,39 @@ def raw_shard(path: Path, sha256: str | None = None) -> Shard:
             hint="it was cut short: make it again",
         )
     return Shard(path, 0, size // TOKEN_BYTES, sha256)
+
+
+def npy_shard(path: Path, sha256: str | None = None) -> Shard:
+    """A .npy file of 16-bit ids in one dimension, as many tokenising scripts write them; its header is read as a literal."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(12)
+            wide = start[6:7] == b"\x02"
+            length = int.from_bytes(start[8:12] if wide else start[8:10], "little")
+            at = 12 if wide else 10
+            file.seek(at)
+            text = file.read(min(length, _MOST_NPY_HEADER))
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    if start[:6] != b"\x93NUMPY" or len(text) != length:
+        raise UserError(f"{path}, offset 0: not a .npy header", hint="get it again")
+    import ast
+
+    try:
+        found = ast.literal_eval(text.decode("latin1").strip())
+        kind, (tokens,) = str(found["descr"]), found["shape"]
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
+        raise UserError(
+            f"{path}: not a list of ids in one dimension", hint="get it again"
+        ) from None
+    if kind not in ("<u2", "=u2", "|u2") or not isinstance(tokens, int):
+        raise UserError(
+            f"{path}: numbers of the kind {kind}", hint="only 16-bit ids (uint16) are read"
+        )
+    if size != at + length + TOKEN_BYTES * tokens:
+        raise UserError(
+            f"{path}: the header says {tokens:,} tokens, the file has room for {(size - at - length) / 2:,.1f}",
+            hint="it was cut short or damaged: get it again",
+        )
+    return Shard(path, at + length, tokens, sha256)

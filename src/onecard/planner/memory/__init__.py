@@ -36,7 +36,8 @@ SAVERS: tuple[dict[str, object], ...] = (
     {"chunked_loss": True},
     {"recompute": "cheap"},
     {"recompute": "block"},
-    {"optimizer": "adamw8bit"},
+    {"optimizer_state": "8bit"},
+    {"optimizer_state": "4bit"},
 )
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
 _SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
@@ -91,7 +92,7 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
     smaller = _smaller_batch(config, device, dtype, gpus, room)
     together = {"chunked_loss": True, "recompute": "block"}
     tried = [smaller, *SAVERS, together, {**smaller, **together}]
-    tried.append({**smaller, **together, "optimizer": "adamw8bit"})
+    tried += [{**smaller, **together, "optimizer_state": state} for state in ("8bit", "4bit")]
     notes: list[Note] = []
     now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid
     for change in tried:

@@ -8,11 +8,15 @@
 
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
-from onecard.planner.memory.sizes import Sizes
+from onecard.planner.memory.sizes import FULL, Sizes
 from onecard.planner.memory.timeline import Rest, Step, sweep
 from onecard.planner.workload import Workload
 
 # Moments like the weights that other people's optimizers keep; Adafactor's rows and columns are nothing beside them
+# train/optim: numbers that share a scale, numbers updated at once (a test compares), and their bytes then, by tracing
+STATE_BLOCK = {8: 256, 4: 128}
+STATE_SLICE = 2**21
+SLICE_BYTES = 32
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adafactor": 0}
 
 
@@ -47,7 +51,9 @@ def optimizer(sizes: Sizes, rest: Rest) -> None:
         "optimizer state", "optimizer", optimizer_state(sizes) // cards, "embedding", "optimizer"
     )
     share = work.gpus if work.split_optimizer and not work.sharded else 1
-    if work.optimizer == "muon":
+    if work.state_bits < 32:
+        slices_of_moments(sizes, rest)
+    elif work.optimizer == "muon":
         # train/optim/muon.py: the updates of c_attn and both c_proj, then the largest group (the MLP's) stacked,
         # orthogonal in half precision beside its Gram matrices, and back in full
         square = work.n_layer * work.n_embd * work.n_embd
@@ -62,19 +68,38 @@ def optimizer(sizes: Sizes, rest: Rest) -> None:
 
 
 def optimizer_state(sizes: Sizes) -> int:
-    """AdamW: two moments like the weights. In 8 bits: a byte each, and a scale for every 256 of them in fp32.
+    """AdamW: two moments like the weights. In 8 or 4 bits: so many each, and a scale for every block of them in fp32.
     Muon: one momentum for the layers' matrices, AdamW for the rest. Others: as many moments as they keep."""
     work = sizes.work
     matrices = work.n_layer * sizes.layer_matrices
     state = 2 * sizes.weight_bytes
-    if work.optimizer == "adamw8bit":
-        matrices += sizes.table * (1 if work.tied else 2) + sizes.positions
-        state += 2 * (1 - sizes.weight) * matrices + 2 * 4 * matrices // 256
-    elif work.optimizer == "muon":
-        state -= sizes.weight * matrices
-    elif work.optimizer in MOMENTS:
-        state = MOMENTS[work.optimizer] * sizes.weight_bytes
-    return state
+    single = matrices if work.optimizer == "muon" else 0  # numbers with one moment
+    if work.moment_bits < 32:
+        bits = work.moment_bits
+        tables = sizes.table * (1 if work.tied else 2) + sizes.positions
+        moments = 2 * (matrices + tables) - single
+        return (
+            state
+            - 2 * sizes.weight * (matrices + tables)
+            + moments * bits // 8
+            + FULL * moments // STATE_BLOCK[bits]
+        )
+    if work.optimizer in MOMENTS:
+        return MOMENTS[work.optimizer] * sizes.weight_bytes
+    return state - sizes.weight * single
+
+
+def slices_of_moments(sizes: Sizes, rest: Rest) -> None:
+    """train/optim/low_bit_optimizer.py: the fp32 numbers of one slice; Muon's of one matrix, made orthogonal."""
+    work = sizes.work
+    vectors = 4 * work.n_embd * work.n_embd
+    largest = max(sizes.table, sizes.positions, vectors)
+    update = SLICE_BYTES * min(largest, STATE_SLICE)
+    if work.optimizer == "muon":
+        # momentum and the one ahead, then orthogonal in half precision beside its Gram matrices
+        square = work.n_embd * work.n_embd
+        update = max(update, (16 + 16) * square + SLICE_BYTES * min(4 * square, STATE_SLICE))
+    rest.lives("slices of moments", "optimizer", update, "optimizer", "optimizer")
 
 
 def embedding(sizes: Sizes, rest: Rest) -> None:

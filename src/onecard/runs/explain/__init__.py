@@ -4,7 +4,7 @@
     explained(compare([a, b])).findings        what a comparison shows, then what each run shows alone
 
 A group of rules is a file: log_findings (what the log itself shows and hides), misreadings, plan_findings,
-speed_findings, loss_findings, recipe_findings, source_findings (mixes), tune_findings, pair_findings (two runs side by
+speed_findings, loss_findings, recipe_findings, source_findings (mixes), tune_findings, eval_findings (kept results), pair_findings (two runs side by
 side). A rule states when it does not
 apply. Where the figures do not decide, the finding says so and names what would.
 """
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from onecard.runs.compare import Comparison
 from onecard.runs.explain import (
+    eval_findings,
     log_findings,
     loss_findings,
     misreadings,
@@ -37,6 +38,7 @@ _RULES = (
     *recipe_findings.RULES,
     *source_findings.RULES,
     *tune_findings.RULES,
+    *eval_findings.RULES,
 )
 
 

@@ -3,6 +3,7 @@
 Total batch size 524,288 => gradient accumulation steps: 8
 step 00100/21400 (0.47%) | loss: 6.512345 | lrm: 1.00 | dt: 3901.22ms | tok/sec: 134,390 | bf16_mfu: 46.10 | …
 Step 00250 | Validation bpb: 1.205793
+Step 02000 | CORE metric: 0.1234
 """
 
 import re
@@ -17,6 +18,7 @@ _STEP = re.compile(
     re.I,
 )
 _BPB = re.compile(rf"step (\d+) \| Validation bpb: ({NUMBER})", re.I)
+_CORE = re.compile(rf"step (\d+) \| CORE metric: ({NUMBER})", re.I)
 _BEGINS = re.compile(r"step \d+(?:/\d+)? \(")
 _BATCH = re.compile(r"Total batch size ([\d,]+) => gradient accumulation steps: (\d+)")
 _MICRO = re.compile(r"Tokens / micro-batch / rank: (\d+) x (\d+) = ")
@@ -47,6 +49,9 @@ class NanochatReader:
             return True
         if found := _BPB.fullmatch(text):
             builder.eval(whole(found[1]), bits_per_byte=float(found[2]))
+            return True
+        if found := _CORE.fullmatch(text):
+            builder.eval(whole(found[1]), core=float(found[2]))
             return True
         if _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)

@@ -13,8 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from onecard.config import RunConfig
-from onecard.errors import RunFailure, UserError
-from onecard.train.optim.muon import FUSED, is_matrix, make_muon, momentum_at
+from onecard.errors import RunFailure
+from onecard.train.optim.low_bit import LowBit
+from onecard.train.optim.low_bit_optimizer import SMALL, LowBitOptimizer
+from onecard.train.optim.muon import (
+    ADAM_EPSILON,
+    FUSED,
+    MOMENTUM,
+    is_matrix,
+    make_muon,
+    momentum_at,
+    muon_groups,
+)
 
 
 def lr_at(config: RunConfig, position: float) -> float:
@@ -46,8 +56,21 @@ def decayed(name: str, parameter: Tensor, rule: str) -> bool:
 
 
 def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
-    if config.optimizer == "muon":
+    low_bit = config.state_bits < 32
+    if config.optimizer == "muon" and not low_bit:
         return make_muon(config, model)
+    muon = config.optimizer == "muon"
+    groups = muon_groups(config, model) if muon else _decay_groups(config, model)
+    settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
+    if low_bit:
+        names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+        settings |= {"momentum": MOMENTUM, "eps": ADAM_EPSILON if muon else 1e-8}  # AdamW's own
+        return LowBitOptimizer(groups, names, config.state_bits, config.seed, settings)
+    device = next(model.parameters()).device.type
+    return torch.optim.AdamW(groups, **settings, fused=device in FUSED)
+
+
+def _decay_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
     named = list(model.named_parameters())
     groups = [
         {
@@ -58,12 +81,7 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
         }
         for wanted in (True, False)
     ]
-    groups = [group for group in groups if group["params"]]
-    settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
-    device = named[0][1].device.type
-    if config.optimizer == "adamw8bit":
-        return eight_bit(device)(groups, **settings)
-    return torch.optim.AdamW(groups, **settings, fused=device in FUSED)
+    return [group for group in groups if group["params"]]
 
 
 def set_step_size(optimizer: torch.optim.Optimizer, lr: float, step: int) -> None:
@@ -75,45 +93,26 @@ def set_step_size(optimizer: torch.optim.Optimizer, lr: float, step: int) -> Non
             group["momentum"] = momentum_at(step)
 
 
-def eight_bit(device: str) -> Callable[..., torch.optim.Optimizer]:
-    """bitsandbytes' AdamW, whose two moments take a byte each; it has kernels for CUDA cards and CPUs."""
-    if device not in ("cuda", "cpu"):
-        raise UserError(
-            f"optimizer = 'adamw8bit' runs on cuda and cpu, not on {device}",
-            hint="leave optimizer at 'adamw'",
-        )
-    try:
-        from bitsandbytes.optim.adamw import AdamW8bit
-    except ImportError:
-        raise UserError(
-            "optimizer = 'adamw8bit' needs the package bitsandbytes",
-            hint='pip install "onecard[eightbit]"',
-        ) from None
-    return AdamW8bit
-
-
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's memory by parameter name: "transformer.wte.weight/exp_avg" and so on."""
     return {
-        f"{name}/{key}": value
-        if isinstance(value, Tensor)
-        else torch.tensor(value)  # bitsandbytes counts in ints
+        f"{name}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)
         for name, parameter in model.named_parameters()
         for key, value in sorted(optimizer.state.get(parameter, {}).items())
     }
-
-
-_SMALL_IN_FP32 = 4096  # bitsandbytes keeps the moments of smaller tensors in fp32
 
 
 def state_tensors(config: RunConfig, model: nn.Module) -> list[Tensor]:
     """Tensors that take as much memory as the optimizer's state will, before there is one."""
     found = []
     for name, parameter in model.named_parameters():
-        bytes_each = config.optimizer == "adamw8bit" and parameter.numel() >= _SMALL_IN_FP32
-        dtype = torch.uint8 if bytes_each else torch.float32
         moments = 1 if config.optimizer == "muon" and is_matrix(name, parameter) else 2
-        found += [torch.empty_like(parameter, dtype=dtype) for _ in range(moments)]
+        for _ in range(moments):
+            if config.state_bits < 32 and parameter.numel() >= SMALL:
+                low = LowBit.zeros(parameter.numel(), config.state_bits, True, parameter.device)
+                found += [low.codes, low.scales]
+            else:
+                found.append(torch.empty_like(parameter, dtype=torch.float32))
     return found
 
 
@@ -122,19 +121,26 @@ def restore_optimizer(
 ) -> None:
     """Put saved memory back; a parameter that is unknown or of another shape means another model's checkpoint."""
     parameters = dict(model.named_parameters())
-    states: dict[str, dict[str, Tensor]] = {}
+    bits = getattr(optimizer, "bits", 32)
+    states: dict[str, dict[str, Any]] = {}
     for key, tensor in tensors.items():
         name, _, field = key.rpartition("/")
-        own_shape = field.startswith(
-            ("absmax", "qmap")
-        )  # bitsandbytes' scales, one a block of 256 values
-        if name not in parameters or (
-            tensor.dim() and not own_shape and tensor.shape != parameters[name].shape
-        ):
+        if name not in parameters or not _fits(tensor, field, parameters[name], bits):
             raise RunFailure(f"the checkpoint's optimizer does not fit the model at {name!r}")
-        states.setdefault(name, {})[field] = tensor.to(parameters[name].device, copy=True)
+        count = field == "step" and bits < 32  # kept as a whole number
+        value = int(tensor) if count else tensor.to(parameters[name].device, copy=True)
+        states.setdefault(name, {})[field] = value
     optimizer.state.clear()
     for name, state in states.items():
-        if "state1" in state:
-            state["step"] = int(state["step"])  # type: ignore[assignment]
         optimizer.state[parameters[name]] = state
+
+
+def _fits(tensor: Tensor, field: str, parameter: Tensor, bits: int) -> bool:
+    """Whether a saved tensor is what an optimizer with moments of so many bits keeps of the parameter."""
+    if not tensor.dim():
+        return field == "step"
+    if bits == 32 or parameter.numel() < SMALL:
+        return tensor.shape == parameter.shape
+    low = LowBit.zeros(parameter.numel(), bits, True, torch.device("meta"))
+    wanted = low.scales if field.endswith("_scale") else low.codes
+    return (tensor.shape, tensor.dtype) == (wanted.shape, wanted.dtype)

@@ -70,6 +70,10 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
 
 
 def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
+    return Muon(muon_groups(config, model), betas=(config.beta1, config.beta2))
+
+
+def muon_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
     """The groups of a model with nanoGPT's names: block matrices to Muon, embeddings, head and vectors to AdamW."""
     groups: dict[str, list[Tensor]] = {"matrices": [], "embeddings": [], "head": [], "vectors": []}
     for name, parameter in model.named_parameters():
@@ -89,20 +93,17 @@ def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
         "head": HEAD_SCALE / math.sqrt(config.n_embd),
         "vectors": VECTOR_SCALE,
     }
-    return Muon(
-        [
-            {
-                "params": parameters,
-                "muon": kind == "matrices",
-                "lr_scale": scales[kind],
-                "lr": config.learning_rate * scales[kind],
-                "weight_decay": config.weight_decay if kind == "matrices" else 0.0,
-            }
-            for kind, parameters in groups.items()
-            if parameters
-        ],
-        betas=(config.beta1, config.beta2),
-    )
+    return [
+        {
+            "params": parameters,
+            "muon": kind == "matrices",
+            "lr_scale": scales[kind],
+            "lr": config.learning_rate * scales[kind],
+            "weight_decay": config.weight_decay if kind == "matrices" else 0.0,
+        }
+        for kind, parameters in groups.items()
+        if parameters
+    ]
 
 
 class Muon(torch.optim.Optimizer):
@@ -181,6 +182,15 @@ class Muon(torch.optim.Optimizer):
             eps=ADAM_EPSILON,
             maximize=False,
         )
+
+
+def moved(parameter: Tensor, ahead: Tensor, lr: float) -> None:
+    """One matrix moved along its orthogonalised momentum."""
+    for (rows, columns), pairs in _by_shape([parameter], [ahead]).items():
+        for target, wide, turned in pairs:
+            update = orthogonal(wide[None])[0]
+            stride = (columns / rows) ** 0.5 if turned else 1.0
+            target.add_(update.mT if turned else update, alpha=-lr * stride)
 
 
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:

@@ -5,7 +5,8 @@
 ('finished', 200)
 """
 
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,8 +15,10 @@ import torch
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import evaluation_due
+from onecard.data import Dataset
 from onecard.errors import RunFailure
 from onecard.model import machine
+from onecard.model.gpt2 import GPT
 from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
 from onecard.train.io.loader import to_device
@@ -32,6 +35,9 @@ from onecard.train.run.side_shows import Silent, Viewer
 from onecard.train.run.signals import StopSignals
 from onecard.train.run.step_clock import StepClock
 from onecard.train.run.workers import Workers
+
+# the model, its data and the step → for each task its figures
+Benchmark = Callable[[GPT, Dataset, int], Mapping[str, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -53,11 +59,13 @@ def train(
     faults: Faults | None = None,
     change: Collection[str] = (),
     branch: bool = False,
+    benchmark: Benchmark | None = None,
 ) -> Outcome:
     """Train until max_iters or max_hours, a signal, or a failure that is reported; resume goes on where a run stopped.
 
     `change` names config keys that may differ from the run's record at a resume (train/run/identity.py). `branch` goes
-    on from the checkpoint before the decay, where one was kept (train/run/branch.py).
+    on from the checkpoint before the decay, where one was kept (train/run/branch.py). `benchmark` measures the model
+    when eval_tasks_interval is due and at the end, in the first process.
     """
     view = view or Silent()
     resume = resume or config.init_from == "resume"
@@ -71,10 +79,12 @@ def train(
             state,
         ),
     ):
-        return _loop(session, state, stop)
+        return _loop(session, state, stop, benchmark)
 
 
-def _loop(session: Session, state: RunState, stop: StopSignals) -> Outcome:
+def _loop(
+    session: Session, state: RunState, stop: StopSignals, benchmark: Benchmark | None
+) -> Outcome:
     config, workers, outputs = session.config, session.workers, session.outputs
     clock, meter = StepClock(), EnergyMeter(_power_reading(session), workers)
     loss: float | None = None
@@ -125,11 +135,29 @@ def _loop(session: Session, state: RunState, stop: StopSignals) -> Outcome:
                 state = _save(session, state, meter, last, stopping)
             if workers.first and _sample_due(config, step, last):
                 outputs.shows.run("the sample", write_sample, session, step)
+            if benchmark is not None and workers.first and _tasks_due(config, step, last):
+                clock.leave_out(_run_benchmark(session, benchmark, step))
             if stopping and not last:
                 return _end(session, state, "stopped", loss, stop.by)
         return _end(session, state, "finished", loss)
     except BaseException as error:  # whatever it is, the last finished step is saved first
         raise recovery.ended(session, state, error) from None
+
+
+def _run_benchmark(session: Session, benchmark: Benchmark, step: int) -> float:
+    """Measure and log; the seconds it took. What fails is reported, and the run goes on."""
+    began, outputs = time.perf_counter(), session.outputs
+    training = session.model.training
+    session.model.eval()
+    found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
+    session.model.train(training)
+    seconds = time.perf_counter() - began
+    for name, figures in (found or {}).items():
+        outputs.write(kind="tasks", step=step, task=name, **figures)
+        words = ", ".join(f"{key} {value:.3f}" for key, value in figures.items())
+        outputs.view.message(f"step {step:,}: {name}: {words}")
+    outputs.write(kind="event", step=step, event="tasks", seconds=seconds, text="benchmarks")
+    return seconds
 
 
 def _after_step(
@@ -247,6 +275,11 @@ def _save_due(config: RunConfig, step: int, improved: bool) -> bool:
     if config.checkpoint_interval is not None:
         return step % config.checkpoint_interval == 0
     return step % config.eval_interval == 0 and (improved or config.always_save_checkpoint)
+
+
+def _tasks_due(config: RunConfig, step: int, last: bool) -> bool:
+    interval = config.eval_tasks_interval
+    return last or (interval is not None and step % interval == 0)
 
 
 def _sample_due(config: RunConfig, step: int, last: bool) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from onecard.config import RunConfig, load, to_toml
+from onecard.data import keep_record
 from onecard.errors import UserError
 from onecard.files import write_text
 from onecard.model.checkpoint import checkpoints
@@ -72,6 +73,10 @@ def open_folder(
         record.write_new(config, plan, _environment(session))
     else:
         _update_config(config, folder)
+    if not (
+        folder / "data"
+    ).is_dir():  # the run is whole without its data folder; a tuned one has its data here
+        outputs.shows.run("the record of the data", keep_record, session.data, folder / "data")
     outputs.open(record, truncate_at=0 if resumed is None else resumed["log_offset"])
     outputs.write(
         kind="start",

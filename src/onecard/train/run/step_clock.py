@@ -35,6 +35,11 @@ class StepClock:
         self._steps += 1
         return passed
 
+    def leave_out(self, seconds: float) -> None:
+        """Time between steps that is booked apart: neither a step's nor the run's."""
+        self._last_end += seconds
+        self._sitting_began += seconds
+
     def pace(self) -> float | None:
         """Seconds per step over the sitting, with all that comes between steps; None until that says something."""
         if self._sitting_steps < _STEPS_TO_JUDGE:

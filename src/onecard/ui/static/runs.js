@@ -74,8 +74,8 @@ class RunList {
     const remove = row.state === "log" ? el("button", { type: "button", class: "link", text: w("remove"), onclick: () => { ticked.delete(row.id); fetch(`/api/logs?name=${encodeURIComponent(row.id)}`, { method: "DELETE" }); } }) : null;
     return el("tr", { "data-run": row.id }, el("td", {}, tick), el("td", {}, link, " ", remove), el("td", {}, row.state === "log" ? el("span", { class: "badge", text: row.format }) : badge(row.state)),
       el("td", { class: "right" }, row.step === undefined ? "–" : `${text(row.step, 9)}${row.max_steps ? ` / ${text(row.max_steps, 9)}` : ""}`, progress(row)),
-      el("td", { class: "right", text: text(row.val_loss ?? row.loss, 5) }), el("td", { class: "right", text: row.state === "running" ? range(row.left) : "–" }),
-      el("td", { class: "right", text: text(row.hours) }), el("td", { class: "right", text: text(row.watts) }), el("td", { class: "right", text: money(row) }));
+      ...[["loss", text(row.val_loss ?? row.loss, 5)], ["left", row.state === "running" ? range(row.left) : "–"], ["hours", text(row.hours)], ["watts", text(row.watts)], ["money", money(row)]]
+        .map(([key, value]) => el("td", { class: "right", "data-label": w(key), text: value })));
   }
 
   async compare(names) {

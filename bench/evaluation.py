@@ -1,0 +1,91 @@
+"""HellaSwag beside lm-evaluation-harness's own Hugging Face back end: the same model, items and machine, one after the other.
+
+    python bench/evaluation.py --items 24 --batch 4 8 16
+
+GPT-2 124M's shape with random weights. lm-eval is measured at each batch size; its best one counts. Both give the same answers, which is
+checked too. Tokenising counts for both; loading does not.
+"""
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ITEMS = Path(__file__).parents[1] / "tests" / "items" / "hellaswag.jsonl"
+SHAPES: dict[str, dict[str, Any]] = {
+    "124M": {"n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024},
+    "tiny": {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 256},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, default=24)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--shape", choices=SHAPES, default="124M")
+    args = parser.parse_args()
+    import torch
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    from onecard.data import gpt2
+    from onecard.evals.evaluate import evaluate_task
+    from onecard.export.tokenizer_files import write_tokenizer
+    from onecard.model.opening import open_model
+
+    logging.disable(logging.ERROR)
+    torch.manual_seed(1)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        GPT2LMHeadModel(GPT2Config(**SHAPES[args.shape])).save_pretrained(folder)
+        write_tokenizer(folder, gpt2(), SHAPES[args.shape]["n_positions"])
+        theirs, tokenizer = (
+            GPT2LMHeadModel.from_pretrained(folder),
+            AutoTokenizer.from_pretrained(folder),
+        )
+        speaker = open_model(str(folder), "auto")
+        ours: list[float] = []
+        for _ in range(2):
+            began = time.perf_counter()
+            result = evaluate_task(speaker, "bench", "hellaswag", ITEMS, args.items)
+            ours.append(time.perf_counter() - began)
+        by_batch = {}
+        for batch in args.batch:
+            by_batch[batch], answer = harness_seconds(theirs, tokenizer, batch, args.items)
+    best = min(by_batch.values())
+    same = all(abs(answer[f"{f.name},none"] - f.value) < 1e-9 for f in result.figures)
+    print(
+        json.dumps(
+            {
+                "shape": args.shape,
+                "items": args.items,
+                "device": str(speaker.model.lm_head.weight.device),
+                "onecard_seconds": ours,
+                "lm_eval_seconds_by_batch": by_batch,
+                "ratio_to_best": best / min(ours),
+                "same_answers": same,
+            },
+            indent=2,
+        )
+    )
+
+
+def harness_seconds(model, tokenizer, batch, items):
+    from lm_eval.models.huggingface import HFLM
+
+    from onecard.evals.harness import _task, library
+
+    lm_eval = library()
+    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
+    manager = lm_eval.tasks.TaskManager()
+    task = _task("hellaswag", manager, ITEMS)
+    loaded = lm_eval.tasks.get_task_dict([task], manager)
+    began = time.perf_counter()
+    found = lm_eval.evaluate(lm=lm, task_dict=loaded, limit=items, bootstrap_iters=0)
+    return time.perf_counter() - began, found["results"]["hellaswag"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""`onecard probe --autotune CONFIG` and `onecard train --autotune`: measure what is faster here, and write it down."""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onecard.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from onecard.config import RunConfig
+    from onecard.train.autotune import Tuning
+
+SHORTEST = 10.0  # seconds of a search that can find anything
+PAYS_BACK = 10.0  # `train --autotune` searches for at most a tenth of the planned time
+
+
+def run_autotune(args: argparse.Namespace) -> int:
+    from onecard.cli.terminal import progress_bar
+    from onecard.config import load
+    from onecard.train.autotune import autotune
+    from onecard.units import parse_duration
+
+    path = Path(args.autotune)
+    target = Path(args.out) if args.out else path if path.is_file() else None
+    config = load(args.autotune)
+    limit = parse_duration(args.limit)
+    with progress_bar(quiet=args.json) as tell:
+        found = autotune(config, limit, tell, args.device)
+    if target is not None and found.changes:
+        write_changes(path if path.is_file() else None, target, found)
+    calibrated = feed_calibration(found, args.device)
+    if args.json:
+        print(json.dumps({**as_json(found), "written": str(target) if target else None}))
+        return 0
+    show(found)
+    if found.changes:
+        print(f"written to {target}" if target else "a preset is not written: --out FILE keeps it")
+    if calibrated:
+        print("the calibration of this device was refined by it")
+    return 0
+
+
+def tuned_before_run(config: "RunConfig", planned_seconds: float, quiet: bool) -> "RunConfig":
+    """The config with the fastest settings found; as it is where the run is too short for a search to pay back."""
+    from onecard.cli.terminal import progress_bar
+    from onecard.streams import to_stream
+    from onecard.train.autotune import SECONDS, autotune
+
+    limit = min(SECONDS, planned_seconds / PAYS_BACK)
+    if limit < SHORTEST:
+        if not quiet:
+            to_stream(sys.stdout, "--autotune: the run is too short for a search to pay back")
+        return config
+    with progress_bar(quiet=quiet) as tell:
+        found = autotune(config, limit, tell)
+    if not quiet:
+        show(found)
+    return found.config
+
+
+def write_changes(source: Path | None, target: Path, found: "Tuning") -> None:
+    """The changed keys in place, all else as it stands; a preset's config in full."""
+    from onecard.config import to_toml
+    from onecard.files import write_text
+
+    if source is None or source.suffix != target.suffix:
+        if target.suffix != ".toml":
+            raise UserError(f"{target.name} is no .toml file", hint="--out run.toml")
+        write_text(target, to_toml(found.config))
+        return
+    text = source.read_text(encoding="utf-8")
+    for key, value in found.changes.items():
+        text = _with_key(text, key, value, python=source.suffix == ".py")
+    write_text(target, text)
+
+
+def _with_key(text: str, key: str, value: Any, python: bool) -> str:
+    shown = repr(value) if python or not isinstance(value, bool) else str(value).lower()
+    if isinstance(value, str):
+        shown = json.dumps(value)
+    line = re.compile(rf"^{key}[ \t]*=[^#\n]*?(?=[ \t]*(#.*)?$)", re.MULTILINE)
+    if line.search(text):
+        return line.sub(lambda _: f"{key} = {shown}", text)
+    if python:
+        return f"{text.rstrip()}\n{key} = {shown}\n"
+    return f"{key} = {shown}\n{text}"  # a TOML key belongs before the first table
+
+
+def feed_calibration(found: "Tuning", asked: str) -> bool:
+    """What the winner's step took, for the next plan; where nothing was probed there is nothing to refine."""
+    from onecard.model import machine
+    from onecard.planner.calibration import refine
+    from onecard.planner.calibration_file import load_calibration, write_calibration
+    from onecard.train.autotune import measured
+
+    device = machine.choose_device(asked if asked != "auto" else found.config.device)
+    known = load_calibration(machine.facts_of(device))
+    if known is None or found.threads is not None:
+        return False
+    write_calibration(refine(known, measured(found.config, found.rows), found.after_seconds))
+    return True
+
+
+def as_json(found: "Tuning") -> dict[str, Any]:
+    return {
+        "changes": found.changes,
+        "threads": found.threads,
+        "gain": found.gain,
+        "before_seconds": found.before_seconds,
+        "after_seconds": found.after_seconds,
+        "sequences": found.rows,
+        "spent_seconds": found.spent_seconds,
+        "trials": [vars(trial) for trial in found.trials],
+    }
+
+
+def show(found: "Tuning") -> None:
+    from onecard.cli.terminal import console
+    from onecard.train.autotune import words
+    from onecard.units import show_duration
+
+    out = console()
+    out.print(_table(found))
+    if found.changes or found.threads:
+        out.print(f"[bold]{found.gain:.2f} times as fast[/] with {words(found.changes)}")
+    else:
+        out.print(
+            "[bold]nothing more is to be gained[/]: the config's own settings are the fastest"
+        )
+    if found.threads:
+        out.print(f"OMP_NUM_THREADS={found.threads} before `onecard train`: no config key sets it")
+    out.print(f"searched for {show_duration(found.spent_seconds)}, steps of {found.rows} sequences")
+
+
+def _table(found: "Tuning") -> "Table":
+    from rich.table import Table
+
+    from onecard.train.autotune import words
+    from onecard.units import show_duration
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("tried")
+    for title in ("step", "steps", "against the config"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for trial in found.trials:
+        taken = trial.seconds
+        gain = trial.note if taken is None else f"{found.before_seconds / taken:.2f} ×"
+        shown = "–" if taken is None else show_duration(taken)
+        table.add_row(words(trial.changes), shown, str(trial.steps), gain)
+    return table

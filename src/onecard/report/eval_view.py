@@ -1,0 +1,173 @@
+"""Results of evaluations and sheets of prompts as documents."""
+
+from collections.abc import Sequence
+
+from onecard.evals.prompts import Answer, Sheet, SheetFigures
+from onecard.messages import T
+from onecard.report.document import (
+    Block,
+    Column,
+    Document,
+    Notes,
+    Paragraph,
+    Quantity,
+    Section,
+    Table,
+    Text,
+    Value,
+)
+from onecard.runs.eval_meaning import beside, chance, half_width, meaning_of
+from onecard.runs.eval_results import TASK_TITLES, Figure, Result
+
+NONE = "–"
+FIGURE = {
+    "acc": T("accuracy"),
+    "acc_norm": T("accuracy, normalised by length"),
+    "bits_per_byte": T("bits per byte"),
+    "loss": T("loss, nats per token"),
+    "perplexity": T("perplexity"),
+}
+TOKENIZERS_DIFFER = T(
+    "The models have different tokenisers: compare their bits per byte. A loss or a perplexity per token "
+    "says nothing across tokenisers."
+)
+
+
+def eval_document(results: Sequence[Result], sheets: Sequence[Sheet] = ()) -> Document:
+    """All results, a section for each task or text, then the sheet of prompts."""
+    tasks = list(dict.fromkeys(result.task for result in results))
+    sections = [_section([r for r in results if r.task == task]) for task in tasks]
+    if sheets:
+        sections.append(_sheet_section(sheets))
+    models = dict.fromkeys([r.model for r in results] + [s.model for s in sheets])
+    return Document(
+        title=T("How good is it?"),
+        subtitle=" · ".join(models),
+        sections=tuple(sections),
+    )
+
+
+def _section(results: Sequence[Result]) -> Section:
+    first = results[0]
+    text = first.task.startswith("text ")
+    rows: list[tuple[Value, ...]] = []
+    for result in results:
+        for number, figure in enumerate(result.figures):
+            rows.append((result.model if number == 0 else "", *_cells(figure)))
+    columns = (
+        Column(T("model")),
+        Column(T("figure")),
+        Column(T("value"), "right"),
+        Column(T("95 % interval")),
+    )
+    blocks: list[Block] = [Table(columns, tuple(rows))]
+    known, guess = beside(first), chance(first)
+    if known is not None:
+        blocks.append(_known_table(known.models, guess))
+    notes: list[Text] = [T("protocol: {protocol}", protocol=first.protocol)]
+    if known is not None:
+        notes.append(T("released models: {source}", source=known.source))
+    for result in results:
+        notes += _remarks(result, alone=len(results) == 1)
+    if text and len({r.tokenizer for r in results}) > 1:
+        notes.append(TOKENIZERS_DIFFER)
+    blocks.append(Notes(tuple(notes)))
+    title = first.task.removeprefix("text ") if text else TASK_TITLES.get(first.task, first.task)
+    return Section(title, tuple(blocks), short=tuple(blocks))
+
+
+def _remarks(result: Result, alone: bool) -> list[Text]:
+    found: list[Text] = []
+    meaning = meaning_of(result)
+    if meaning is not None:
+        found.append(
+            T("{model}: {meaning}", model=result.model, meaning=meaning) if not alone else meaning
+        )
+    if result.of:
+        share = next((f.value for f in result.figures if f.low is not None), 0.5)
+        found.append(
+            T(
+                "{items:int} of {all:int} items: the interval is ± {width:.1f} points wide, "
+                "± {whole:.1f} with all of them",
+                items=result.items,
+                all=result.of,
+                width=100 * half_width(result.items, share),
+                whole=100 * half_width(result.of, share),
+            )
+        )
+    if result.truncated:
+        found.append(
+            T(
+                "{model}: {n:int} contexts were longer than the model's and were cut on the left",
+                model=result.model,
+                n=result.truncated,
+            )
+        )
+    return found
+
+
+def _cells(figure: Figure) -> tuple[Value, ...]:
+    label: Text = FIGURE.get(figure.name, figure.name)
+    if figure.low is None or figure.high is None:
+        return label, Quantity(figure.value, ".4g" if figure.value < 1000 else "count"), NONE
+    span = T("{low:.1%} to {high:.1%}", low=figure.low, high=figure.high)
+    return label, Quantity(figure.value, ".1%"), span
+
+
+def _known_table(models: dict[str, dict[str, float]], guess: float | None) -> Table:
+    names = list(dict.fromkeys(name for values in models.values() for name in values))
+    rows: list[tuple[Value, ...]] = []
+    if guess is not None:
+        rows.append((T("chance"), *(Quantity(guess, ".1%") for _ in names)))
+    for model, values in models.items():
+        rows.append((model, *(_known(name, values.get(name)) for name in names)))
+    heads = (Column(FIGURE.get(name, name), "right") for name in names)
+    return Table((Column(T("for comparison")), *heads), tuple(rows))
+
+
+def _known(name: str, value: float | None) -> Value:
+    if value is None:
+        return NONE
+    return Quantity(value, ".1%" if name.startswith("acc") else ".4g")
+
+
+def _sheet_section(sheets: Sequence[Sheet]) -> Section:
+    columns = (
+        Column(T("model")),
+        Column(T("answers")),
+        Column(T("repeated four-word sequences"), "right"),
+        Column(T("distinct words"), "right"),
+        Column(T("answers that loop"), "right"),
+        Column(T("reached the end"), "right"),
+        Column(T("tokens"), "right"),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for sheet in sheets:
+        rows.append((sheet.model, T("greedy"), *_sheet_cells(sheet.greedy)))
+        rows.append(("", T("sampled"), *_sheet_cells(sheet.sampled)))
+    figures = Table(columns, tuple(rows))
+    blocks: list[Block] = [figures]
+    prompts = list(dict.fromkeys(answer.prompt for answer in sheets[0].answers))
+    for prompt in prompts:
+        answers: list[tuple[Value, ...]] = []
+        for sheet in sheets:
+            answers += [_answer_row(sheet, a) for a in sheet.answers if a.prompt == prompt]
+        blocks.append(Paragraph(T("Prompt: {prompt}", prompt=prompt)))
+        heads = (Column(T("model")), Column(T("answers")), Column(T("text")))
+        blocks.append(Table(heads, tuple(answers)))
+    return Section(T("Prompts"), tuple(blocks), short=tuple(blocks))
+
+
+def _sheet_cells(figures: SheetFigures) -> tuple[Value, ...]:
+    return (
+        Quantity(figures.repeated, ".0%"),
+        Quantity(figures.distinct, ".0%"),
+        Quantity(figures.looping, ".0%"),
+        Quantity(figures.ended, ".0%"),
+        Quantity(figures.tokens, ",.0f"),
+    )
+
+
+def _answer_row(sheet: Sheet, answer: Answer) -> tuple[Value, ...]:
+    kind = T("greedy") if answer.greedy else T("sampled")
+    return sheet.model, kind, " ".join(answer.text.split())

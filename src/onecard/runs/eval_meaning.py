@@ -1,0 +1,59 @@
+"""What a figure means: the released GPT-2 sizes under the same protocol, chance, and one plain sentence."""
+
+import math
+
+from onecard.facts.benchmarks import KnownFigures, known_figures
+from onecard.messages import T
+from onecard.runs.eval_results import Figure, Result
+
+CHANCE = {"hellaswag": 0.25}  # accuracy of guessing
+_HARNESS = "lm-evaluation-harness"
+_TASKS = {"lambada_openai": "lambada"}  # the harness's own names
+
+
+def beside(result: Result) -> KnownFigures | None:
+    """The released models' figures that this result may be compared with: same task, same protocol."""
+    if not (result.protocol.startswith(_HARNESS) and "0-shot" in result.protocol):
+        return None
+    return known_figures(_TASKS.get(result.task, result.task), "lm-eval")
+
+
+def chance(result: Result) -> float | None:
+    return CHANCE.get(result.task)
+
+
+def half_width(items: int, share: float = 0.5) -> float:
+    """Half of the 95 % interval of a share of so many items.
+
+    >>> round(half_width(1000, 0.3), 3)
+    0.028
+    """
+    return 1.96 * math.sqrt(share * (1 - share) / items)
+
+
+def meaning_of(result: Result) -> T | None:
+    """Where the figure stands between chance and the released models; None where nothing is known to compare with."""
+    known = beside(result)
+    name = "acc_norm" if result.figure("acc_norm") else "acc"
+    figure = result.figure(name)
+    if known is None or figure is None or figure.low is None or figure.high is None:
+        return None
+    steps = [(T("chance"), chance(result))] if chance(result) is not None else []
+    steps += [
+        (T("{model}", model=model), values.get(name)) for model, values in known.models.items()
+    ]
+    return _placed(figure, [(words, value) for words, value in steps if value is not None])
+
+
+def _placed(figure: Figure, steps: list[tuple[T, float]]) -> T:
+    low, high = figure.low or 0.0, 1.0 if figure.high is None else figure.high
+    for words, value in steps:
+        if low <= value <= high:
+            return T("not distinguishable from {level} with so many items", level=words)
+    below = [words for words, value in steps if value < figure.value]
+    above = [words for words, value in steps if value > figure.value]
+    if not above:
+        return T("above {level}", level=below[-1])
+    if not below:
+        return T("below {level}", level=above[0])
+    return T("between {low} and {high}", low=below[-1], high=above[0])

@@ -1,0 +1,67 @@
+"""Rows and sentences of reports that depend on what is known: there where it is, and left out or named where it is not."""
+
+import re
+
+import pytest
+
+from onecard import load, plan
+from onecard.cli import main
+from onecard.planner.result import Range
+from onecard.report import memory_view
+from onecard.report.plan_summary import _short_span
+
+
+def markdown(capsys, *words):
+    assert main([*words, "--markdown"]) == 0
+    return capsys.readouterr().out
+
+
+def test_epochs_are_counted_where_the_data_is_known(capsys):
+    text = markdown(capsys, "plan", "fineweb-41M-12gb", "--gpu", "RTX 4070", "--full")
+    assert re.search(r"\| Epochs \| \*\*1\.05\*\* \| over the 9\.95 B tokens", text)
+    text = markdown(capsys, "plan", "gpt2", "--dataset=mine", "--gpu", "RTX 4070", "--full")
+    assert re.search(r"\| Epochs \| \*\*unknown\*\*", text)
+
+
+def test_cards_side_by_side_have_one_loss(capsys):
+    cards = ("--gpu", "RTX 4070", "--gpu", "RTX 4090")
+    known = markdown(capsys, "plan", "fineweb-41M-12gb", *cards)
+    assert re.search(r"The loss does not depend on the card: 3\.\d\d\.", known)
+    unknown = markdown(capsys, "plan", "train_shakespeare_char", *cards)
+    assert "The loss does not depend" not in unknown
+
+
+def test_the_what_if_nearest_to_the_plan_is_marked(capsys):
+    text = markdown(capsys, "plan", "fineweb-41M-12gb", "--gpu", "RTX 4070", "--full")
+    table = text[text.index("| What if a step takes") :].split("\n\n")[0].splitlines()[2:]
+    seconds = [float(re.search(r"([\d.]+) s", row)[1]) for row in table]
+    marked = [second for second, row in zip(seconds, table, strict=True) if "**" in row]
+    planned = plan(load("fineweb-41M-12gb"), "RTX 4070").time.step_seconds.mid
+    assert marked == [min(seconds, key=lambda second: abs(second - planned))]
+    assert marked[0] not in (seconds[0], seconds[-1])
+    total = planned_run().time.total_seconds.mid
+    for second, row in zip(seconds, table, strict=True):
+        hours, dollars = (float(cell.strip(" *$")) for cell in row.split("|")[3:5])
+        assert hours == pytest.approx(second * 20_000 / 3600, rel=0.02)
+        share = dollars / planned_run().energy.cost.mid
+        assert share == pytest.approx(hours * 3600 / total, rel=0.03)
+
+
+def planned_run():
+    return plan(load("fineweb-41M-12gb"), "RTX 4070")
+
+
+@pytest.mark.parametrize(
+    ("mid", "unit_seconds", "unit"),
+    [(90, 1, "s"), (100, 60, "min"), (6000, 3600, "h"), (2 * 86400, 86400, "d")],
+)
+def test_a_headline_has_one_unit(mid, unit_seconds, unit):
+    low, high = _short_span(Range(mid / 2, mid, mid * 2))
+    assert (low.value, high.value) == (mid / 2 / unit_seconds, mid * 2 / unit_seconds)
+    assert str(low.unit) == unit
+
+
+def test_the_room_for_tensors_is_what_the_card_has_left():
+    memory = planned_run().memory
+    taken = memory.desktop_bytes + memory.parts["context"] + memory.parts["slack"]
+    assert memory_view._room(planned_run()) == memory.card_bytes - taken

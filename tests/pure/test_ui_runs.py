@@ -1,0 +1,136 @@
+"""Runs on the page: logs read as they grow, in bounded memory; what is shown is what the commands say."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from starlette.testclient import TestClient
+from test_ui_safety import make_run
+
+from onecard.cli import main
+from onecard.facts.prices import electricity
+from onecard.report.language import language
+from onecard.runs.follow import LogFollower
+from onecard.ui.app import application
+from onecard.ui.run_series import CAPACITY
+from onecard.ui.run_watch import RunWatch, run_row
+from onecard.ui.settings import Settings
+
+WORLD = electricity("WORLD")
+
+
+def line(step: int, loss: float = 3.0, **more) -> str:
+    return json.dumps({"kind": "step", "step": step, "loss": loss, "seconds": step, **more}) + "\n"
+
+
+def steps(follower: LogFollower) -> list[int]:
+    return [found["step"] for _, found in follower.read()]
+
+
+def test_a_log_is_followed_line_by_line(tmp_path):
+    log = tmp_path / "log.jsonl"
+    follower = LogFollower(log)
+    assert steps(follower) == []
+    log.write_text(line(1) + line(2)[:-5])
+    assert steps(follower) == [1]  # the torn one waits for its end
+    log.write_text(line(1) + line(2) + "junk\n" + line(3))
+    assert steps(follower) == [2, 3]
+    assert follower.unreadable == 1
+
+
+def test_a_log_that_was_cut_and_grew_again_is_read_from_its_start(tmp_path):
+    log = tmp_path / "log.jsonl"
+    follower = LogFollower(log)
+    log.write_text("".join(line(step, 3.0) for step in range(1, 6)))
+    assert steps(follower) == [1, 2, 3, 4, 5]
+    log.write_text("".join(line(step, 2.5 if step > 2 else 3.0) for step in range(1, 9)))
+    assert steps(follower) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert follower.restarted
+
+
+def test_a_long_run_is_a_bounded_number_of_points_with_its_extremes(tmp_path):
+    make_run(tmp_path / "run")
+    count = 30_000
+    (tmp_path / "run" / "log.jsonl").write_text(
+        "".join(line(s, 99.0 if s == 12_345 else 3.0, tokens=s * 10) for s in range(1, count + 1))
+    )
+    watch = RunWatch(tmp_path / "run", WORLD)
+    while watch.advance():
+        pass
+    points = watch.series.points()
+    assert len(points["step"]) <= CAPACITY
+    assert max(points["high"]) == 99.0
+    assert max(points["loss"]) < 99.0  # a mean of its neighbours
+    detail = watch.zoom(12_340, 12_350)
+    assert detail["step"] == [float(step) for step in range(12_340, 12_351)]
+    assert detail["loss"][5] == 99.0
+
+
+def test_a_resume_takes_back_the_steps_that_it_does_again(tmp_path):
+    make_run(tmp_path / "run")
+    log = tmp_path / "run" / "log.jsonl"
+    log.write_text("".join(line(step, 5.0) for step in range(1, 11)))
+    watch = RunWatch(tmp_path / "run", WORLD)
+    watch.advance()
+    with log.open("a") as file:
+        file.write("".join(line(step, 4.0) for step in range(6, 13)))
+    watch.advance()
+    points = watch.series.points()
+    assert points["step"] == [float(step) for step in range(1, 13)]
+    assert points["loss"] == [5.0] * 5 + [4.0] * 7
+
+
+def test_the_row_of_a_run_is_the_end_of_its_log(tmp_path):
+    make_run(tmp_path / "run")
+    evaluated = json.dumps({"kind": "eval", "step": 5, "val_loss": 4.5}) + "\n"
+    many = "".join(line(s, 3.0, step_seconds=2.0, kwh=1.0) for s in range(6, 3000))
+    (tmp_path / "run" / "log.jsonl").write_text(line(1) + evaluated + many)
+    row = run_row(tmp_path / "run", "run", WORLD)
+    assert (row["step"], row["val_loss"], row["cost"]) == (2999, 4.5, WORLD.per_kwh)
+
+
+def test_findings_and_comparisons_are_the_commands(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "one", steps=60)
+    make_run(tmp_path / "two", steps=80)
+    watch = RunWatch(tmp_path / "one", WORLD)
+    watch.advance()
+    assert main(["explain", "one", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["findings"]
+    assert [f["rule"] for f in watch.findings(language("en"))] == [f["rule"] for f in said]
+    client = TestClient(application(Settings(root=tmp_path.resolve())), base_url="http://localhost")
+    shown = client.get("/api/compare?run=one&run=two&lang=en").json()
+    assert main(["compare", "one", "two", "--markdown", "--lang", "en"]) == 0
+    printed = capsys.readouterr().out.replace("\\", "")
+    assert shown["answer"] in printed
+    for section in shown["sections"]:
+        assert section["title"] in printed
+
+
+def test_the_command_starts_a_server_and_says_where(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "onecard", "ui", "--json", "--host", "0.0.0.0", "--port", "0"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        assert said["token"] in said["url"]
+        assert len(said["token"]) >= 32
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["ui", "nowhere"], ["ui", "--token", "short"], ["serve", "."], ["ui", "--port", "99999999"]],
+    ids=" ".join,
+)
+def test_mistakes_are_a_sentence(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert "hint" in capsys.readouterr().err

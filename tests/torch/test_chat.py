@@ -1,0 +1,233 @@
+"""`onecard chat` and what a tuned model says: here, through the command, and through transformers after an export."""
+
+import io
+import json
+import random
+import sys
+
+import pytest
+import torch
+from runs_in_tests import TINY
+
+from onecard.cli import main
+from onecard.data.tokenizers.special import speaks
+from onecard.model.opening import open_model
+from onecard.model.sampling import Sampling
+from onecard.train.run.loop import train
+from onecard.tune.dialogue import Dialogue
+from onecard.tune.formats import Message
+from onecard.tune.template import CHAT_TEMPLATE, prompt_of
+
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """A toy language in which the answer to a word is the word reversed: a base that has read words, and its tuning."""
+    place = tmp_path_factory.mktemp("toy")
+    draw = random.Random(5)
+    words = sorted({"".join(draw.choices("abcdefgh", k=4)) for _ in range(1500)})
+    draw.shuffle(words)
+    held_out, known = words[:60], words[60:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        (place / "text.txt").write_text(" ".join(draw.choice(words) for _ in range(4000)))
+        record = [
+            {
+                "messages": [
+                    {"role": "user", "content": w},
+                    {"role": "assistant", "content": w[::-1]},
+                ]
+            }
+            for w in known
+        ]
+        (place / "talks.jsonl").write_text("".join(json.dumps(r) + "\n" for r in record))
+        assert main(["data", "text.txt", "--tokenizer", "bytes", "--out", "data/toy"]) == 0
+        # GPT-2's recipe with AdamW learns it too, in about 400 steps; the modern one is quicker
+        modern = {"recipe": "modern", "tied": False, "optimizer": "muon", "schedule": "linear"}
+        shape = {"n_layer": 2, "n_head": 4, "n_embd": 64, "block_size": 48, "dropout": 0.0}
+        rates = {"learning_rate": 0.02, "min_lr": 0.002, "warmup_iters": 0, "weight_decay": 0.0}
+        base = TINY.replace(
+            vocab_size=None, dataset="toy", out_dir="base", **shape, **modern, **rates
+        )
+        train(base.replace(max_iters=40, lr_decay_iters=40, eval_interval=40))
+        settings = [
+            "--learning_rate=0.02",
+            "--max_iters=160",
+            "--batch_size=16",
+            "--keep-base",
+            "0",
+        ]
+        settings += ["--gradient_accumulation_steps=1", "--eval_interval=1000", "--quiet"]
+        assert main(["tune", "base", "talks.jsonl", *settings]) == 0
+        assert main(["export", "base-chat", "--to", "hf", "--out", "hf"]) == 0
+    return place, held_out
+
+
+@pytest.fixture(autouse=True)
+def there(request, monkeypatch):
+    """Beside the runs, as a user would be: the base's data set is named by its folder."""
+    if "toy" in request.fixturenames:
+        monkeypatch.chdir(request.getfixturevalue("toy")[0])
+
+
+def answers(folder, words):
+    talk = Dialogue(open_model(str(folder), "cpu"), GREEDY, most_tokens=12)
+    found = []
+    for word in words:
+        talk.reset()
+        found.append("".join(talk.ask(word).stream))
+    return found
+
+
+def test_a_toy_language_is_learnt_and_the_base_knows_none_of_it(toy):
+    place, words = toy
+    right = [
+        given == word[::-1]
+        for word, given in zip(words, answers(place / "base-chat", words), strict=True)
+    ]
+    assert sum(right) >= 0.95 * len(words)
+    base = answers(place / "base", words)
+    assert not any(given.strip() == word[::-1] for word, given in zip(words, base, strict=True))
+
+
+def test_transformers_gives_the_same_answers_by_its_own_chat_template(toy):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place, words = toy
+    tokenizer = AutoTokenizer.from_pretrained(place / "hf")
+    model = AutoModelForCausalLM.from_pretrained(place / "hf", trust_remote_code=True)
+    asked = [[{"role": "user", "content": word}] for word in words[:20]]
+    theirs = []
+    for messages in asked:
+        ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        out = model.generate(**ids, max_new_tokens=12, do_sample=False)
+        theirs.append(
+            tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        )
+    assert theirs == answers(place / "base-chat", words[:20])
+    assert theirs == answers(place / "hf", words[:20])  # our own reader of the exported folder
+
+
+def test_the_template_and_our_own_rule_give_the_same_tokens(toy):
+    from transformers import AutoTokenizer
+
+    place, _ = toy
+    tokenizer = AutoTokenizer.from_pretrained(place / "hf")
+    assert tokenizer.chat_template == CHAT_TEMPLATE
+    ours = open_model(str(place / "base-chat"), "cpu").tokenizer
+    assert speaks(ours)
+    talk = [
+        Message("system", "Answer  in kind.\n"),
+        Message("user", "  héllo <b>\n\nthere "),
+        Message("assistant", "yes: नमस्ते 🙂"),
+        Message("user", "and now?"),
+    ]
+    records = [{"role": m.role, "content": m.content} for m in talk]
+    theirs = tokenizer.apply_chat_template(records, add_generation_prompt=True, return_dict=True)
+    assert theirs["input_ids"] == prompt_of(ours, talk)
+    with pytest.raises(Exception, match="unknown role"):
+        tokenizer.apply_chat_template([{"role": "tool", "content": "x"}])
+
+
+def typed(monkeypatch, text, *words):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    return main(["chat", *map(str, words)])
+
+
+def test_a_pipe_is_one_prompt_a_line_and_one_answer_a_line(toy, monkeypatch, capsys):
+    place, words = toy
+    lines = "".join(f"{word}\n" for word in words[:5])
+    assert typed(monkeypatch, lines, place / "base-chat", "--temperature", "0") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out == answers(place / "base-chat", words[:5])
+    command = (place / "base-chat", "--temperature", "0", "--json")
+    assert typed(monkeypatch, lines + "\n" + "x" * 100 + "\n", *command) == 2
+    captured = capsys.readouterr()
+    rows = [json.loads(line) for line in captured.out.splitlines()]
+    assert [row["answer"] for row in rows[:5]] == out
+    assert {row["ended"] for row in rows[:5]} == {"stop"}
+    assert (rows[5]["answer"], rows[5]["ended"]) == ("", None)
+    assert "fit into the context of 48" in captured.err
+
+
+def test_an_untuned_model_says_so_and_continues_the_text(toy, monkeypatch, capsys):
+    place, _ = toy
+    assert typed(monkeypatch, "abcd\n", place / "base", "--tokens", "9", "--json") == 0
+    captured = capsys.readouterr()
+    assert "never tuned" in captured.err
+    assert json.loads(captured.out)["tokens"] == 9
+
+
+def test_commands_change_the_conversation(toy, monkeypatch, capsys, tmp_path):
+    place, words = toy
+    saved = tmp_path / "talk.jsonl"
+    script = f"""/temp 0
+/system be kind
+{words[0]}
+/save {saved}
+/reset
+/seed x
+/temp -1
+/fly
+/top-k 3
+/help
+{words[1]}
+/exit
+{words[2]}
+"""
+    assert typed(monkeypatch, script, place / "base-chat", "--turns") == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 2  # nothing after /exit
+    record = json.loads(saved.read_text())
+    assert [m["role"] for m in record["messages"]] == ["system", "user", "assistant"]
+    for words in ("needs a number", "temperature cannot be -1", "no command /fly", "top-k = 3"):
+        assert words in captured.err
+
+
+def test_the_oldest_turns_go_when_the_context_is_full(toy):
+    place, words = toy
+    talk = Dialogue(open_model(str(place / "base-chat"), "cpu"), GREEDY, most_tokens=8)
+    dropped = 0
+    for word in words[:8]:
+        reply = talk.ask(word)
+        assert "".join(reply.stream) == reply.stream.text
+        talk.keep(reply)
+        dropped += reply.dropped
+        assert dropped + len(talk.messages) >= 2
+    assert dropped >= 2
+    assert talk.messages[0].role == "user"
+    assert talk.messages[-2].content == words[7]
+
+
+@pytest.mark.parametrize(
+    "words", [["--tokens", "0"], ["--min-p", "1"], ["--repetition-penalty", "0"]]
+)
+def test_impossible_wishes_are_answered(toy, capsys, words):
+    place, _ = toy
+    assert main(["chat", str(place / "base-chat"), *words]) == 2
+    assert "for example" in capsys.readouterr().err
+
+
+def test_a_gguf_file_has_the_template_and_ends_at_the_end_of_a_turn(tmp_path, monkeypatch):
+    """With a BPE vocabulary, which llama.cpp can express; the tables grow by the roles."""
+    gguf = pytest.importorskip("gguf")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog did not. " * 200)
+    assert main(["data", "text.txt", "--tokenizer", "bpe:300", "--out", "data/cat"]) == 0
+    train(
+        TINY.replace(vocab_size=None, dataset="cat", out_dir="cat", max_iters=2, lr_decay_iters=2)
+    )
+    (tmp_path / "t.jsonl").write_text('{"prompt": "the cat", "completion": "sat"}\n' * 3)
+    assert main(["tune", "cat", "t.jsonl", "--quiet", "--max_iters=2"]) == 0
+    assert main(["export", "cat-chat", "--to", "gguf", "--dtype", "f32", "--out", "g"]) == 0
+    reader = gguf.GGUFReader(tmp_path / "g" / "model-f32.gguf")
+    assert reader.fields["tokenizer.chat_template"].contents() == CHAT_TEMPLATE
+    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
+    end = reader.fields["tokenizer.ggml.eos_token_id"].contents()
+    assert tokens[end] == "<|end|>"
+    table = next(t for t in reader.tensors if t.name == "token_embd.weight")
+    assert table.shape[1] == len(tokens)
+    assert torch.isfinite(torch.tensor(table.data)).all()

@@ -1,0 +1,110 @@
+"""`onecard export --push` and models and items by their hub names, against a local hub server."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs_in_tests import TINY
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
+from hub_server import Hub
+
+from onecard.data import prepare
+from onecard.train.run.loop import train
+
+ITEMS = Path(__file__).parents[1] / "items"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("run")
+    words = ["the", "cat", "sat", "on", "the", "mat", "and", "the", "dog", "on", "the", "log"]
+    text = " ".join(random.Random(1).choice(words) for _ in range(4000))
+    (place / "text.txt").write_text(text)
+    prepare(
+        [str(place / "text.txt")],
+        out=place / "data",
+        tokenizer="bpe:300",
+        val_fraction=0.1,
+        workers=1,
+    )
+    base = TINY.replace(vocab_size=None, dropout=0.0, max_iters=2, lr_decay_iters=2)
+    train(base.replace(dataset=str(place / "data"), out_dir=str(place / "out")))
+    return place / "out"
+
+
+OFFLINE = None
+
+
+def onecard(url, home, *words):
+    environment = {
+        **os.environ,
+        **({"HF_ENDPOINT": url} if url is not OFFLINE else {"HF_HUB_OFFLINE": "1"}),
+        "HF_HOME": str(home),
+        "HF_TOKEN": "hf_test",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_ETAG_TIMEOUT": "2",
+    }
+    command = [sys.executable, "-m", "onecard", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=home)
+
+
+@pytest.mark.long
+def test_a_pushed_model_is_private_whole_and_can_be_evaluated_by_its_name(run, tmp_path):
+    with Hub() as hub:
+        words = ("export", run, "--to", "hf", "--out", tmp_path / "m", "--push", "me/tiny")
+        done = onecard(hub.url, tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+        assert hub.private == {"me/tiny": True}
+        sent = hub.commits["me/tiny", hub.main["me/tiny"]]
+        for name in ("model.safetensors", "config.json", "README.md", "tokenizer.json"):
+            assert sent[name] == (tmp_path / "m" / name).read_bytes()
+        assert any(path.startswith("PUT /lfs/") for path in hub.asked)
+        text = run.parent / "text.txt"
+        words = ("eval", "me/tiny", "--text", text, "--bytes", "1k", "--device=cpu")
+        online = onecard(hub.url, tmp_path, *words)
+        assert online.returncode == 0, online.stderr
+        public = (
+            "export",
+            run,
+            "--to",
+            "hf",
+            "--out",
+            tmp_path / "n",
+            "--push",
+            "me/p",
+            "--public",
+        )
+        assert onecard(hub.url, tmp_path, *public).returncode == 0
+        assert hub.private["me/p"] is False
+        hub.uploads_refused = True
+        words = ("export", run, "--to", "hf", "--out", tmp_path / "o", "--push", "me/q")
+        refused = onecard(hub.url, tmp_path, *words)
+        assert refused.returncode == 2
+        assert "the hub refused" in refused.stderr
+        assert (tmp_path / "o" / "config.json").is_file()  # written, to be sent later
+    words = ("eval", "me/tiny", "--text", text, "--bytes", "1k", "--device=cpu")
+    offline = onecard(OFFLINE, tmp_path, *words)
+    assert offline.returncode == 0, offline.stderr
+    assert offline.stdout == online.stdout
+    gone = onecard(OFFLINE, tmp_path, "eval", "me/other", "--text", text)
+    assert gone.returncode == 2
+    assert "the hub did not give one" in gone.stderr
+
+
+def test_items_come_from_the_hub_and_serve_offline_afterwards(run, tmp_path):
+    with Hub() as hub:
+        lines = (ITEMS / "lambada.jsonl").read_bytes().splitlines(keepends=True)[:4]
+        hub.commit("EleutherAI/lambada_openai", {"data/lambada_test_en.jsonl": b"".join(lines)})
+        words = ("eval", run, "--lambada", "--device=cpu", "--again")
+        online = onecard(hub.url, tmp_path, *words)
+        assert online.returncode == 0, online.stderr
+        assert "4 of 5,153 items" in online.stdout
+    offline = onecard(OFFLINE, tmp_path, *words)
+    assert offline.returncode == 0, offline.stderr
+    gone = onecard(OFFLINE, tmp_path, "eval", run, "--hellaswag")
+    assert gone.returncode == 2
+    assert "the items of hellaswag are not here" in gone.stderr
