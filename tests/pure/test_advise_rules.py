@@ -258,7 +258,7 @@ def test_hours_given_are_hours_kept_and_the_modern_recipe_has_its_numbers():
 
 
 def test_a_recommended_eight_bit_optimizer_names_what_it_needs():
-    answer = recommend("RTX 4070", Budget(seconds=200 * HOUR))
+    answer = fit(load("gpt2-large"), "RTX 4070")
     assert answer.config.state_bits < 32
     assert "moments in" in config_text(answer, "run.toml")
 
