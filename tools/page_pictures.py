@@ -3,6 +3,7 @@
 python tools/page_pictures.py      # needs Chromium and the extras train, ui, test; writes docs/images/page-*.png
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 PLAN = "plan?gpu=RTX+4070&preset=gpt2&data=fineweb-edu-10B&hours=40"
 TRAINED = (
-    "n_layer=2 n_head=4 n_embd=64 block_size=64 batch_size=8 gradient_accumulation_steps=1 max_iters=1500 "
+    "n_layer=2 n_head=4 n_embd=64 block_size=64 batch_size=8 gradient_accumulation_steps=1 max_iters=3000 "
     "eval_interval=100 eval_iters=20 learning_rate=3e-3 compile=False device=cpu dataset=stdlib out_dir=first-try"
 )
 
@@ -36,27 +37,33 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place, sync_playwright() as driver:
         root = Path(place) / "my-runs"
         root.mkdir()
-        subprocess.run([*onecard, "data", "stdlib", "--tokens", "300K"], cwd=root, check=True)
+        subprocess.run(
+            [*onecard, "data", "stdlib", "--tokens", "400K", "--tokenizer", "bytes"],
+            cwd=root,
+            check=True,
+        )
         words = [f"--{word}" for word in TRAINED.split()]
         alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a tiny model is not faster with more
         training = subprocess.Popen([*onecard, "train", *words, "--quiet"], cwd=root, env=alone)
         server = subprocess.Popen(
-            [*onecard, "ui", "--port", "8355", "--no-browser"], cwd=root, stdout=subprocess.PIPE
+            [*onecard, "ui", "--port", "0", "--no-browser", "--json"],
+            cwd=root,
+            stdout=subprocess.PIPE,
         )
         assert server.stdout is not None
-        server.stdout.readline()
+        address = json.loads(server.stdout.readline())["url"]
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = driver.chromium.launch(executable_path=browser_file, args=sandbox)
         try:
             size: Any = {"width": 1240, "height": 1080}
             page = browser.new_page(viewport=size, locale="en-GB", device_scale_factor=1.5)
-            page.goto(f"http://127.0.0.1:8355/{PLAN}")
+            page.goto(address + PLAN)
             page.wait_for_selector("#take", timeout=60_000)
             page.wait_for_function(  # the curve's points come one by one
                 "() => document.querySelectorAll('.two circle').length >= 8", timeout=120_000
             )
             picture(page, "page-plan.png")
-            page.goto("http://127.0.0.1:8355/runs?id=first-try")
+            page.goto(address + "runs?id=first-try")
             page.wait_for_function(
                 "() => +document.querySelector('#facts [data-key=step]')?.textContent.replace(/\\D/g, '') > 400",
                 timeout=300_000,

@@ -27,7 +27,7 @@ def test_every_rule_is_in_the_table():
         set(
             re.findall(
                 r"`([a-z0-9]+(?:-[a-z0-9]+)+|unreadable|resumed|gaps|accumulation|recompiles|stuck|diverging|spikes|"
-                r"overfitting)`",
+                r"overfitting|benchmark|forgotten)`",
                 table,
             )
         )

@@ -126,7 +126,9 @@ def test_a_lengthened_run_branches_off_before_its_decay(mix, tmp_path):
     straight, branched = evals(tmp_path / "straight")[-1], evals(tmp_path / "run")[-1]
     assert branched["val_loss"] == straight["val_loss"]
     assert [step_of(path) for path in checkpoints(tmp_path / "run" / "decayed")][-1] == 20
-    assert "rewarmed" not in {f.note.code for f in explain(figures(read_folder(tmp_path / "run")))}
+    assert "rate-rewarmed" not in {
+        f.note.code for f in explain(figures(read_folder(tmp_path / "run")))
+    }
 
 
 def test_without_a_flat_part_the_rise_is_forecast_and_recognised(mix, tmp_path):
@@ -145,7 +147,7 @@ def test_without_a_flat_part_the_rise_is_forecast_and_recognised(mix, tmp_path):
     losses = {e["step"]: e["val_loss"] for e in evals(tmp_path / "run")}
     assert math.isfinite(losses[90])
     found = {f.note.code for f in explain(figures(read_folder(tmp_path / "run")))}
-    assert bool(found & {"rewarmed", "rewarmed-back"}) == (
+    assert bool(found & {"rate-rewarmed", "rewarmed-back"}) == (
         max(losses[step] for step in losses if step > 60) - losses[60] >= 0.01
     )
 

@@ -83,12 +83,12 @@ def _with_key(text: str, key: str, value: Any, python: bool) -> str:
     shown = repr(value) if python or not isinstance(value, bool) else str(value).lower()
     if isinstance(value, str):
         shown = json.dumps(value)
-    line = re.compile(rf"^{key}[ \\t]*=[^#\\n]*?(?=[ \\t]*(#.*)?$)", re.MULTILINE)
+    line = re.compile(rf"^{key}[ \t]*=[^#\n]*?(?=[ \t]*(#.*)?$)", re.MULTILINE)
     if line.search(text):
         return line.sub(lambda _: f"{key} = {shown}", text)
     if python:
-        return f"{text.rstrip()}\\n{key} = {shown}\\n"
-    return f"{key} = {shown}\\n{text}"  # a TOML key belongs before the first table
+        return f"{text.rstrip()}\n{key} = {shown}\n"
+    return f"{key} = {shown}\n{text}"  # a TOML key belongs before the first table
 
 
 def feed_calibration(found: "Tuning", asked: str) -> bool:

@@ -68,7 +68,7 @@ def rewarmed(f: RunFigures) -> Iterator[Finding]:
     values = {"name": f.name, "step": at, "rise": worst - before[-1], "before": before[-1]}
     yield Finding(
         Note(
-            "rewarmed",
+            "rate-rewarmed",
             "{name}: lengthened at step {step:int} after its rate had decayed: the loss rose by {rise:.3f} nats "
             "from {before:.4f} and is not back below it yet; a branch from before the decay (keep_predecay) "
             "would not rise",
