@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-STEPS = 20  # a turn
+STEPS = 12  # a turn
 SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12}
-CHECKPOINT_VALUES = 12_000_000  # weights of the checkpoint that is timed, and twice as many moments
+CHECKPOINT_VALUES = 4_000_000  # weights of the checkpoint that is timed, and twice as many moments
 
 
 class Turns:
