@@ -8,8 +8,10 @@ table of it.
 
 import argparse
 import json
+import pickle
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,10 @@ def prepared(text: Path, folder: Path) -> str:
     cut = len(data) * 9 // 10
     for name, part in (("train", data[:cut]), ("val", data[cut:])):
         part.tofile(folder / f"{name}.bin")
+    letters = [chr(byte) for byte in range(256)]
+    meta: dict[str, Any] = {"vocab_size": 256, "itos": dict(enumerate(letters))}
+    meta["stoi"] = {letter: byte for byte, letter in enumerate(letters)}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))  # as nanoGPT's prepare.py does
     return str(folder)
 
 
@@ -46,6 +52,7 @@ def config_of(dataset: str, out: Path, steps: int, seed: int, optimizer: str) ->
         min_lr=0.002 if muon else 2e-4,
         eval_interval=steps,
         eval_iters=40,
+        sample_interval=10 * steps,
         compile=False,
         device="cpu",
         seed=seed,

@@ -3,6 +3,7 @@
 python tools/page_pictures.py      # needs Chromium and the extras train, ui, test; writes docs/images/page-*.png
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -45,22 +46,24 @@ def main() -> int:
         alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a tiny model is not faster with more
         training = subprocess.Popen([*onecard, "train", *words, "--quiet"], cwd=root, env=alone)
         server = subprocess.Popen(
-            [*onecard, "ui", "--port", "8355", "--no-browser"], cwd=root, stdout=subprocess.PIPE
+            [*onecard, "ui", "--port", "0", "--no-browser", "--json"],
+            cwd=root,
+            stdout=subprocess.PIPE,
         )
         assert server.stdout is not None
-        server.stdout.readline()
+        address = json.loads(server.stdout.readline())["url"]
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = driver.chromium.launch(executable_path=browser_file, args=sandbox)
         try:
             size: Any = {"width": 1240, "height": 1080}
             page = browser.new_page(viewport=size, locale="en-GB", device_scale_factor=1.5)
-            page.goto(f"http://127.0.0.1:8355/{PLAN}")
+            page.goto(address + PLAN)
             page.wait_for_selector("#take", timeout=60_000)
             page.wait_for_function(  # the curve's points come one by one
                 "() => document.querySelectorAll('.two circle').length >= 8", timeout=120_000
             )
             picture(page, "page-plan.png")
-            page.goto("http://127.0.0.1:8355/runs?id=first-try")
+            page.goto(address + "runs?id=first-try")
             page.wait_for_function(
                 "() => +document.querySelector('#facts [data-key=step]')?.textContent.replace(/\\D/g, '') > 400",
                 timeout=300_000,

@@ -103,6 +103,7 @@ def agree(folder, data, limit):
             assert figures[name][f"{figure.name},none"] == pytest.approx(figure.value, rel=1e-3)
 
 
+@pytest.mark.long
 def test_the_same_answers_item_by_item(model_folder, local_data):
     agree(model_folder, local_data, None)
 
@@ -114,6 +115,7 @@ def test_the_same_answers_at_the_124m_shape(tmp_path, local_data):
     agree(saved(tmp_path, **shape), local_data, 50)
 
 
+@pytest.mark.long
 def test_other_tasks_from_the_command_line(model_folder, tmp_path, capsys):
     rows = [
         {

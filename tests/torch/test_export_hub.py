@@ -52,6 +52,7 @@ def onecard(url, home, *words):
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=home)
 
 
+@pytest.mark.long
 def test_a_pushed_model_is_private_whole_and_can_be_evaluated_by_its_name(run, tmp_path):
     with Hub() as hub:
         words = ("export", run, "--to", "hf", "--out", tmp_path / "m", "--push", "me/tiny")
