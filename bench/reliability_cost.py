@@ -20,9 +20,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-STEPS = 20  # a turn
-SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12}
-CHECKPOINT_VALUES = 12_000_000  # weights of the checkpoint that is timed, and twice as many moments
+STEPS = 12  # a turn
+SHAPE: dict[str, Any] = {
+    "n_layer": 4,
+    "n_head": 4,
+    "n_embd": 128,
+    "block_size": 64,
+    "batch_size": 12,
+}
+CHECKPOINT_VALUES = 4_000_000  # weights of the checkpoint that is timed, and twice as many moments
 
 
 class Turns:
@@ -86,9 +92,16 @@ def drive(folder: Path) -> None:
 
     config = RunConfig(
         **SHAPE,
-        **{"vocab_size": 64, "gradient_accumulation_steps": 1, "compile": False, "device": "cpu"},
-        **{"max_iters": 10**6, "eval_interval": 10**6, "eval_iters": 1, "log_interval": 1},
-        **{"dataset": str(folder / "data"), "out_dir": str(folder / "run")},
+        vocab_size=64,
+        gradient_accumulation_steps=1,
+        compile=False,
+        device="cpu",
+        max_iters=10**6,
+        eval_interval=10**6,
+        eval_iters=1,
+        log_interval=1,
+        dataset=str(folder / "data"),
+        out_dir=str(folder / "run"),
     )
     train(config, view=Turns(save))
 

@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_protocol(item, nextitem):
     if MODE != "map":
         return (yield)
-    from onecard import _mutant_switch
+    from onecard import _mutant_switch  # type: ignore[attr-defined]
 
     _mutant_switch.seen.clear()
     REACHED.write_text("")
@@ -120,7 +120,7 @@ def tried(number, items, patience) -> tuple[bool, str]:
         noticed = False
         try:
             os.environ["MUTANTS_ACTIVE"] = str(number)
-            from onecard import _mutant_switch
+            from onecard import _mutant_switch  # type: ignore[attr-defined]
 
             _mutant_switch.active = number
             for i, item in enumerate(items):

@@ -1,14 +1,21 @@
 """Rows and sentences of reports that depend on what is known: there where it is, and left out or named where it is not."""
 
+import io
 import re
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
-from onecard import load, plan
+from onecard import find_gpu, load, plan
 from onecard.cli import main
+from onecard.messages import T
+from onecard.planner.memory.explain import explain_memory
 from onecard.planner.result import Range
 from onecard.report import memory_view
+from onecard.report.document import LineChart, Series
 from onecard.report.plan_summary import _short_span
+from onecard.report.terminal_charts import line_chart
 
 
 def markdown(capsys, *words):
@@ -65,3 +72,23 @@ def test_the_room_for_tensors_is_what_the_card_has_left():
     memory = planned_run().memory
     taken = memory.desktop_bytes + memory.parts["context"] + memory.parts["slack"]
     assert memory_view._room(planned_run()) == memory.card_bytes - taken
+
+
+def test_the_axis_of_a_chart_is_as_wide_as_its_frame():
+    chart = LineChart(T("loss"), (Series(T("a"), ((0.0, 5.0), (100.0, 3.0))),), T("steps"), T("y"))
+    with io.StringIO() as out:
+        Console(file=out, width=60).print(line_chart(chart, 60, str, False, True))
+        lines = out.getvalue().rstrip().splitlines()
+    frame = next(i for i, line in enumerate(lines) if "+---" in line)
+    assert abs(len(lines[frame + 1].rstrip()) - len(lines[frame].rstrip())) <= 1
+
+
+def test_no_saver_no_sentence_about_the_best_one():
+    explained = explain_memory(load("gpt2"), find_gpu("RTX 4070"), "bfloat16")
+    assert "takes away the most" in " ".join(
+        map(str, memory_view._summary(planned_run(), explained))
+    )
+    none = replace(explained, savings=())
+    assert "takes away the most" not in " ".join(
+        map(str, memory_view._summary(planned_run(), none))
+    )

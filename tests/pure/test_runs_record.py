@@ -116,6 +116,16 @@ def test_the_environment_holds_the_commit_and_a_diff_only_on_request(repository)
     assert "+secret" in environment(with_diff=True)["git"]["diff"]
 
 
+def test_a_file_written_again_with_the_same_size_is_seen(repository):
+    """By its time alone: another second with the same fraction, or the same second with another fraction."""
+    then = (repository / "f").stat().st_mtime_ns
+    for later in (5 * 10**9, 1000):
+        os.utime(repository / "f", ns=(then + later, then + later))
+        assert environment()["git"]["dirty"] is True
+    os.utime(repository / "f", ns=(then, then))
+    assert environment()["git"]["dirty"] is False
+
+
 def test_the_commit_is_found_however_git_keeps_it(repository):
     commit = git("rev-parse", "HEAD")
     git("pack-refs", "--all")

@@ -55,7 +55,9 @@ def test_micro_batches_keep_the_total():
 def test_only_what_changed_is_written(tmp_path: Path, name: str):
     source = tmp_path / name
     false = "false" if name.endswith("toml") else "False"
-    source.write_text(f"# mine\nbatch_size = 2  # small\ncompile = {false}\nn_embd = 32\n")
+    source.write_text(
+        f"# mine\nbatch_size = 2  # small\ncompile = {false}\nn_embd = 32\nn_head = 2\n"
+    )
     changes = {"batch_size": 4, "gradient_accumulation_steps": 2, "chunked_loss": True}
     found = Tuning([], TINY.replace(**changes), changes, None, 2.0, 1.0, 8, 1.0)
     write_changes(source, source, found)

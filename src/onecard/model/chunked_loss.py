@@ -9,6 +9,8 @@ the forward pass, as Liger-Kernel does; the backward pass only scales them.
 torch.Size([])
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -54,7 +56,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx,
+        ctx: Any,
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
@@ -116,7 +118,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return total / count
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
         # in place: they are nobody else's, and the head's is as large as the vocabulary

@@ -7,6 +7,7 @@
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -267,11 +268,11 @@ _COSTLY = {
 }
 
 
-def _keep_costly(context, op, *args, **kwargs) -> CheckpointPolicy:
+def _keep_costly(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if op in _COSTLY else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def block_runner(recompute: str):
+def block_runner(recompute: str) -> Callable[..., Any]:
     if recompute == "block":
         return partial(checkpoint, use_reentrant=False)
     if recompute == "cheap":

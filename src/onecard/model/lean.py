@@ -9,6 +9,7 @@ one; on a small model without the compiler that is a third of the step. The grad
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class _Gelu(torch.autograd.Function):
     """Value and slope together, block by block, so that every pass but the first finds its numbers in the cache."""
 
     @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous()
         y, slope = torch.empty_like(x), torch.empty_like(x)
         scratch = x.new_empty(min(_BLOCK, x.numel()))
@@ -66,13 +67,13 @@ class _Gelu(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad * ctx.saved_tensors[0]
 
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         scale = (norm.square() / x.shape[-1] + _EPSILON).rsqrt().to(x.dtype)
         y = x * scale
@@ -82,7 +83,7 @@ class _RmsNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         y, scale = ctx.saved_tensors
         along = (grad * y).mean(
             -1, keepdim=True
@@ -92,25 +93,25 @@ class _RmsNorm(torch.autograd.Function):
 
 class _SquaredRelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         positive = x.clamp_min(0)
         ctx.save_for_backward(positive)
         return positive * positive
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
         return (grad * positive).mul_(2)
 
 
 class _Rotate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         ctx.save_for_backward(cosine, sine)
         return _turned(x, cosine, sine, 1)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         cosine, sine = ctx.saved_tensors
         return _turned(grad, cosine, sine, -1), None, None
 

@@ -175,7 +175,9 @@ def fast_low_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if old else torch.float16
 
 
-def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager:
+def autocast(
+    device: torch.device, precision: Precision
+) -> contextlib.AbstractContextManager[object]:
     if precision.dtype == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))

@@ -11,6 +11,8 @@ so the layer begins as the identity.
 [1.0, 2.5, 5.0]
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ class _Mix(torch.autograd.Function):
     """Written by hand: autograd alone would pad and copy a whole tensor for every tap, forward and back."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, taps: Tensor, documents: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, taps: Tensor, documents: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, taps, documents)
         y = x * (1 + taps[0])
         for k in range(1, min(len(taps), x.shape[1])):
@@ -36,7 +38,7 @@ class _Mix(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, taps, documents = ctx.saved_tensors
         x_grad = grad * (1 + taps[0])
         taps_grad = torch.zeros_like(taps)

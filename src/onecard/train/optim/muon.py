@@ -109,7 +109,7 @@ def muon_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
 class Muon(torch.optim.Optimizer):
     """Groups with `muon` true hold matrices, out × in; a matrix of three times as many rows as columns is q, k and v."""
 
-    def __init__(self, groups: Iterable[dict], betas: tuple[float, float]):
+    def __init__(self, groups: Iterable[dict[str, Any]], betas: tuple[float, float]):
         super().__init__(
             groups,
             {"lr": 0.02, "betas": betas, "momentum": MOMENTUM, "weight_decay": 0.0, "muon": False},
@@ -125,7 +125,7 @@ class Muon(torch.optim.Optimizer):
             elif parameters:
                 self._adamw(parameters, group)
 
-    def _muon(self, parameters: list[Tensor], group: dict) -> None:
+    def _muon(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for p in parameters:
             if not self.state[p]:
                 self.state[p]["momentum"] = torch.zeros_like(p)
@@ -151,7 +151,7 @@ class Muon(torch.optim.Optimizer):
                         [target for target, _ in chosen], moves, alpha=-group["lr"] * stride
                     )
 
-    def _adamw(self, parameters: list[Tensor], group: dict) -> None:
+    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for p in parameters:
             if not self.state[p]:
                 self.state[p].update(
@@ -197,9 +197,11 @@ def _gradients(parameters: list[Tensor]) -> list[Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
 
 
-def _by_shape(parameters: list[Tensor], updates: Sequence[Tensor]) -> dict[tuple[int, int], list]:
+def _by_shape(
+    parameters: list[Tensor], updates: Sequence[Tensor]
+) -> dict[tuple[int, int], list[tuple[Tensor, Tensor, bool]]]:
     """(rows, columns), never tall → (the part of a parameter, its update lying wide, whether it was turned)."""
-    batches: dict[tuple[int, int], list] = {}
+    batches: dict[tuple[int, int], list[tuple[Tensor, Tensor, bool]]] = {}
     for parameter, update in zip(parameters, updates, strict=True):
         rows, columns = parameter.shape
         parts = 3 if rows == 3 * columns else 1

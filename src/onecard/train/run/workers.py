@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -61,7 +62,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.processes > 1 and dist.is_initialized():
             with contextlib.suppress(RuntimeError):  # a peer that is gone does not answer
                 dist.destroy_process_group()
@@ -150,7 +151,7 @@ class Workers:
 
 
 @contextlib.contextmanager
-def _lost():
+def _lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # how gloo and NCCL report a broken connection
