@@ -231,7 +231,7 @@ def low_bit_section(result: dict[str, Any]) -> list[str]:
         "",
         f"`optimizer_state` against full precision: validation loss after {result['steps']} steps on the bytes of "
         f"{result['text']}, 3 layers of 128, three seeds (bench/low_bit.py); the difference seed by seed, with its "
-        "standard deviation. Never measured on a card or on a large model.",
+        "standard deviation. What is not in the table was not measured; no card and no large model was.",
         "",
         low_bit_table(result["losses"]),
         "",

@@ -236,7 +236,7 @@ def text_reader(name: str) -> Reader:
         for wanted in (Reading(), reading):
             for unit in units_of([(0, input_of(path), path)], 1000, 0, wanted):
                 for batch in batches(unit, wanted):
-                    assert len(batch.texts) == len(batch.places)
+                    assert len(batch.texts) + len(batch.ids) == len(batch.places)
 
     return read
 

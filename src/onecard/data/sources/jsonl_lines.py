@@ -58,7 +58,15 @@ def numbered_lines(path: str) -> Iterator[tuple[int, bytes | None]]:
 
 def _content(record: dict[str, Any], reading: Reading) -> Any:
     """The text of a record, or its list of token ids."""
-    return record.get(reading.column) if reading.filled is None else reading.filled.fill(record)
+    if reading.filled is not None:
+        return reading.filled.fill(record)
+    found = record.get(reading.column)
+    return None if isinstance(found, list) and not _is_ids(found) else found
+
+
+def _is_ids(found: list[Any]) -> bool:
+    """Whether a list looks like token ids, by its beginning; the whole of it is checked when it is used."""
+    return bool(found) and all(type(value) is int for value in found[:8])
 
 
 def text_share(path: str, reading: Reading) -> float:
@@ -93,7 +101,9 @@ def _check_record(path: str, at: int, record: Any, reading: Reading) -> None:
             raise UserError(
                 f"{path}, offset {at:,}: no column {column!r}; there is {there:.500}", hint=_HINT
             )
-    if reading.filled is None and not isinstance(record[reading.column], str | list | None):
+    found = record[reading.text_columns[0]]
+    good = isinstance(found, str | None) or (isinstance(found, list) and _is_ids(found))
+    if reading.filled is None and not good:
         kind = type(record[reading.column]).__name__
         raise UserError(
             f"{path}, offset {at:,}: column {reading.column!r} is {kind}, not text", hint=_HINT
