@@ -65,6 +65,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="gpt2, bytes, chars, or bpe:8192 to train one (gpt2; chars for shakespeare_char)",
     )
+    _add_selection(parser)
+    parser.add_argument(
+        "--shard-tokens",
+        type=parse_count,
+        default=100_000_000,
+        metavar="N",
+        help="tokens in a shard (100M)",
+    )
+    parser.add_argument("--name", metavar="NAME", help="the set's name, in its files' names")
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start again: discard what an unfinished run left, replace a finished set once the new one is whole",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only print what it will take")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    """Which documents are taken, and what of them."""
     parser.add_argument(
         "--column", default="text", metavar="C", help="the column that holds the text (text)"
     )
@@ -107,21 +127,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a mix: the largest without repetition, if --tokens is too much for a source",
     )
-    parser.add_argument(
-        "--shard-tokens",
-        type=parse_count,
-        default=100_000_000,
-        metavar="N",
-        help="tokens in a shard (100M)",
-    )
-    parser.add_argument("--name", metavar="NAME", help="the set's name, in its files' names")
-    parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="start again: discard what an unfinished run left, replace a finished set once the new one is whole",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only print what it will take")
-    parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -30,28 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="bits per byte on a file, a folder of files, or prepared data (its validation split)",
     )
-    for task in ("hellaswag", "lambada"):
-        parser.add_argument(
-            f"--{task}",
-            nargs="?",
-            const="",
-            metavar="FILE",
-            help="its items, .jsonl, .jsonl.xz or .parquet (default: found here, or from the hub)",
-        )
-    parser.add_argument(
-        "--tasks",
-        metavar="A,B",
-        help='tasks of lm-evaluation-harness, such as arc_easy,piqa (pip install "onecard[eval]")',
-    )
-    parser.add_argument(
-        "--task-data",
-        action="append",
-        default=[],
-        metavar="TASK=FILE",
-        help="a local file with such a task's items, instead of the hub's",
-    )
-    parser.add_argument("--task-path", metavar="DIR", help="a folder of task files of your own")
-    parser.add_argument("--shots", type=int, metavar="N", help="examples before each question")
+    _add_tasks(parser)
     parser.add_argument(
         "--prompts",
         action="append",
@@ -77,6 +56,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
     parser.add_argument("--dataset", metavar="NAME", help="whose tokeniser, if the run's is gone")
     add_report(parser)
+
+
+def _add_tasks(parser: argparse.ArgumentParser) -> None:
+    """Our own two benchmarks, and any of lm-evaluation-harness."""
+    for task in ("hellaswag", "lambada"):
+        parser.add_argument(
+            f"--{task}",
+            nargs="?",
+            const="",
+            metavar="FILE",
+            help="its items, .jsonl, .jsonl.xz or .parquet (default: found here, or from the hub)",
+        )
+    parser.add_argument(
+        "--tasks",
+        metavar="A,B",
+        help='tasks of lm-evaluation-harness, such as arc_easy,piqa (pip install "onecard[eval]")',
+    )
+    parser.add_argument(
+        "--task-data",
+        action="append",
+        default=[],
+        metavar="TASK=FILE",
+        help="a local file with such a task's items, instead of the hub's",
+    )
+    parser.add_argument("--task-path", metavar="DIR", help="a folder of task files of your own")
+    parser.add_argument("--shots", type=int, metavar="N", help="examples before each question")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -248,11 +248,8 @@ class RunConfig:
 
     def changed(self) -> dict[str, Value]:
         """The keys that differ from the defaults, in the order they are declared."""
-        return {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if getattr(self, f.name) != f.default
-        }
+        values = ((f, getattr(self, f.name)) for f in fields(self))
+        return {f.name: value for f, value in values if value != f.default}
 
     @property
     def shape(self) -> ModelShape:

@@ -93,19 +93,14 @@ class _ChunkedLoss(torch.autograd.Function):
             losses = sums.log() + top - target_logits
             here = counted[start : start + rows, None]
             total += (losses * here if some_ignored else losses).sum()
-            if bend is not None:
-                weights.mul_(bend)
+            weights = weights if bend is None else weights.mul_(bend)
             weights = weights.to(h.dtype)  # from 0 to 1, so that nothing is lost in fp16 either
             share = 1 / (sums * count)
             minus = (-1 / count) * (torch.ones_like(sums) if target_bend is None else target_bend)
             if some_ignored:
                 share, minus = share * here, minus * here
-            torch.addcmul(
-                minus * weight[t],
-                (weights @ weight).float(),
-                share,
-                out=hidden_grad[start : start + rows],
-            )
+            slopes = (weights @ weight).float()
+            torch.addcmul(minus * weight[t], slopes, share, out=hidden_grad[start : start + rows])
             if full:  # beta 0: the first slice does not read what is not there yet
                 weight_grad.addmm_(weights.T, h * share, beta=float(start > 0))
             else:

@@ -15,15 +15,15 @@ from onecard.config.model_rules import evaluation_steps
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
 from onecard.facts.here import cpu, here
-from onecard.facts.models import KnownModel, known_models
 from onecard.facts.prices import Price, electricity, parse_price
-from onecard.messages import Note, T
+from onecard.messages import Note
 from onecard.planner.calibration_file import load_calibration
 from onecard.planner.corpus import Corpus, corpus_of
 from onecard.planner.expected_hellaswag import expected_hellaswag
-from onecard.planner.expected_loss import LossEstimate, expected_loss
+from onecard.planner.expected_loss import expected_loss
 from onecard.planner.flops import flops as flops_of
 from onecard.planner.formulas import FORMULAS
+from onecard.planner.known_runs import against_gpt2, known_runs
 from onecard.planner.memory import peak_memory
 from onecard.planner.mix import source_notes, tokens_of
 from onecard.planner.params import params
@@ -31,13 +31,13 @@ from onecard.planner.result import (
     SCHEMA,
     Energy,
     Flops,
-    KnownRun,
     Loss,
     Mfu,
     Params,
     Range,
     RunPlan,
     Time,
+    Tokens,
 )
 from onecard.planner.stacks import OWN, STACKS
 from onecard.planner.step_time import StepTime, step_time
@@ -82,13 +82,6 @@ def plan(
     _check_stack(stack)
     step = step_time(config, device, dtype, gpus, load_calibration(device, ignored), stack)
     time = _time(config, step, now or local_now())
-    # the law is of runs from scratch; a released model fine-tuned starts far along the curve
-    scratch = config.init_from in ("scratch", "resume")
-    loss = (
-        expected_loss(config, tokens.total, corpus.family, tokens.unique)
-        if corpus.family and scratch
-        else None
-    )
     return RunPlan(
         schema=SCHEMA,
         version=__version__,
@@ -103,8 +96,8 @@ def plan(
         mfu=_mfu(flops, time, device, dtype, gpus),
         memory=peak_memory(config, device, dtype, gpus, stack=stack),
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
-        loss=_loss(config, counts, corpus, loss) if loss else None,
-        known_runs=_known_runs(counts, flops, corpus),
+        loss=_loss(config, counts, corpus, tokens),
+        known_runs=known_runs(counts, flops, corpus),
         warnings=[
             *ignored,
             *_of_stack(stack),
@@ -224,91 +217,21 @@ def _energy(device: Device, gpus: int, seconds: Range, price: Price) -> Energy:
     )
 
 
-def _loss(config: RunConfig, counts: Params, corpus: Corpus, estimate: LossEstimate) -> Loss:
+def _loss(config: RunConfig, counts: Params, corpus: Corpus, tokens: Tokens) -> Loss | None:
+    # the law is of runs from scratch; a released model fine-tuned starts far along the curve
+    if not corpus.family or config.init_from not in ("scratch", "resume"):
+        return None
+    estimate = expected_loss(config, tokens.total, corpus.family, tokens.unique)
+    if estimate is None:
+        return None
     final = estimate.final
     return Loss(
         expected=final,
         perplexity=Range(exp(final.low), exp(final.mid), exp(final.high)),
         curve=estimate.curve(CURVE_POINTS),
         repetition=estimate.repetition,
-        dataset=corpus.family or "",
-        beats_gpt2=_against_gpt2(counts, corpus, final),
+        dataset=corpus.family,
+        beats_gpt2=against_gpt2(counts, corpus, final),
         in_support=estimate.in_support,
-        hellaswag=expected_hellaswag(corpus.family or "", final) if estimate.in_support else None,
+        hellaswag=expected_hellaswag(corpus.family, final) if estimate.in_support else None,
     )
-
-
-def _released(counts: Params) -> KnownModel:
-    """The released GPT-2 nearest in size."""
-    return min(
-        (model for model in known_models() if model.preset),
-        key=lambda model: max(model.params / counts.total, counts.total / model.params),
-    )
-
-
-def _loss_of(model: KnownModel, text: str) -> tuple[float, T] | None:
-    """A released model's loss on this text, and its words.
-
-    Only the smallest was measured on FineWeb-Edu: it is 0.13 easier there than on FineWeb, and the others are taken to
-    gain the same.
-    """
-    if text in model.losses:
-        return model.losses[text], T("{loss:.2f}", loss=model.losses[text])
-    small = next(known for known in known_models() if known.preset == "gpt2")
-    if text not in small.losses or "fineweb" not in model.losses:
-        return None
-    plain = model.losses["fineweb"]
-    loss = plain + small.losses[text] - small.losses["fineweb"]
-    return loss, T(
-        "{loss:.2f} (estimated from its {plain:.2f} on fineweb)",
-        loss=loss,
-        plain=plain,
-    )
-
-
-def _against_gpt2(counts: Params, corpus: Corpus, expected: Range) -> Note | None:
-    model = _released(counts)
-    known = _loss_of(model, corpus.family or "")
-    if known is None:
-        return None
-    theirs, words = known
-    figures = {"model": model.name, "theirs": words, "mid": expected.mid, "dataset": corpus.family}
-    if expected.high < theirs:
-        return Note(
-            "beats-gpt2",
-            **figures,
-        )
-    if expected.low > theirs:
-        return Note(
-            "behind-gpt2",
-            **figures,
-        )
-    return Note(
-        "near-gpt2",
-        **figures,
-    )
-
-
-_LANDMARKS = (
-    "llm.c 124M on FineWeb 10B",
-    "build-nanogpt 124M on FineWeb-Edu 10B",
-    "modded-nanogpt speedrun 124M",
-)
-
-
-def _known_runs(counts: Params, flops: Flops, corpus: Corpus) -> list[KnownRun]:
-    models = [_released(counts), *(model for model in known_models() if model.name in _LANDMARKS)]
-    return [
-        KnownRun(
-            name=model.name,
-            params=model.params,
-            tokens=model.tokens,
-            tokens_low=model.tokens_low,
-            tokens_high=model.tokens_high,
-            flops=model.flops,
-            ratio=flops.total_6nd / model.flops,
-            loss=model.losses.get(corpus.family or ""),
-            source=model.source,
-        )
-        for model in models
-    ]

@@ -72,14 +72,40 @@ def finish(
 ) -> Manifest:
     """Move the shards in and write the manifest last. Until then a reader sees the old set, or an unfinished folder."""
     folder, shards = work.out, work.path / "shards"
-    splits = made.splits
     validation: dict[str, Any] = {}
-    if made.val_runs is not None and "val" in splits:
+    if made.val_runs is not None and "val" in made.splits:
         name = f"{plan.name}_val_sources.bin"
         write_bytes(shards / name, made.val_runs)
         validation = {"file": name, "sha256": hashlib.sha256(made.val_runs).hexdigest()}
+    manifest = _manifest(plan, sources, tokenizer, made, validation)
+    entries = {
+        entry["file"]: entry["sha256"]
+        for split in made.splits.values()
+        for entry in split["shards"]
+    }
+    if validation:
+        entries[validation["file"]] = validation["sha256"]
+    content = tokenizer.file_content()
+    if content is not None:
+        entries[TOKENIZER_FILE] = str(tokenizer.describe()["sha256"])
+        write_bytes(shards / TOKENIZER_FILE, content)
+    _move_in(work, entries)
+    write_manifest(work.path / MANIFEST, manifest)
+    replace(work.path / MANIFEST, folder / MANIFEST)
+    sync_folder(folder)
+    return manifest
+
+
+def _manifest(
+    plan: Plan,
+    sources: list[dict[str, Any]],
+    tokenizer: Tokenizer,
+    made: Made,
+    validation: dict[str, Any],
+) -> Manifest:
+    splits = made.splits
     tokens, text = (sum(split[key] for split in splits.values()) for key in ("tokens", "bytes"))
-    manifest = Manifest(
+    return Manifest(
         name=plan.name,
         sources=[
             {**entry, **given, **_how(plan, number)}
@@ -113,15 +139,11 @@ def finish(
         version=__version__,
         created=plan.created,
     )
-    entries = {
-        entry["file"]: entry["sha256"] for split in splits.values() for entry in split["shards"]
-    }
-    if validation:
-        entries[validation["file"]] = validation["sha256"]
-    content = tokenizer.file_content()
-    if content is not None:
-        entries[TOKENIZER_FILE] = str(tokenizer.describe()["sha256"])
-        write_bytes(shards / TOKENIZER_FILE, content)
+
+
+def _move_in(work: WorkFolder, entries: dict[str, str]) -> None:
+    """The new set's files, by name and digest, into the folder; those of an old set that it has no use for go."""
+    folder, shards = work.out, work.path / "shards"
     old = _take_old_set(folder, work)
     new = {name: digest for name, digest in entries.items() if (shards / name).exists()}
     for name, digest in new.items():
@@ -132,10 +154,6 @@ def finish(
     for name in old - entries.keys():
         (folder / name).unlink(missing_ok=True)
     sync_folder(folder)
-    write_manifest(work.path / MANIFEST, manifest)
-    replace(work.path / MANIFEST, folder / MANIFEST)
-    sync_folder(folder)
-    return manifest
 
 
 def _how(plan: Plan, number: int) -> dict[str, Any]:

@@ -118,16 +118,19 @@ def evaluate(
     loss = (total[0] / (windows if marks.answers is None else total[1])).item()
     synchronize(workers.device)
     seconds = time.perf_counter() - began
-    by_source: dict[str, float] = {}
-    if sources is not None:
-        losses, counts = total[2:].view(2, -1).tolist()
-        by_source = {
-            name: one / count
-            for name, one, count in zip(sources.names, losses, counts, strict=True)
-            if count
-        }
+    by_source = {} if sources is None else _by_source(total, sources)
     tokens = windows * block_size
     return Evaluation(loss, tokens, seconds, bytes_per_token, micro_batch, by_source)
+
+
+def _by_source(total: torch.Tensor, sources: Sources) -> dict[str, float]:
+    """Nats per token of each source that has any here, from the sums that follow the whole's."""
+    losses, counts = total[2:].view(2, -1).tolist()
+    return {
+        name: one / count
+        for name, one, count in zip(sources.names, losses, counts, strict=True)
+        if count
+    }
 
 
 def _over_processes(total: torch.Tensor, workers: Workers) -> torch.Tensor:
