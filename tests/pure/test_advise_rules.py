@@ -132,7 +132,7 @@ def test_each_saver_has_its_price():
     assert all_savers(load("gpt2"))[0] == Savers()
     assert len(all_savers(load("gpt2"))) == 18
     muon = all_savers(load(None, ["recipe=modern"]))
-    assert {savers.optimizer_state for savers in muon} == {"float32", "8bit", "4bit"}
+    assert {savers.optimizer_state for savers in muon} == {"float32", "8bit"}  # 4 bits cost it loss
     asked = all_savers(load("gpt2", ["optimizer=adamw8bit"]))  # another name of 8bit
     assert {savers.optimizer_state for savers in asked} == {"8bit"}
 

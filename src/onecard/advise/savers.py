@@ -29,6 +29,7 @@ from onecard.units import GIB
 CHARGE = {"chunked_loss": 0.005, "recompute": 0.01}
 STATE_CHARGE = {"float32": 0.0, "8bit": 0.02, "4bit": 0.04}
 State = Literal["float32", "8bit", "4bit"]
+STATES: tuple[State, ...] = ("float32", "8bit", "4bit")
 DOUBLING_CHARGE = 0.002  # for each doubling of the micro-batch: memory is worth keeping free when nothing is gained
 BOUND_SLACK = 0.97  # the largest micro-batch is the fastest per token to within so much, tile effects included
 
@@ -75,7 +76,9 @@ def _state_of(config: RunConfig) -> State:
 def all_savers(config: RunConfig) -> list[Savers]:
     """Every combination that this config can take, the plain one first; moments that were asked for stay."""
     asked = _state_of(config)
-    states: tuple[State, ...] = ("float32", "8bit", "4bit") if asked == "float32" else (asked,)
+    # Muon's momentum in 4 bits costs a tenth of a nat and more (docs/performance.md): it must be asked for
+    free: tuple[State, ...] = ("float32", "8bit") if config.optimizer == "muon" else STATES
+    states = free if asked == "float32" else (asked,)
     choices = [
         Savers(chunked, recompute, state)
         for state in states
