@@ -339,7 +339,7 @@ def test_a_prepared_folder_gives_its_real_count(tmp_path):
 
 
 def test_every_formula_names_a_figure():
-    planned = plan(load("gpt2"), "RTX 4070", data="fineweb-10B")
+    planned = plan(load("gpt2"), "RTX 4070", data="fineweb-edu-10B")
     answer = planned.to_json()
     for path, formula in planned.formulas.items():
         assert at(answer, path) is not None
