@@ -47,13 +47,15 @@ def main() -> None:
         )
         speaker = open_model(str(folder), "auto")
         ours: list[float] = []
-        for _ in range(2):
+        rounds: dict[int, list[float]] = {batch: [] for batch in args.batch}
+        for _ in range(2):  # in turns, the better of two for each
             began = time.perf_counter()
             result = evaluate_task(speaker, "bench", "hellaswag", ITEMS, args.items)
             ours.append(time.perf_counter() - began)
-        by_batch = {}
-        for batch in args.batch:
-            by_batch[batch], answer = harness_seconds(theirs, tokenizer, batch, args.items)
+            for batch in args.batch:
+                seconds, answer = harness_seconds(theirs, tokenizer, batch, args.items)
+                rounds[batch].append(seconds)
+        by_batch = {batch: min(seconds) for batch, seconds in rounds.items()}
     best = min(by_batch.values())
     same = all(abs(answer[f"{f.name},none"] - f.value) < 1e-9 for f in result.figures)
     print(

@@ -174,6 +174,22 @@ def sample_section(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def evaluation_section(result: dict[str, Any]) -> list[str]:
+    theirs, ours = min(result["lm_eval_seconds_by_batch"].values()), min(result["onecard_seconds"])
+    same = "the same" if result["same_answers"] else "**not the same**"
+    sizes = ", ".join(result["lm_eval_seconds_by_batch"])
+    return [
+        "## Evaluation",
+        "",
+        f"{result['date']}, {result['note']} (bench/evaluation.py).",
+        "",
+        f"GPT-2 small's shape with random weights, {result['items']} items of HellaSwag: lm-evaluation-harness's Hugging Face back end "
+        f"{theirs:.1f} s at the best of batch sizes {sizes}, onecard {ours:.1f} s: {result['ratio_to_best']:.1f} × "
+        f"(goal 2 ×: {reached(result['ratio_to_best'], 2)}); accuracies are {same}.",
+        "",
+    ]
+
+
 def page() -> str:
     IMAGES.mkdir(parents=True, exist_ok=True)
     lines = [
@@ -207,6 +223,9 @@ def page() -> str:
             for name, row in pieces.items()
         ]
         lines.append("")
+    result = newest("evaluation")
+    if result:
+        lines += evaluation_section(result)
     result = newest("low_bit")
     if result:
         lines += low_bit_section(result)
