@@ -50,7 +50,8 @@ def answer(hub: Any, request: BaseHTTPRequestHandler) -> None:
 def _create(hub: Any, request: BaseHTTPRequestHandler, wanted: dict[str, Any]) -> None:
     owner = wanted.get("organization") or "me"
     name = f"{owner}/{wanted['name']}"
-    hub.private[name] = bool(wanted.get("private"))
+    # huggingface_hub says it in one of two ways, by its version
+    hub.private[name] = wanted.get("visibility") == "private" or bool(wanted.get("private"))
     hub.commit(name, {})
     _reply(request, {"url": f"{hub.url}/{name}", "name": name, "id": name})
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -21,10 +23,13 @@ from onecard.advise.schedule import run_seconds
 from onecard.advise.shapes import usual_batch
 from onecard.advise.write import config_text
 from onecard.cli import main
+from onecard.planner.memory import single_savers
 from onecard.planner.params import params
+from onecard.planner.warnings import MUON_4BIT_LOSS
 from onecard.units import DAY, GIB, HOUR, MIB
 
 CARD = find_gpu("RTX 4070")
+ROOT = Path(__file__).parents[2]
 
 
 # --- what a model needs
@@ -257,10 +262,31 @@ def test_hours_given_are_hours_kept_and_the_modern_recipe_has_its_numbers():
     assert "modern" not in {note.code for note in modern.notes}
 
 
-def test_a_recommended_eight_bit_optimizer_names_what_it_needs():
+def test_a_written_config_says_what_its_moments_are_kept_in():
     answer = fit(load("gpt2-large"), "RTX 4070")
-    assert answer.config.state_bits < 32
-    assert "moments in" in config_text(answer, "run.toml")
+    words = {8: "moments in a byte each", 4: "moments in half a byte each"}
+    assert words[answer.config.state_bits] in config_text(answer, "run.toml")
+
+
+def test_muon_is_never_offered_four_bits():
+    """They cost it loss: neither a plan's list, nor its explanation, nor what is said when nothing fits has them."""
+    muon = load("gpt2-xl", ["optimizer=muon", "learning_rate=0.02"])
+    for config, offered in ((load("gpt2-xl"), True), (muon, False)):
+        changes = [str(note) for note in plan(config, "RTX 4070").memory.changes]
+        assert any("'8bit'" in change for change in changes)
+        assert any("'4bit'" in change for change in changes) == offered
+        alone = [change.get("optimizer_state") for change in single_savers(config)]
+        assert ("4bit" in alone) == offered
+        small = single_savers(config.replace(optimizer_state="4bit"))
+        assert not any("optimizer_state" in change for change in small)
+
+
+def test_the_cost_of_muon_in_four_bits_is_the_measured_one():
+    file = sorted((ROOT / "bench" / "results").glob("low_bit-*.json"))[-1]
+    losses = json.loads(file.read_text())["losses"]["muon"]
+    found = mean(losses["4bit"]) - mean(losses["float32"])
+    assert pytest.approx(found, abs=0.005) == MUON_4BIT_LOSS
+    assert abs(mean(losses["8bit"]) - mean(losses["float32"])) < 0.005
 
 
 def test_sizes_of_batches_change_at_80_million_and_at_a_billion():

@@ -179,6 +179,7 @@ def test_exactly_the_keys_that_are_declared_so_change_memory() -> None:
     others = {"n_head": 2, "n_embd": 512, "vocab_size": 8192, "block_size": 512, "dropout": 0.1}
     others |= {"gradient_accumulation_steps": 1, "dtype": "float32", "min_lr": 1e-5}
     others |= dict.fromkeys(("beta1", "beta2", "decay_fraction"), 0.5)
+    others |= {"eval_tasks": "hellaswag"}
     for key in KEYS:
         value = getattr(base, key)
         other = others.get(key) or next((c for c in choices(key) if c != value), None)

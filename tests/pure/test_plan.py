@@ -246,6 +246,7 @@ def test_several_cards():
         ({"learning_rate": 1e-5, "min_lr": 1e-6}, "learning-rate", "RTX 4070"),
         ({"max_iters": 10**6, "lr_decay_iters": 10**6}, "epochs", "RTX 4070"),
         ({"warmup_iters": 4000}, "warmup", "RTX 4070"),
+        ({"optimizer": "muon", "optimizer_state": "4bit"}, "muon-4bit", "RTX 4070"),
         ({"lr_decay_iters": 600_000}, "schedule-unfinished", "RTX 4070"),
         ({"n_embd": 672}, "head-width", "RTX 4070"),
         ({"dtype": "float32"}, "fp32-slow", "RTX 4070"),
@@ -338,7 +339,7 @@ def test_a_prepared_folder_gives_its_real_count(tmp_path):
 
 
 def test_every_formula_names_a_figure():
-    planned = plan(load("gpt2"), "RTX 4070", data="fineweb-10B")
+    planned = plan(load("gpt2"), "RTX 4070", data="fineweb-edu-10B")
     answer = planned.to_json()
     for path, formula in planned.formulas.items():
         assert at(answer, path) is not None

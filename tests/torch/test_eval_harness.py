@@ -103,8 +103,13 @@ def agree(folder, data, limit):
             assert figures[name][f"{figure.name},none"] == pytest.approx(figure.value, rel=1e-3)
 
 
-@pytest.mark.long
 def test_the_same_answers_item_by_item(model_folder, local_data):
+    agree(model_folder, local_data, 12)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_same_answers_on_all_shipped_items(model_folder, local_data):
     agree(model_folder, local_data, None)
 
 

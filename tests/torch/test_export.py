@@ -317,7 +317,7 @@ print("LOGITS", json.dumps(logits.tolist()))
     environment = {**os.environ, "PYTHONPATH": str(nanogpt)}
     words = [sys.executable, str(nanogpt / "sample.py"), *common]
     words += ["--start=The cat", "--num_samples=1", "--max_new_tokens=5"]
-    spoken = subprocess.run(words, capture_output=True, text=True, env=environment)
+    spoken = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=nanogpt)
     if "tiktoken" not in spoken.stderr:  # GPT-2's words there come from the network
         assert spoken.returncode == 0, spoken.stderr[-500:]
     data = nanogpt / "data" / f"onecard_{tmp_path.name}"

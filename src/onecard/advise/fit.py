@@ -23,7 +23,7 @@ from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
-from onecard.planner.memory import peak_memory
+from onecard.planner.memory import offered_states, peak_memory
 from onecard.planner.result import Fits, as_plain
 from onecard.units import GIB, MIB
 
@@ -137,7 +137,7 @@ def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> User
         batch_size=1,
         chunked_loss=True,
         recompute="block",
-        optimizer_state="4bit",
+        optimizer_state="4bit" if config.state_bits == 4 else offered_states(config)[-1],
     )
     memory = peak_memory(last, device, dtype, gpus, advice=False)
     kept = f", {memory.desktop_bytes / MIB:.0f} MiB of it kept for the desktop" * (

@@ -15,8 +15,14 @@ from typing import Any, Literal
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
+<<<<<<< HEAD
 from onecard.planner.calibration_file import known_calibration
 from onecard.planner.memory import peak_memory
+=======
+from onecard.planner.calibration import Calibration
+from onecard.planner.calibration_file import calibrations_changed_at, load_calibration
+from onecard.planner.memory import offered_states, peak_memory
+>>>>>>> main
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
 from onecard.units import GIB
@@ -27,7 +33,6 @@ from onecard.units import GIB
 CHARGE = {"chunked_loss": 0.005, "recompute": 0.01}
 STATE_CHARGE = {"float32": 0.0, "8bit": 0.02, "4bit": 0.04}
 State = Literal["float32", "8bit", "4bit"]
-STATES: tuple[State, ...] = ("float32", "8bit", "4bit")
 DOUBLING_CHARGE = 0.002  # for each doubling of the micro-batch: memory is worth keeping free when nothing is gained
 BOUND_SLACK = 0.97  # the largest micro-batch is the fastest per token to within so much, tile effects included
 
@@ -68,15 +73,19 @@ def savers_of(config: RunConfig) -> Savers:
 
 
 def _state_of(config: RunConfig) -> State:
-    return {32: "float32", 8: "8bit", 4: "4bit"}[config.state_bits]  # type: ignore[return-value]
+    return (
+        "8bit"
+        if config.optimizer == "adamw8bit" and config.state_bits == 8
+        else config.optimizer_state
+    )
 
 
 def all_savers(config: RunConfig) -> list[Savers]:
     """Every combination that this config can take, the plain one first; moments that were asked for stay."""
     asked = _state_of(config)
-    # Muon's momentum in 4 bits costs a tenth of a nat and more (docs/performance.md): it must be asked for
-    free: tuple[State, ...] = ("float32", "8bit") if config.optimizer == "muon" else STATES
-    states = free if asked == "float32" else (asked,)
+    states: tuple[State, ...] = (
+        ("float32", *offered_states(config)) if asked == "float32" else (asked,)
+    )
     choices = [
         Savers(chunked, recompute, state)
         for state in states

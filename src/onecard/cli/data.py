@@ -206,7 +206,7 @@ def _prepare(args: argparse.Namespace) -> int:
     for name, split in manifest.splits.items():
         counts = (
             f"{split['tokens']:>15,} tokens  {split['documents']:>11,} documents  "
-            f"{len(split['shards'])} shards"
+            f"{len(split['shards'])} shard{'s' * (len(split['shards']) != 1)}"
         )
         print(f"  {name:5} {counts}")
     if manifest.bytes_per_token:

@@ -1,6 +1,10 @@
 """`onecard doctor`: does this machine work? Every path tried, fall-backs chosen and kept for `train`."""
 
 import argparse
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,15 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
     device = unserved_device(args.device)
     found = ask(device, args.device)
-    with progress_bar(quiet=args.json) as show:
-        seconds = {**expected_seconds(args.quick), **({"short run": 5.0} if args.report else {})}
-        done = 0.0
-
-        def tell(what: str) -> None:
-            nonlocal done
-            show(done, sum(seconds.values()), what)
-            done += seconds.get(what, 0.0)
-
+    seconds = {**expected_seconds(args.quick), **({"short run": 5.0} if args.report else {})}
+    with progress_bar(quiet=args.json) as show, _moving(show, seconds) as tell:
         rows = diagnose(device, args.quick, tell, found)
         trained = None
         if args.report and usable(found, rows):
@@ -84,6 +81,37 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(row.status == "action" for row in rows) else 0
 
 
+@contextmanager
+def _moving(
+    show: Callable[[float, float, str], None], seconds: dict[str, float]
+) -> Iterator[Callable[[str], None]]:
+    """The bar goes on with the clock within a check, as far as that check was expected to take: compiling takes most
+    of the time, and a bar that stands still looks like a program that hangs."""
+    whole = sum(seconds.values())
+    now = ("", 0.0, time.monotonic())  # the check, what was done before it, since when
+    ended = threading.Event()
+
+    def tell(what: str) -> None:
+        nonlocal now
+        before = now[1] + seconds.get(now[0], 0.0)
+        now = (what, before, time.monotonic())
+        show(before, whole, what)
+
+    def move() -> None:
+        while not ended.wait(0.5):
+            what, before, since = now
+            if what:
+                show(before + min(time.monotonic() - since, seconds.get(what, 0.0)), whole, what)
+
+    mover = threading.Thread(target=move, daemon=True)
+    mover.start()
+    try:
+        yield tell
+    finally:
+        ended.set()
+        mover.join()
+
+
 def _show(rows: "list[Check]") -> None:
     from rich.table import Table
 
@@ -101,7 +129,9 @@ def _show(rows: "list[Check]") -> None:
     out = console()
     out.print(table)
     count = {status: sum(row.status == status for row in rows) for status in colours}
+    fallbacks = f"{count['fall-back']} fall-back{'s' * (count['fall-back'] > 1)}"
+    taken = f"{fallbacks} (kept: `onecard train` takes them)"
     out.print(
-        f"{count['ok']} ok, {count['fall-back']} fall-backs (kept: `onecard train` takes them), "
-        f"{count['action']} to act on"
+        f"{count['ok']} ok, {taken if count['fall-back'] else 'no fall-backs'}, "
+        f"{count['action'] or 'nothing'} to act on"
     )

@@ -3,13 +3,14 @@
 from onecard.config.model_rules import GPT2_PADDED_VOCAB
 from onecard.config.presets import PRESETS, preset
 from onecard.config.read import load, parse_overrides, read_file
-from onecard.config.run import KEYS, ModelShape, RunConfig, choices, keys_affecting
+from onecard.config.run import KEYS, STATE_BITS, ModelShape, RunConfig, choices, keys_affecting
 from onecard.config.write import to_nanogpt, to_toml
 
 __all__ = [
     "GPT2_PADDED_VOCAB",
     "KEYS",
     "PRESETS",
+    "STATE_BITS",
     "ModelShape",
     "RunConfig",
     "choices",

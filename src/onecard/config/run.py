@@ -32,6 +32,7 @@ class ModelShape:
     modern: bool = False  # rotary positions and RMSNorm: no position table, no norm weights
 
 
+STATE_BITS = {"float32": 32, "8bit": 8, "4bit": 4}  # of a number in the moments
 _MANY = 1_000_000_000  # of steps: beyond it, a slip of the keyboard
 
 
@@ -269,7 +270,7 @@ class RunConfig:
         """Bits of a number in the optimizer's moments."""
         if self.optimizer == "adamw8bit" and self.optimizer_state == "float32":
             return 8
-        return {"float32": 32, "8bit": 8, "4bit": 4}[self.optimizer_state]
+        return STATE_BITS[self.optimizer_state]
 
     @property
     def tokens_per_micro_batch(self) -> int:

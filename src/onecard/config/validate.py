@@ -140,5 +140,5 @@ def _schedule(config: "RunConfig") -> None:
         raise UserError(
             f"warmup_iters = {config.warmup_iters} is longer than the run of "
             f"max_iters = {config.max_iters}",
-            hint=f"a warm-up of {max(1, config.max_iters // 50)} steps would suit it",
+            hint=f"warmup_iters = {max(1, config.max_iters // 50)} would suit it",
         )

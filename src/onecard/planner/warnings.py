@@ -28,6 +28,7 @@ def warnings(
         *_data(config, epochs),
         *_batch(config),
         *_learning_rate(config),
+        *_moments(config),
         *_schedule(config),
         *_vocabulary(config, device, dtype),
         *_shape(config),
@@ -36,6 +37,7 @@ def warnings(
 
 
 HIGHEST_RATE = 3e-3
+MUON_4BIT_LOSS = 0.12  # nats, a small model after 120 steps: bench/low_bit.py, docs/performance.md
 
 
 def usual_learning_rate(parameters: float) -> float:
@@ -106,6 +108,11 @@ def _batch(config: RunConfig) -> Iterator[Note]:
             tokens=tokens,
             size=size,
         )
+
+
+def _moments(config: RunConfig) -> Iterator[Note]:
+    if config.optimizer == "muon" and config.state_bits == 4:
+        yield Note("muon-4bit", loss=MUON_4BIT_LOSS)
 
 
 def _learning_rate(config: RunConfig) -> Iterator[Note]:

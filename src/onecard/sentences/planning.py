@@ -57,6 +57,11 @@ PLANNING = dict(
             "learning_rate = {rate:g} is far from {usual:.1g}, which is usual for this size",
         ),
         sentence(
+            "muon-4bit",
+            "Muon's momentum in 4 bits cost {loss:.2f} nats in short runs of a small model, which the "
+            "expected loss leaves out; optimizer_state = '8bit' cost nothing measurable",
+        ),
+        sentence(
             "warmup",
             "the warm-up of {steps:int} steps is {share:percent} of the run; 1–5 % is usual",
         ),

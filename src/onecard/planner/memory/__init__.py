@@ -15,8 +15,9 @@ To add a memory saver: say in config that its key affects memory, change the dec
 """
 
 import re
+from typing import Literal
 
-from onecard.config import RunConfig, choices, keys_affecting
+from onecard.config import STATE_BITS, RunConfig, choices, keys_affecting
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
@@ -31,13 +32,11 @@ __all__ = ["DESKTOP_BYTES", "OPTIONS", "StepMemory", "peak_memory", "step_memory
 OPTIONS: dict[str, tuple[str, ...]] = {name: choices(name) for name in keys_affecting("memory")}
 # a desktop with a browser open, kept free on cards that people plug a screen into
 DESKTOP_BYTES = 600 * MIB
-# Settings that take less memory for a little time, each alone
+# Settings that take less memory for a little time, each alone; offered_states adds what the moments may be kept in
 SAVERS: tuple[dict[str, object], ...] = (
     {"chunked_loss": True},
     {"recompute": "cheap"},
     {"recompute": "block"},
-    {"optimizer_state": "8bit"},
-    {"optimizer_state": "4bit"},
 )
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
 _SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
@@ -73,6 +72,22 @@ def peak_memory(
     )
 
 
+def offered_states(config: RunConfig) -> tuple[Literal["8bit", "4bit"], ...]:
+    """The `optimizer_state`s to suggest. Muon's momentum in 4 bits costs loss (planner/warnings.py has how much): it
+    is never suggested, only taken where it is asked for.
+
+    >>> offered_states(RunConfig()), offered_states(RunConfig(optimizer="muon"))
+    (('8bit', '4bit'), ('8bit',))
+    """
+    return ("8bit",) if config.optimizer == "muon" else ("8bit", "4bit")
+
+
+def single_savers(config: RunConfig) -> list[dict[str, object]]:
+    """What could be suggested to this config, each alone; moments that are small already are not made larger."""
+    smaller = [s for s in offered_states(config) if STATE_BITS[s] < config.state_bits]
+    return [*SAVERS, *({"optimizer_state": state} for state in smaller)]
+
+
 def _fits(process: Range, room: int) -> Fits:
     if process.high <= room:
         return "yes"
@@ -91,8 +106,8 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
     """What to change, each alone and then together, with the memory it would take."""
     smaller = _smaller_batch(config, device, dtype, gpus, room)
     together = {"chunked_loss": True, "recompute": "block"}
-    tried = [smaller, *SAVERS, together, {**smaller, **together}]
-    tried += [{**smaller, **together, "optimizer_state": state} for state in ("8bit", "4bit")]
+    tried = [smaller, *single_savers(config), together, {**smaller, **together}]
+    tried += [{**smaller, **together, "optimizer_state": state} for state in offered_states(config)]
     notes: list[Note] = []
     now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid
     for change in tried:

@@ -98,9 +98,9 @@ def explain_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1)
 
 def _changes(config: RunConfig) -> Iterator[dict[str, object]]:
     """Every saver that is not in use, and half the micro-batch at the same step."""
-    from onecard.planner.memory import SAVERS
+    from onecard.planner.memory import single_savers
 
-    for change in SAVERS:
+    for change in single_savers(config):
         if all(getattr(config, key) != value for key, value in change.items()):
             yield change
     if config.batch_size % 2 == 0:
