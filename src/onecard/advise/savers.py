@@ -15,14 +15,8 @@ from typing import Any, Literal
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
-<<<<<<< HEAD
 from onecard.planner.calibration_file import known_calibration
-from onecard.planner.memory import peak_memory
-=======
-from onecard.planner.calibration import Calibration
-from onecard.planner.calibration_file import calibrations_changed_at, load_calibration
 from onecard.planner.memory import offered_states, peak_memory
->>>>>>> main
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
 from onecard.units import GIB
