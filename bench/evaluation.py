@@ -75,11 +75,11 @@ def main() -> None:
 def harness_seconds(model, tokenizer, batch, items):
     from lm_eval.models.huggingface import HFLM
 
-    from onecard.evals.harness import _task, library
+    from onecard.evals.harness import _task, library, task_manager
 
     lm_eval = library()
     lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
-    manager = lm_eval.tasks.TaskManager()
+    manager = task_manager()
     task = _task("hellaswag", manager, ITEMS)
     loaded = lm_eval.tasks.get_task_dict([task], manager)
     began = time.perf_counter()

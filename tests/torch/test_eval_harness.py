@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from onecard.cli import main
 from onecard.data import gpt2
 from onecard.evals.evaluate import scores_of
-from onecard.evals.harness import _task, language_model, library
+from onecard.evals.harness import _task, language_model, library, task_manager
 from onecard.evals.tasks import TASKS
 from onecard.export.tokenizer_files import write_tokenizer
 from onecard.model.opening import open_model
@@ -49,8 +49,7 @@ def local_data(tmp_path_factory):
 
 def harness_answers(lm, data, limit):
     """(log-probability, greedy) of every request, by task and item, as the harness asks them."""
-    lm_eval = library()
-    manager = lm_eval.tasks.TaskManager()
+    lm_eval, manager = library(), task_manager()
     found = lm_eval.simple_evaluate(
         model=lm,
         tasks=[_task(name, manager, file) for name, file in data.items()],

@@ -52,45 +52,39 @@ def onecard(url, home, *words):
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=home)
 
 
-@pytest.mark.long
+def push(hub, run, target, name, *more):
+    words = ("export", run, "--to", "hf", "--out", target, "--push", name, *more)
+    return onecard(hub.url, target.parent, *words)
+
+
 def test_a_pushed_model_is_private_whole_and_can_be_evaluated_by_its_name(run, tmp_path):
+    words = ("eval", "me/tiny", "--text", run.parent / "text.txt", "--bytes", "1k", "--device=cpu")
     with Hub() as hub:
-        words = ("export", run, "--to", "hf", "--out", tmp_path / "m", "--push", "me/tiny")
-        done = onecard(hub.url, tmp_path, *words)
+        done = push(hub, run, tmp_path / "m", "me/tiny")
         assert done.returncode == 0, done.stderr
         assert hub.private == {"me/tiny": True}
         sent = hub.commits["me/tiny", hub.main["me/tiny"]]
         for name in ("model.safetensors", "config.json", "README.md", "tokenizer.json"):
             assert sent[name] == (tmp_path / "m" / name).read_bytes()
         assert any(path.startswith("PUT /lfs/") for path in hub.asked)
-        text = run.parent / "text.txt"
-        words = ("eval", "me/tiny", "--text", text, "--bytes", "1k", "--device=cpu")
         online = onecard(hub.url, tmp_path, *words)
         assert online.returncode == 0, online.stderr
-        public = (
-            "export",
-            run,
-            "--to",
-            "hf",
-            "--out",
-            tmp_path / "n",
-            "--push",
-            "me/p",
-            "--public",
-        )
-        assert onecard(hub.url, tmp_path, *public).returncode == 0
-        assert hub.private["me/p"] is False
-        hub.uploads_refused = True
-        words = ("export", run, "--to", "hf", "--out", tmp_path / "o", "--push", "me/q")
-        refused = onecard(hub.url, tmp_path, *words)
-        assert refused.returncode == 2
-        assert "the hub refused" in refused.stderr
-        assert (tmp_path / "o" / "config.json").is_file()  # written, to be sent later
-    words = ("eval", "me/tiny", "--text", text, "--bytes", "1k", "--device=cpu")
     offline = onecard(OFFLINE, tmp_path, *words)
     assert offline.returncode == 0, offline.stderr
     assert offline.stdout == online.stdout
-    gone = onecard(OFFLINE, tmp_path, "eval", "me/other", "--text", text)
+
+
+@pytest.mark.long
+def test_a_model_is_public_only_on_request_and_a_refusal_keeps_the_folder(run, tmp_path):
+    with Hub() as hub:
+        assert push(hub, run, tmp_path / "n", "me/p", "--public").returncode == 0
+        assert hub.private == {"me/p": False}
+        hub.uploads_refused = True
+        refused = push(hub, run, tmp_path / "o", "me/q")
+        assert refused.returncode == 2
+        assert "the hub refused" in refused.stderr
+        assert (tmp_path / "o" / "config.json").is_file()  # written, to be sent later
+    gone = onecard(OFFLINE, tmp_path, "eval", "me/other", "--text", run.parent / "text.txt")
     assert gone.returncode == 2
     assert "the hub did not give one" in gone.stderr
 

@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def run_tasks(
     """Each task's figures as the harness computes them, with its own standard errors as 95 % intervals."""
     lm_eval = library()
     began = time.perf_counter()
-    manager = lm_eval.tasks.TaskManager(include_path=str(include) if include else None)
+    manager = task_manager(include)
     wanted = [_task(task, manager, (data or {}).get(task)) for task in tasks]
     model = language_model(speaker, progress, partial)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -124,6 +125,12 @@ def library() -> Any:
             "other tasks need lm-evaluation-harness", hint='pip install "onecard[eval]"'
         ) from None
     return lm_eval
+
+
+@cache
+def task_manager(include: Path | None = None) -> Any:
+    """The harness's index of tasks: it reads thousands of files, so one serves all models of a command."""
+    return library().tasks.TaskManager(include_path=str(include) if include else None)
 
 
 def _task(name: str, manager: Any, file: Path | None) -> Any:

@@ -44,8 +44,9 @@ def _from_hub(task: str, home: _Home) -> Path:
 
     try:
         try:
-            names = HfApi().list_repo_files(home.repository, repo_type="dataset")
-            name = _chosen(names, home)
+            # one request: list_repo_files would retry for half a minute, a line of warnings each time
+            files = HfApi().dataset_info(home.repository, timeout=20).siblings or []
+            name = _chosen([file.rfilename for file in files], home)
             path = hf_hub_download(home.repository, name, repo_type="dataset")
             return Path(path)
         except Exception:  # a network has many ways to fail; the cache may still have it

@@ -23,7 +23,8 @@ _MOST_PROMPTS = 1000
 _MOST_BYTES = 1 << 20
 _NGRAM = 4  # words
 _LOOP_REPEATS = 3  # the same words so often at the end are a loop
-_LONGEST_LOOP = 24  # words
+_LONGEST_LOOP = 24  # words, or characters
+_LOOP_CHARACTERS = 24  # a loop within a word ("self.self.self.") is at least as long, "..." is none
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def figures_of(answers: Sequence[Answer]) -> SheetFigures:
     return SheetFigures(
         repeated=_mean([repeated_share(w) for w in words]),
         distinct=_mean([len(set(w)) / len(w) for w in words if w]),
-        looping=_mean([float(loops(w)) for w in words]),
+        looping=_mean([float(loops(a.text)) for a in answers]),
         ended=_mean([float(answer.ended) for answer in answers]),
         tokens=_mean([float(answer.tokens) for answer in answers]),
     )
@@ -134,26 +135,31 @@ def figures_of(answers: Sequence[Answer]) -> SheetFigures:
 def repeated_share(words: Sequence[str], n: int = _NGRAM) -> float:
     """The share of n-word sequences that stood in the text before.
 
-    >>> repeated_share("a b c d a b c d".split())
+    >>> round(repeated_share("a b c d a b c d".split()), 3)
     0.2
     """
     grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def loops(words: Sequence[str]) -> bool:
-    """Whether the text ends in the same few words over and over.
+def loops(text: str) -> bool:
+    """Whether the text ends in the same few words, or the same few characters, over and over.
 
-    >>> loops("it was the end of the end of the end of the".split())
+    >>> loops("it was the end of the end of the end of the")
     True
-    >>> loops("the cat sat on the mat and the dog on the log".split())
+    >>> loops("return self.self.self.self.self.self.se")
+    True
+    >>> loops("the cat sat on the mat and the dog on the log...")
     False
     """
+    return _repeats(text.split(), 0) or _repeats(text.rstrip(), _LOOP_CHARACTERS)
+
+
+def _repeats(parts: Sequence[str], least: int) -> bool:
     for length in range(1, _LONGEST_LOOP + 1):
-        tail = words[-length * _LOOP_REPEATS :]
-        if len(tail) == length * _LOOP_REPEATS and all(
-            tail[i] == tail[i % length] for i in range(len(tail))
-        ):
+        count = length * max(_LOOP_REPEATS, -(-least // length))
+        tail = parts[-count:]
+        if len(tail) == count and all(tail[i] == tail[i % length] for i in range(count)):
             return True
     return False
 

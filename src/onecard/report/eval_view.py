@@ -109,7 +109,7 @@ def _remarks(result: Result, alone: bool) -> list[Text]:
 def _cells(figure: Figure) -> tuple[Value, ...]:
     label: Text = FIGURE.get(figure.name, figure.name)
     if figure.low is None or figure.high is None:
-        return label, Quantity(figure.value, ".4g" if figure.value < 1000 else "count"), NONE
+        return label, Quantity(figure.value, ".4g" if figure.value < 1000 else "int"), NONE
     span = T("{low:.1%} to {high:.1%}", low=figure.low, high=figure.high)
     return label, Quantity(figure.value, ".1%"), span
 

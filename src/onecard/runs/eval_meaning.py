@@ -8,6 +8,7 @@ from onecard.runs.eval_results import Figure, Result
 
 CHANCE = {"hellaswag": 0.25}  # accuracy of guessing
 _HARNESS = "lm-evaluation-harness"
+_Z = 1.959964  # of a 95 % interval
 _TASKS = {"lambada_openai": "lambada"}  # the harness's own names
 
 
@@ -23,12 +24,15 @@ def chance(result: Result) -> float | None:
 
 
 def half_width(items: int, share: float = 0.5) -> float:
-    """Half of the 95 % interval of a share of so many items.
+    """Half of Wilson's 95 % interval of a share of so many items; not 0 where no answer was right.
 
     >>> round(half_width(1000, 0.3), 3)
     0.028
+    >>> round(half_width(10, 0.0), 3)
+    0.139
     """
-    return 1.96 * math.sqrt(share * (1 - share) / items)
+    spread = _Z * _Z / items
+    return _Z * math.sqrt(share * (1 - share) / items + spread / (4 * items)) / (1 + spread)
 
 
 def meaning_of(result: Result) -> T | None:
