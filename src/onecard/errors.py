@@ -11,7 +11,6 @@ Traceback (most recent call last):
 onecard.errors.UserError: unknown GPU '4071' (did you mean RTX 4070? `onecard gpus` lists them all)
 """
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -47,6 +46,8 @@ class InternalError(OnecardError):
 
 def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
     """The names closest to `word`, ready for a hint: "did you mean n_layer or n_head?"; "" when none is close."""
+    import difflib  # only where somebody mistyped
+
     found = difflib.get_close_matches(word, list(known), n=most, cutoff=0.6)
     if not found:
         return ""

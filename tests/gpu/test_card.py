@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from onecard.config import RunConfig
 from onecard.facts.here import seen_cards
 from onecard.model import machine
 from onecard.model.build import make_model
-from onecard.model.generate import generate
+from onecard.model.generate import Sampling, generate
 from onecard.model.power import power_meter
 from onecard.planner import plan
 from onecard.train.optim.muon import orthogonal
@@ -59,9 +60,8 @@ def config(tmp_path) -> RunConfig:
 
 
 def log_of(config: RunConfig) -> list[dict]:
-    from pathlib import Path
-
-    return [json.loads(line) for line in (Path(config.out_dir) / "log.jsonl").open()]
+    lines = (Path(config.out_dir) / "log.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float16", "float32"])
@@ -151,7 +151,7 @@ def test_a_run_is_resumed_profiled_and_sampled(config, tmp_path):
     steps = [line["step"] for line in log_of(config) if line["kind"] == "step"]
     assert steps == list(range(1, 21))
     model = make_model(config.replace(vocab_size=50304)).to(config.device)
-    tokens = list(generate(model, [[1, 2, 3]], 8, top_k=5, vocab_size=512))
+    tokens = list(generate(model, [[1, 2, 3]], 8, Sampling(top_k=5), vocab_size=512))
     assert len(tokens) == 8
     profile = profile_run(config.replace(out_dir=str(tmp_path / "profile")))
     assert profile.to_json()

@@ -269,7 +269,7 @@ def test_a_written_config_says_what_its_moments_are_kept_in():
 
 
 def test_muon_is_never_offered_four_bits():
-    """They cost it loss: neither a plan's list, nor its explanation, nor what is said when nothing fits has them."""
+    """They cost it loss: neither what a plan suggests nor what its explanation tries has them."""
     muon = load("gpt2-xl", ["optimizer=muon", "learning_rate=0.02"])
     for config, offered in ((load("gpt2-xl"), True), (muon, False)):
         changes = [str(note) for note in plan(config, "RTX 4070").memory.changes]

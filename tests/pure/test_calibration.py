@@ -18,6 +18,7 @@ from onecard.planner import calibration_file, plan
 from onecard.planner.calibration import RATES, Calibration, Observation, refine
 from onecard.planner.calibration_file import (
     calibrations_folder,
+    known_calibration,
     load_calibration,
     read_calibrations,
     write_calibration,
@@ -246,6 +247,15 @@ def test_a_plan_uses_it_says_so_and_narrows():
     untried = plan(SMALL.replace(dropout=0.1), "cpu")
     assert untried.time.basis == "measured"
     assert width(untried) > width(after)
+
+
+def test_a_search_uses_what_was_measured_meanwhile():
+    device = cpu()
+    known_calibration.cache_clear()
+    assert known_calibration(device) is None
+    write_calibration(calibration())
+    assert known_calibration(device) is not None
+    known_calibration.cache_clear()
 
 
 def test_other_devices_and_circumstances_are_left_alone(monkeypatch):

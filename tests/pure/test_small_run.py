@@ -1,19 +1,23 @@
 """Runs that no public loss covers: a size that suits the time and the text, and nothing promised about its loss."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from onecard.advise.small_run import VOCABULARIES, small_run, vocabulary_for
 from onecard.cli import main
-from onecard.planner import resolve_device
+from onecard.planner.calibration_file import known_calibration
 
 
 @pytest.fixture(autouse=True)
-def not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another test measured, on a busy machine perhaps, is not for this one."""
+def not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What another test measured, on a busy machine perhaps, is not for this one; nor the other way round."""
     monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
+    known_calibration.cache_clear()
+    yield
+    known_calibration.cache_clear()
 
 
 @pytest.mark.parametrize("seconds", [30, 300, 3000])
@@ -70,20 +74,3 @@ def test_a_loss_to_reach_still_needs_public_losses(capsys: pytest.CaptureFixture
     words = ["recommend", "--gpu", "cpu", "--until-loss", "3", "--set", "vocab_size=2048"]
     assert main(words) == 2
     assert "no public losses" in capsys.readouterr().err
-
-
-def test_what_is_measured_meanwhile_is_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from onecard.advise import savers
-
-    read = []
-    monkeypatch.setattr(savers, "load_calibration", lambda device: read.append(device.name))
-    config = savers.RunConfig(n_layer=2, n_head=2, n_embd=64, vocab_size=256, block_size=64)
-    device = resolve_device("cpu")
-    for _ in range(3):
-        savers.own_step_time(config, device, "float32")
-    assert len(read) == 1
-    (tmp_path / "home" / "calibrations").mkdir(parents=True)
-    savers.own_step_time(config, device, "float32")
-    assert len(read) == 2

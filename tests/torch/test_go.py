@@ -7,19 +7,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from onecard.cli import main
+from onecard.planner.calibration_file import known_calibration
 
 HOURS = "0.003"  # eleven seconds of training
 
 
 @pytest.fixture(autouse=True)
-def not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another test measured, on a busy machine perhaps, is not for this one."""
+def not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What another test measured, on a busy machine perhaps, is not for this one; nor the other way round."""
     monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
+    known_calibration.cache_clear()
+    yield
+    known_calibration.cache_clear()
 
 
 @pytest.fixture

@@ -11,13 +11,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
-from onecard.planner.calibration import Calibration
-from onecard.planner.calibration_file import calibrations_changed_at, load_calibration
+from onecard.planner.calibration_file import known_calibration
 from onecard.planner.memory import offered_states, peak_memory
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
@@ -168,15 +166,10 @@ class WhatIfDevice(Device):
     real: Device | None = None
 
 
-@cache
-def _calibration(device: Device, _changed_at: tuple[str, int]) -> Calibration | None:
-    return load_calibration(device)
-
-
 def own_step_time(config: RunConfig, device: Device, dtype: str, gpus: int = 1) -> StepTime:
-    """As plan() predicts it: by this machine's own probe where there is one. The file is read once, until a probe writes another."""
+    """As plan() predicts it: by this machine's own probe where there is one. The file is read once."""
     real = device.real if isinstance(device, WhatIfDevice) and device.real else device
-    return step_time(config, device, dtype, gpus, _calibration(real, calibrations_changed_at()))
+    return step_time(config, device, dtype, gpus, known_calibration(real))
 
 
 def _per_token(

@@ -6,7 +6,6 @@
 40.1
 """
 
-import difflib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -122,6 +121,8 @@ def find_gpu(name: str, memory_gib: float | None = None) -> Device:
             f"no {others[0].name} has that memory: {name!r}", hint=f"it is sold with {has} GB"
         )
     known = {key: device.name for device in all_gpus() for key, _ in _keys(device)}
+    import difflib  # only where somebody mistyped
+
     close = dict.fromkeys(
         known[key] for key in difflib.get_close_matches(name_key(name)[0], known, n=6)
     )

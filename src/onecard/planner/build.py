@@ -14,7 +14,6 @@ from onecard.config import load as load_config
 from onecard.config.model_rules import evaluation_steps
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
-from onecard.facts.here import cpu, here
 from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note
 from onecard.planner.calibration_file import load_calibration
@@ -158,9 +157,12 @@ def resolve_device(gpu: Device | str | None) -> Device:
             f"a card is a Device or its name, not {type(gpu).__name__}",
             hint="for example 'RTX 4070'",
         )
-    if gpu is None or gpu.strip().lower() == "here":
-        return here()
-    return cpu() if gpu.strip().lower() == "cpu" else find_gpu(gpu)
+    name = "here" if gpu is None else gpu.strip().lower()
+    if name not in ("here", "cpu"):
+        return find_gpu(str(gpu))
+    from onecard.facts.here import cpu, here  # the drivers' libraries: not for a card by name
+
+    return cpu() if name == "cpu" else here()
 
 
 def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:

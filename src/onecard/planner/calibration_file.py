@@ -4,6 +4,7 @@
 """
 
 import re
+from functools import cache
 from pathlib import Path
 
 from onecard.facts.gpus import Device
@@ -57,13 +58,10 @@ def load_calibration(device: Device, notes: list[Note] | None = None) -> Calibra
     return best
 
 
-def calibrations_changed_at() -> tuple[str, int]:
-    """Another value after every probe: what was read before it no longer holds."""
-    folder = find_config_folder()
-    try:
-        return str(folder), (folder / _FOLDER).stat().st_mtime_ns if folder else 0
-    except OSError:
-        return str(folder), 0
+@cache
+def known_calibration(device: Device) -> Calibration | None:
+    """The same, read once in this process, until a probe of its own writes another: for searches."""
+    return load_calibration(device)
 
 
 def disturbance(calibration: Calibration) -> Note | None:
@@ -120,6 +118,7 @@ def write_calibration(calibration: Calibration) -> Path:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, to_json(calibration))
+    known_calibration.cache_clear()
     return path
 
 
