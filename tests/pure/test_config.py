@@ -179,7 +179,7 @@ def test_init_from_brings_the_released_shape():
         (["--n_layer=True"], "n_layer must be a whole number", "12"),
         (["--compile=1"], "compile must be True or False", "True"),
         (["--n_embd=100"], "not divisible", "n_head = 10"),
-        (["--max_iters=100", "--warmup_iters=200"], "longer than the run", "warm-up"),
+        (["--max_iters=100", "--warmup_iters=200"], "longer than the run", "warmup_iters = 2"),
         (["--n_layer=0"], "at least 1", "n_layer"),
         (["--batch_size=-4"], "at least 1", "batch_size"),
         (["--n_embd=76800000"], "beyond anything", "200,000"),

@@ -618,8 +618,8 @@ def test_workers_load_their_libraries_before_they_listen(tmp_path: Path) -> None
         "work": str(tmp_path),
         "tokenizer": {"name": "bytes"},
         "libraries": ["pyarrow.parquet"],
-        "reading": {},
-        "cutting": {"seed": 1, "val_fraction": 0.1},
+        "readings": [],
+        "cuttings": [{"seed": 1, "val_fraction": 0.1}],
     }
     done = subprocess.run(
         [sys.executable, "-c", code],

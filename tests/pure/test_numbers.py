@@ -216,8 +216,8 @@ def test_the_plan_s_own_arithmetic():
 
 
 def test_a_verdict_against_gpt2_wants_the_whole_range():
-    from onecard.planner.build import _against_gpt2
     from onecard.planner.corpus import corpus_of
+    from onecard.planner.known_runs import against_gpt2
     from onecard.planner.result import Range
 
     small, text = params(load("gpt2").shape), corpus_of("fineweb-edu-10B")
@@ -226,4 +226,4 @@ def test_a_verdict_against_gpt2_wants_the_whole_range():
         (3.2, 3.3, "near-gpt2"),
         (3.3, 3.4, "behind-gpt2"),
     ):
-        assert _against_gpt2(small, text, Range(low, (low + high) / 2, high)).code == code
+        assert against_gpt2(small, text, Range(low, (low + high) / 2, high)).code == code

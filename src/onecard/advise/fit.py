@@ -195,7 +195,7 @@ def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
         )
     )
     if savers.optimizer_state != "float32" and before.config.state_bits == 32:
-        notes.append(Note(f"fit-{savers.optimizer_state}"))
+        notes.append(Note("fit-4bit" if savers.optimizer_state == "4bit" else "fit-8bit"))
     if savers_of(before.config).names and not savers.names:
         notes.append(Note("fit-unneeded"))
     return notes

@@ -14,7 +14,14 @@ from functools import cached_property
 
 from onecard.advise.budget import Budget
 from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, own_step_time, variant
-from onecard.advise.schedule import EVAL_TOKENS, EVALS, rounded_down, run_seconds, scheduled
+from onecard.advise.schedule import (
+    EVAL_TOKENS,
+    EVALS,
+    peak_and_floor,
+    rounded_down,
+    run_seconds,
+    scheduled,
+)
 from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
 from onecard.config import RunConfig
 from onecard.config.model_rules import EVALUATION_SHARE
@@ -123,7 +130,10 @@ class Search:
         )
 
     def estimate(self, model: RunConfig, tokens: float) -> LossEstimate:
-        found = expected_loss(model, tokens, self.family, self.corpus.tokens)
+        """With the schedule that the run would have."""
+        steps = max(1, round(tokens / model.tokens_per_step))
+        run = variant(model, max_iters=steps, lr_decay_iters=steps, **peak_and_floor(model))
+        found = expected_loss(run, tokens, self.family, self.corpus.tokens)
         assert found is not None, "checked when the search was made"
         return found
 
@@ -143,18 +153,16 @@ class Search:
         per_token = slack * time.seconds.mid / full.tokens_per_step
         most = self.most_tokens(shape)
         if self.budget.loss is not None:
-            tokens = self._tokens_to(model, self.budget.loss, most)
+            tokens = self._tokens_to(full, self.budget.loss, most)
             if tokens is None or not self._covered(shape, 1.02 * tokens):
                 return math.inf
             return tokens * per_token + time.compile_seconds
         if self.budget.tokens is not None:
             tokens = self.budget.tokens
-            return (
-                self.estimate(model, tokens).final.mid if self._feeds(model, tokens) else math.inf
-            )
+            return self.estimate(full, tokens).final.mid if self._feeds(model, tokens) else math.inf
         assert self.budget.seconds is not None
         tokens = min(max((self.budget.seconds - time.compile_seconds) / per_token, 1.0), most)
-        return self.estimate(model, tokens).final.mid if self._covered(shape, tokens) else math.inf
+        return self.estimate(full, tokens).final.mid if self._covered(shape, tokens) else math.inf
 
     def _feeds(self, model: RunConfig, tokens: float) -> bool:
         """Are so many tokens enough for the size? With fewer than compute-optimal a smaller model is the better use of
@@ -206,7 +214,7 @@ class Search:
         if steps < FEWEST_STEPS:
             return None
         tokens = steps * tuned.config.tokens_per_step
-        estimate = self.estimate(model, tokens)
+        estimate = self.estimate(tuned.config, tokens)
         config = scheduled(tuned, steps, self.corpus)
         return Candidate(
             tuned,

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,9 +82,13 @@ def _with_key(text: str, key: str, value: Any, python: bool) -> str:
     shown = repr(value) if python or not isinstance(value, bool) else str(value).lower()
     if isinstance(value, str):
         shown = json.dumps(value)
-    line = re.compile(rf"^{key}[ \t]*=[^#\n]*?(?=[ \t]*(#.*)?$)", re.MULTILINE)
-    if line.search(text):
-        return line.sub(lambda _: f"{key} = {shown}", text)
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        name, equals, value_and_comment = line.partition("=")
+        if equals and name.rstrip() == key:
+            _, mark, comment = value_and_comment.partition("#")
+            lines[number] = f"{key} = {shown}" + (f"  #{comment}" if mark else "")
+            return "\n".join(lines)
     if python:
         return f"{text.rstrip()}\n{key} = {shown}\n"
     return f"{key} = {shown}\n{text}"  # a TOML key belongs before the first table

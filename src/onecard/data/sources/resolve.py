@@ -59,8 +59,12 @@ def resolve_source(word: str, tokens: int | None) -> Source:
 
 # Sets that come by language, and the config's name on the hub; any language of them may be named.
 _LANGUAGES = {
-    "fineweb-2": ("hf:HuggingFaceFW/fineweb-2:{}", r"[a-z]{3}_[A-Z][a-z]{3}", "spa_Latn"),
-    "wikipedia": ("hf:wikimedia/wikipedia:20231101.{}", r"[a-z-]{2,12}", "es"),
+    "fineweb-2": (
+        "hf:HuggingFaceFW/fineweb-2:{}",
+        re.compile(r"[a-z]{3}_[A-Z][a-z]{3}"),
+        "spa_Latn",
+    ),
+    "wikipedia": ("hf:wikimedia/wikipedia:20231101.{}", re.compile(r"[a-z-]{2,12}"), "es"),
 }
 
 
@@ -70,7 +74,7 @@ def _by_language(word: str) -> str | None:
     if name not in _LANGUAGES or (language and known_dataset(word) is not None):
         return None
     address, form, example = _LANGUAGES[name]
-    if not re.fullmatch(form, language):
+    if not form.fullmatch(language):
         raise UserError(f"{name} comes by language", hint=f"name one, as in {name}:{example}")
     return address.format(language)
 

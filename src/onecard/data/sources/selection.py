@@ -23,7 +23,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "=": operator.eq,
 }
-_CONDITION = re.compile(r"\s*([\w.-]+)\s*(>=|<=|!=|==|>|<|=)\s*(.+?)\s*")
+_CONDITION = re.compile(r"([\w.-]+) ?(>=|<=|!=|==|>|<|=)(.+)", re.DOTALL)
 _FIELD = re.compile(r"\{([^{}]*)\}")
 
 
@@ -50,13 +50,13 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    found = _CONDITION.fullmatch(text.strip())
+    if found is None or not found[3].strip():
         raise UserError(
             f"{text!r} is not a condition on a column",
             hint="write it like language=en, score>=3 or int_score==5",
         )
-    column, sign, value = found.groups()
+    column, sign, value = found[1], found[2], found[3].strip()
     value = value.strip("\"'") if value[:1] in ("'", '"') else value
     try:
         return Condition(column, sign, float(value))

@@ -85,7 +85,8 @@ def offered_states(config: RunConfig) -> tuple[Literal["8bit", "4bit"], ...]:
 def single_savers(config: RunConfig) -> list[dict[str, object]]:
     """What could be suggested to this config, each alone; moments that are small already are not made larger."""
     smaller = [s for s in offered_states(config) if STATE_BITS[s] < config.state_bits]
-    return [*SAVERS, *({"optimizer_state": state} for state in smaller)]
+    states: list[dict[str, object]] = [{"optimizer_state": state} for state in smaller]
+    return [*SAVERS, *states]
 
 
 def _fits(process: Range, room: int) -> Fits:
