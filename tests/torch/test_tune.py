@@ -360,7 +360,7 @@ def test_the_log_shows_what_was_forgotten_of_the_bases_text(base, capsys):
     assert main(["explain", "base-chat", "--json"]) == 0
     rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]]
     assert {"forgotten", "forgotten-much", "not-forgotten"} & set(rules)
-    assert main(["compare", "base", "base-chat"]) == 0
+    assert main(["compare", "base", "base-chat", "--full"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "counts the assistant's words alone" in shown
     assert "base's own validation text" in shown
