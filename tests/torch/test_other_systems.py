@@ -59,7 +59,7 @@ def test_a_closed_pipe_on_windows_is_no_internal_error(monkeypatch, capsys):
     def closed(words):
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(cli, "_dispatch", closed)
+    monkeypatch.setattr(cli, "dispatch", closed)
     monkeypatch.setattr(cli, "silence", lambda stream: None)
     with monkeypatch.context() as windows:
         windows.setattr(sys, "platform", "win32")
