@@ -33,11 +33,17 @@ def base_config(device: Device, **changes: object) -> RunConfig:
     )
 
 
-def peak_and_floor(config: RunConfig) -> dict[str, float]:
-    """The learning rates that a recommended run of this size and optimizer has."""
+def schedule_of(config: RunConfig, steps: int) -> dict[str, float]:
+    """The learning rate along a recommended run of this size, optimizer and length."""
     muon = config.optimizer == "muon"
     rate = MUON_RATE if muon else usual_learning_rate(total_params(config.shape))
-    return {"learning_rate": float(f"{rate:.1e}"), "min_lr": float(f"{rate / 10:.1e}")}
+    return {
+        "max_iters": steps,
+        "lr_decay_iters": steps,
+        "warmup_iters": max(1, round(0.03 * steps)) if steps < 60_000 else 2000,
+        "learning_rate": float(f"{rate:.1e}"),
+        "min_lr": float(f"{rate / 10:.1e}"),
+    }
 
 
 def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
@@ -46,10 +52,7 @@ def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
     interval = _ladder(min(steps / EVALS, HOUR / tuned.time.seconds.mid))
     return variant(
         config,
-        max_iters=steps,
-        lr_decay_iters=steps,
-        warmup_iters=max(1, round(0.03 * steps)) if steps < 60_000 else 2000,
-        **peak_and_floor(config),
+        **schedule_of(config, steps),
         eval_interval=interval,
         eval_iters=max(1, -(-EVAL_TOKENS // config.tokens_per_micro_batch)),
         log_interval=10,

@@ -17,9 +17,9 @@ from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, own
 from onecard.advise.schedule import (
     EVAL_TOKENS,
     EVALS,
-    peak_and_floor,
     rounded_down,
     run_seconds,
+    schedule_of,
     scheduled,
 )
 from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
@@ -132,7 +132,7 @@ class Search:
     def estimate(self, model: RunConfig, tokens: float) -> LossEstimate:
         """With the schedule that the run would have."""
         steps = max(1, round(tokens / model.tokens_per_step))
-        run = variant(model, max_iters=steps, lr_decay_iters=steps, **peak_and_floor(model))
+        run = variant(model, **schedule_of(model, steps))
         found = expected_loss(run, tokens, self.family, self.corpus.tokens)
         assert found is not None, "checked when the search was made"
         return found
