@@ -28,13 +28,12 @@ from onecard.train.run.branch import DECAYED
 from onecard.train.run.branch import branch as branch_off
 from onecard.train.run.faults import Faults
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
-from onecard.train.run.outputs import Outputs
+from onecard.train.run.outputs import Outputs, Viewer
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.progress import Progress, RunState
 from onecard.train.run.row_marks import RowMarks, row_marks
 from onecard.train.run.run_folder import claimed, open_folder
 from onecard.train.run.session import Session, restore
-from onecard.train.run.side_shows import Viewer
 from onecard.train.run.step import Stepper
 from onecard.train.run.workers import Workers
 from onecard.units import show_duration
