@@ -343,6 +343,7 @@ def test_a_stopped_tuning_goes_on_to_the_same_weights(base, capsys, monkeypatch)
     assert losses("halves") == straight
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo under torchrun is not set up there")
 def test_two_processes_tune_as_one_does(base, capsys):
@@ -380,10 +381,16 @@ def test_the_log_shows_what_was_forgotten_of_the_bases_text(base, capsys):
     assert main(["explain", "base-chat", "--json"]) == 0
     rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]]
     assert {"forgotten", "forgotten-much", "not-forgotten"} & set(rules)
+    assert main(["compare", "base", "base-chat"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "base's own validation text" in shown
+    assert "base-chat was tuned from base" in shown
+    before, after = (evaluations[place]["base_val_loss"] for place in (0, -1))
+    assert f"{before:.4f} → {after:.4f}" in shown
+    assert "changed together" not in shown
     assert main(["compare", "base", "base-chat", "--full"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "counts the assistant's words alone" in shown
-    assert "base's own validation text" in shown
 
 
 def test_it_says_beforehand_what_there_is(base, capsys):

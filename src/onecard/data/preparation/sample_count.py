@@ -46,6 +46,8 @@ def count_of(source: Source, number: int, tokenizer: str, rough: int, options: O
     """The tokens of one source of a mix; `rough` is what its size alone says."""
     if source.repo is not None:
         return Count(rough, _KNOWN_MARGIN if source.bytes_per_token else _UNKNOWN_MARGIN)
+    if all(item.kind == "tokens" for item in source.inputs):
+        return Count(rough)
     encoder: Tokenizer | None = gpt2() if tokenizer == "gpt2" else None
     if tokenizer == "bytes":
         encoder = BytesTokenizer()
