@@ -120,7 +120,7 @@ def test_compare_and_explain_name_the_sources(mix, tmp_path):
         show(shortened(compare_document(explained(compare([a, b]))))),
         show(shortened(explain_document(b, explain(b)))),
     ):
-        row = next(line for line in shown.splitlines() if "loss of digits" in line)
+        row = next(line for line in shown.splitlines() if line.startswith("│ loss of digits"))
         assert f"{last[1]:.4f}" in row
 
 
