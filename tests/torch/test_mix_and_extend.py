@@ -111,8 +111,9 @@ def test_compare_and_explain_name_the_sources(mix, tmp_path):
         train(tiny(tmp_path / name, mix, lr_decay_iters=steps, **extra))
     a, b = (figures(read_folder(tmp_path / name)) for name in "ab")
     rules = {finding.note.code: str(finding.note) for finding in explain(b)}
-    assert "letters" in rules["source-losses"]
-    assert "digits" in rules["source-losses"]
+    logged = {e["step"]: e["sources"]["letters"] for e in evals(tmp_path / "b")}
+    assert f"letters {logged[40]:.4f} ({logged[40] - logged[20]:+.3f})" in rules["source-changes"]
+    assert "digits" in rules["source-changes"]
     both = {finding.note.code: str(finding.note) for finding in explained(compare([a, b])).findings}
     assert "letters (-" in both["sources-better"]
     last = [evals(tmp_path / name)[-1]["sources"]["digits"] for name in "ab"]

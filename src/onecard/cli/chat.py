@@ -140,7 +140,9 @@ def _interactive(talk: "Dialogue") -> int:
         except EOFError:
             print()
             return 0
-        except KeyboardInterrupt:  # an answer may just have ended: its conversation must not go with it
+        except (
+            KeyboardInterrupt
+        ):  # an answer may just have ended: its conversation must not go with it
             print()
             _say("(Ctrl-D or /exit ends the conversation)")
             continue

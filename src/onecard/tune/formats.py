@@ -41,6 +41,11 @@ _ROLES: dict[str, Role] = {
     "bot": "assistant",
     "model": "assistant",
 }
+_EMPTY = {
+    "system": "skip-empty-system",
+    "user": "skip-empty-user",
+    "assistant": "skip-empty-assistant",
+}
 _LISTS = ("messages", "conversations", "conversation")
 _FLAT = (("instruction", "output"), ("prompt", "completion"), ("prompt", "response"))
 _MOST_LIST_BYTES = 2**30  # of a file that is one JSON list, which is read as a whole
@@ -131,7 +136,7 @@ def _from_columns(record: dict[str, Any]) -> list[Message]:
 def _message(role: Role, content: Any) -> Message:
     text = _text(content).strip()
     if not text:
-        raise UnreadableError(f"skip-empty-{role}")
+        raise UnreadableError(_EMPTY[role])
     return Message(role, text)
 
 
