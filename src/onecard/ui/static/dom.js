@@ -21,6 +21,11 @@ export function el(name, attributes = {}, ...children) {
   return node;
 }
 
+// `Commands` in a sentence are set as code.
+export function marked(text) {
+  return text.split(/`([^`]+)`/).map((part, i) => (i % 2 ? el("code", { text: part }) : part));
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 export function svg(name, attributes = {}, ...children) {
   const node = document.createElementNS(SVG, name);

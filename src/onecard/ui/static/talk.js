@@ -27,7 +27,7 @@ class TalkPage {
       el("form", { class: "card stack", onsubmit: (e) => { e.preventDefault(); this.generate(); } },
         el("div", { class: "grid2" }, choice("one", w("model_one")), choice("two", w("model_two"))),
         el("div", { class: "segments" }, mode(false, w("prompt")), mode(true, w("chat"))), this.prompt,
-        el("div", { class: "answers" }, ...[["temperature", "temperature", "0.8"], ["topK", "top_k", ""], ["tokens", "max_tokens", "200"], ["seed", "seed", "1337"]].map(([name, key, value]) => { box(name, key, value); return el("label", { class: "field" }, el("span", { class: "name", text: w(key) }), this[name]); })),
+        el("div", { class: "settings" }, ...[["temperature", "temperature", "0.8"], ["topK", "top_k", ""], ["tokens", "max_tokens", "200"], ["seed", "seed", "1337"]].map(([name, key, value]) => { box(name, key, value); return el("label", { class: "field" }, el("span", { class: "name", text: w(key) }), this[name]); })),
         el("div", { class: "row" }, this.button, this.halt, el("button", { type: "button", text: w("clear"), onclick: () => { this.turns = []; this.prompt.value = ""; this.layout(); } }))), this.answers));
   }
 
