@@ -40,12 +40,12 @@ export function color(number) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--c${number % 8}`).trim();
 }
 
-export function toast(text) {
+export function toast(text, milliseconds = 2500) {
   const place = document.getElementById("toast");
   place.textContent = text;
   place.classList.add("shown");
   clearTimeout(toast.timer);
-  toast.timer = setTimeout(() => place.classList.remove("shown"), 2500);
+  toast.timer = setTimeout(() => place.classList.remove("shown"), milliseconds);
 }
 
 export async function copy(text) {

@@ -156,7 +156,10 @@ class RunPage {
   }
 
   async control(action) {
-    try { await ask(`/api/run/${action}?id=${encodeURIComponent(this.id)}`, { method: "POST" }); } catch (error) { toast(error.message); }
+    const button = this.tools.querySelector(`#${action}-run`);
+    button.disabled = true;
+    try { await ask(`/api/run/${action}?id=${encodeURIComponent(this.id)}`, { method: "POST" }); } catch (error) { toast(error.message, 10_000); }
+    button.disabled = false;
   }
 
   show(message) {
