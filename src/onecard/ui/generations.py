@@ -105,16 +105,16 @@ class Generations:
         job.streams = self._streams(job)
         each_prompt = job.streams[:: job.choices]
         job.prompt_tokens = sum(len(stream.generation.prompt) for stream in each_prompt)
-        told: set[int] = set()
+        reported: set[int] = set()
         for pieces in stream_together(job.streams):
             if job.cancelled:
                 job.cancel()  # it may have been asked for before the streams were there
             for index, (piece, stream) in enumerate(zip(pieces, job.streams, strict=True)):
-                ended = stream.ended if index not in told else None
+                ended = stream.ended if index not in reported else None
                 if piece or ended:
                     job.give((index, piece, ended))
                 if ended:
-                    told.add(index)
+                    reported.add(index)
         job.tokens = sum(len(stream.ids) for stream in job.streams)
 
     def _streams(self, job: Job) -> "list[TextStream]":

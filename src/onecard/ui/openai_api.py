@@ -177,9 +177,10 @@ class _Reply:
         choices: list[dict[str, Any]] = []
         for index, text in enumerate(texts):
             choice = {"index": index, "finish_reason": _REASONS[ended.get(index, "stop")]}
-            said = text.strip() if self.chat else text
             body = (
-                {"message": {"role": "assistant", "content": said}} if self.chat else {"text": text}
+                {"message": {"role": "assistant", "content": text.strip()}}
+                if self.chat
+                else {"text": text}
             )
             choices.append({**choice, "logprobs": None, **body})
         job = self.job
