@@ -54,6 +54,8 @@ class Places:
 
 @dataclass(frozen=True)
 class Stage:
+    """One stage of `go`, as announced before it starts: how long it takes and what it fetches and writes."""
+
     what: T
     seconds: float
     download_bytes: float = 0
