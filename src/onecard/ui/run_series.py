@@ -91,14 +91,11 @@ class RunSeries:
 
     def place(self, first: float, last: float) -> tuple[int, int | None]:
         """The bytes of the log that hold these steps: where they begin, and where they end (None: at the log's end)."""
+        # a point's step is the mean of its lines: those before it begin earlier, and so may the one after the last
         steps = self._columns["step"]
-        begin, end = 0, None
-        for step, offset in zip(steps, self._offsets, strict=True):
-            if step <= first:
-                begin = offset
-            elif step > last and end is None:
-                end = offset
-        return begin, end
+        before, after = bisect_right(steps, first) - 1, bisect_right(steps, last) + 1
+        begin = self._offsets[before] if before >= 0 else 0
+        return begin, self._offsets[after] if after < len(steps) else None
 
     def _rewind(self, step: float) -> None:
         keep = sum(1 for each in self._columns["step"] if each < step)
