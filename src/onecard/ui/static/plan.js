@@ -236,6 +236,7 @@ class PlanPage {
       const best = await ask(`/api/recommend?${query}&for_hours=${hours}`, { signal: turn.signal });
       if (turn.signal.aborted) return;
       this.showAdvice(best, plan);
+      this.advice.dataset.query = query;
       await this.askCurve(query, plan, hours, turn);
     } catch (error) {
       if (error.name === "AbortError" || turn.signal.aborted) return;
