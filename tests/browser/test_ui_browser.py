@@ -165,7 +165,7 @@ def test_three_languages_by_the_browsers_own_and_a_switch(port, open_page, local
     watched.check()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.long)])
 def test_no_serious_violation_of_accessibility(port, root, open_page, theme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     planned_run(root / "one")
