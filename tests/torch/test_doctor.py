@@ -101,6 +101,13 @@ def test_a_good_card_is_good(card):
             "action",
             "900 of 2610 MHz, 92 °C: held back by temperature",
         ),
+        (  # far below its clock, and not by heat
+            {"reading": lambda: replace(BUSY, sm_mhz=1500)},
+            system.clocks,
+            "action",
+            "1500 of 2610 MHz, 65 °C: held back by power limit",
+        ),
+        ({"reading": lambda: replace(BUSY, sm_mhz=1600)}, system.clocks, "ok", "1600 of 2610"),
     ],
 )
 def test_what_is_wrong_is_named(card, changed, check, status, words):
