@@ -86,6 +86,12 @@ def test_a_good_card_is_good(card):
             "action",
             "gfx1010",
         ),
+        (
+            {"hip": "7.0", "gcn_arch": "gfx1100:sramecc+", "kernels": ("gfx1100",)},
+            system.build,
+            "ok",
+            "torch 2.13.0",
+        ),
         ({"has_triton": False}, system.compiler, "fall-back", "triton is not installed"),
         ({"capability": (6, 1)}, system.compiler, "fall-back", "7.0 or newer"),
         ({"system": "win32"}, system.paging, "fall-back", "at most the 11.00 GiB"),
