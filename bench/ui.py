@@ -131,9 +131,9 @@ def planner(browser: Any, address: str) -> dict[str, Any]:
     page.goto(address + "plan?gpu=RTX+4070&preset=gpt2&data=fineweb-edu-10B")
     page.wait_for_selector("#advice dl", timeout=60_000)
     found = {
-        "plan": planner_changes(page, ".results", range(3, 33), 0.3),
-        "plan_at_once": planner_changes(page, ".results", range(4, 34), 0.0),
-        "recommend": planner_changes(page, "#advice", range(3, 33), 0.3),
+        "plan": planner_changes(page, ".results", range(3, 23), 0.3),
+        "plan_at_once": planner_changes(page, ".results", range(4, 24), 0.0),
+        "recommend": planner_changes(page, "#advice", range(3, 18), 0.3),
     }
     page.close()
     return found

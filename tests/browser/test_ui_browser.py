@@ -80,9 +80,14 @@ def shown(page) -> dict[str, str]:
     )
 
 
-def test_thirty_settings_show_the_commands_figures(port, open_page, capsys):
+@pytest.mark.parametrize(
+    "seeds",
+    [range(8), pytest.param(range(8, 30), marks=pytest.mark.long)],
+    ids=["some", "the rest"],
+)
+def test_thirty_settings_show_the_commands_figures(port, open_page, capsys, seeds):
     watched = open_page(port)
-    for seed in range(30):
+    for seed in seeds:
         state = random_state(random.Random(100 + seed))
         watched.open("/plan?" + urlencode(state))
         figures = shown(watched.page)
@@ -344,6 +349,7 @@ def test_a_real_training_arrives_is_stopped_resumed_and_talked_to(port, root, tr
     watched.check()
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_be_resumed_says_why_on_the_page(port, root, open_page):
     pytest.importorskip("torch")
     make_run(root / "empty")  # no checkpoint to go on from, and no data

@@ -175,7 +175,7 @@ def test_the_announcement_in_other_languages(
     words: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["go", "--data", str(text), "--device", "cpu", "--dry-run", "--lang", lang]) == 0
+    assert main([*command(text), "--dry-run", "--lang", lang]) == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in words)
     assert "What will happen" not in shown

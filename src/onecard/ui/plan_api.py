@@ -41,13 +41,15 @@ def plan_routes() -> list[Route]:
     async def recommend(request: Request) -> Response:
         ask, words = asked(request), language_of(request)
         hours = parse_hours(request.query_params.get("for_hours", ""))
+        if await request.is_disconnected():  # the slider moved on while this one waited
+            return json_answer({})
         return json_answer(await in_thread(lambda: _recommended(ask, hours, words)))
 
     @errors_as_json
     async def curve(request: Request) -> Response:
         ask = asked(request)
         hours = min(parse_hours(request.query_params.get("at", "")), MOST_CURVE_HOURS)
-        if await request.is_disconnected():  # the slider moved on while this one waited
+        if await request.is_disconnected():
             return json_answer({})
         return json_answer(await in_thread(lambda: _curve_point(ask, hours)))
 
