@@ -26,7 +26,7 @@ FLOORS = [
     {"model"},
     {"train"},
     {"tune"},
-    {"evals", "export", "launch", "advise"},
+    {"evals", "export", "advise"},
     {"report"},
     {"ui"},
     {"cli"},
