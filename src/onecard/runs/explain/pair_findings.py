@@ -19,12 +19,9 @@ def _pairs(c: Comparison) -> Iterator[tuple[RunFigures, RunFigures]]:
     yield from combinations(c.runs, 2)
 
 
-def _differs(a: RunFigures, b: RunFigures, keys: tuple[str, ...]) -> bool:
-    if a.config is None or b.config is None:
-        return False
-    return any(
-        getattr(a.config.shape, key, None) != getattr(b.config.shape, key, None) for key in keys
-    )
+def _differ(a: RunConfig, b: RunConfig) -> bool:
+    """Whether they are of two models."""
+    return any(getattr(a.shape, key, None) != getattr(b.shape, key, None) for key in _SHAPE)
 
 
 def is_base_of(base: RunFigures, tuned: RunFigures) -> bool:
@@ -144,7 +141,7 @@ def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
             or b.config is None
             or not a.mfu_card
             or not b.mfu_card
-            or not _differs(a, b, _SHAPE)
+            or not _differ(a.config, b.config)
         ):
             continue
         small, large = (
@@ -232,7 +229,7 @@ def accumulation(c: Comparison) -> Iterator[Finding]:
 def learning_rate_and_width(c: Comparison) -> Iterator[Finding]:
     """Does not apply where only the learning rate changed, or the model only, or where one was tuned from the other."""
     for a, b in _pairs(c):
-        if a.config is None or b.config is None or not _differs(a, b, _SHAPE):
+        if a.config is None or b.config is None or not _differ(a.config, b.config):
             continue
         if is_base_of(a, b) or is_base_of(b, a):
             continue
