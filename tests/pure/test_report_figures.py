@@ -104,3 +104,15 @@ def test_only_what_was_inferred_is_marked_so():
         shown = replace(f, inferred=frozenset(inferred))
         assert isinstance(compare_tables._figure(shown, "gpus", "int"), T) == marked  # "≈ 4"
         assert compare_tables._figure(shown, "kwh", ".2f") == compare_tables.NONE
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--init_from=gpt2"], "the law is for runs from scratch, not from gpt2"),
+        (["--dataset=mine"], "no public runs on data like this"),
+    ],
+)
+def test_why_no_loss_is_predicted(capsys, words, reason):
+    text = markdown(capsys, "plan", "gpt2", *words, "--gpu", "RTX 4070", "--full")
+    assert f"No loss is predicted: {reason}." in text
