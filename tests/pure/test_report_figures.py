@@ -116,3 +116,9 @@ def test_only_what_was_inferred_is_marked_so():
 def test_why_no_loss_is_predicted(capsys, words, reason):
     text = markdown(capsys, "plan", "gpt2", *words, "--gpu", "RTX 4070", "--full")
     assert f"No loss is predicted: {reason}." in text
+
+
+def test_each_convention_of_flops_is_explained_by_its_formula_per_token(capsys):
+    text = markdown(capsys, "plan", "gpt2", "--gpu", "RTX 4070", "--full", "--explain")
+    for formula in ("6·N + 12·n_layer·n_embd·block_size, N as", "6·N, N as", "6 × parameters in"):
+        assert formula in text
