@@ -28,6 +28,7 @@ from onecard.files import write_json
 from onecard.model.generate import Sampler, run_folder_of
 from onecard.model.opening import open_model
 from onecard.runs.eval_results import FOLDER, Result, keep, kept
+from onecard.runs.next_level import with_next_level
 from onecard.runs.record import is_run_folder
 
 Watch = Callable[[str], "contextlib.AbstractContextManager[Progress]"]
@@ -176,6 +177,7 @@ class _Work:
     def _kept(self, result: Result) -> Result:
         """A folder that cannot be written is no reason to lose the answer."""
         if self.run is not None:
+            result = with_next_level(result, self.run)
             with contextlib.suppress(OSError):
                 keep(result, self.run)
         return result

@@ -8,6 +8,7 @@ each ending see the context and itself alone. Rows are sorted by length and cut 
 The modern recipe's short convolutions look at neighbours in the row, so it gets one row for each ending.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from onecard.model.gpt2 import GPT
+from onecard.model.likelihoods import likelihoods
 from onecard.model.machine import Precision, autocast
 
 ROW_TOKENS = 8192  # in a batch, padding included
@@ -62,9 +64,10 @@ def score_all(
         for batch in _batches(rows, row_tokens):
             with autocast(device, precision):
                 hidden = _hidden(model, batch, device)
-            for row, states in zip(batch, hidden, strict=True):
-                for ending, places, tokens in row.asked:
-                    found[row.question][ending] = _score(model, states[places], tokens, precision)
+                scores = _scores(model, hidden, batch)
+            for row in batch:
+                for ending, _, _ in row.asked:
+                    found[row.question][ending] = next(scores)
                 done += len(row.asked)
             progress(done)
     return [[score for score in scores if score is not None] for scores in found]
@@ -137,11 +140,19 @@ def _hidden(model: GPT, batch: list[_Row], device: torch.device) -> Tensor:
     return model.packed_hidden(ids, positions, (own & causal)[:, None])
 
 
-def _score(model: GPT, states: Tensor, tokens: Sequence[int], precision: Precision) -> Score:
-    with autocast(states.device, precision):
-        logits = model.head(states)
-    chances = logits.float().log_softmax(-1)
-    wanted = torch.tensor(tokens, device=states.device)
-    likely = chances.gather(-1, wanted[:, None]).sum()
-    greedy = bool((chances.argmax(-1) == wanted).all())
-    return Score(float(likely), greedy)
+def _scores(model: GPT, hidden: Tensor, batch: list[_Row]) -> Iterator[Score]:
+    """The endings' scores in order; the head is applied to the positions that predict a token of an ending, and no others."""
+    asked = [(number, *one) for number, row in enumerate(batch) for one in row.asked]
+    rows = [number for number, _, places, _ in asked for _ in places]
+    places = [place for _, _, places, _ in asked for place in places]
+    tokens = [token for *_, tokens in asked for token in tokens]
+    device = hidden.device
+    states = hidden[torch.tensor(rows, device=device), torch.tensor(places, device=device)]
+    chances, greedy = likelihoods(model, states, torch.tensor(tokens, device=device))
+    lengths = [len(tokens) for *_, tokens in asked]
+    likely, best = chances.tolist(), greedy.tolist()  # one wait for the card in a batch
+    start = 0
+    for length in lengths:
+        own = slice(start, start + length)
+        yield Score(math.fsum(likely[own]), all(best[own]))
+        start += length

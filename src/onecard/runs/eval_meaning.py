@@ -36,7 +36,23 @@ def half_width(items: int, share: float = 0.5) -> float:
 
 
 def meaning_of(result: Result) -> T | None:
-    """Where the figure stands between chance and the released models; None where nothing is known to compare with."""
+    """Where the figure stands between chance and the released models, and the way to the next one where that can be said;
+    None where nothing is known to compare with."""
+    place, level = _place_of(result), result.next_level
+    if place is None or level is None:
+        return place
+    return T(
+        "{place}; about {tokens:count} more tokens of the same training should bring it to {level} "
+        "({low:count} to {high:count}, from its validation loss and public runs)",
+        place=place,
+        tokens=level.tokens,
+        low=level.tokens_low,
+        high=level.tokens_high,
+        level=level.model,
+    )
+
+
+def _place_of(result: Result) -> T | None:
     known = beside(result)
     name = "acc_norm" if result.figure("acc_norm") else "acc"
     figure = result.figure(name)

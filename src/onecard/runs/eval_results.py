@@ -31,6 +31,16 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class NextLevel:
+    """The released model just above a result, and how many more tokens of the same training should reach it."""
+
+    model: str
+    tokens: float
+    tokens_low: float
+    tokens_high: float
+
+
+@dataclass(frozen=True)
 class Result:
     """One task (or text) on one model."""
 
@@ -45,6 +55,7 @@ class Result:
     of: int | None = None  # items of the whole set, where --limit took fewer
     key: str = ""  # digest of the weights, the items and the options
     tokenizer: str = ""
+    next_level: NextLevel | None = None  # where the loss law and the public pairs reach it
 
     def figure(self, name: str) -> Figure | None:
         return next((figure for figure in self.figures if figure.name == name), None)
@@ -72,6 +83,7 @@ class Result:
                 of=None if of is None else int(of),
                 key=str(value["key"])[:_SHOWN],
                 tokenizer=str(value["tokenizer"])[:_SHOWN],
+                next_level=_next_level(value.get("next_level")),
             )
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not a result: {error}") from None
@@ -79,13 +91,23 @@ class Result:
 
 def _figure(value: Any) -> Figure:
     numbers = [value["value"], value["low"], value["high"]]
-    if not all(
-        n is None or (isinstance(n, int | float) and math.isfinite(n) and abs(n) < 1e300)
-        for n in numbers
-    ):
+    if not all(n is None or _is_number(n) for n in numbers):
         raise ValueError("a figure is not a number")
     found = Figure(str(value["name"])[:_SHOWN], float(numbers[0]), numbers[1], numbers[2])
     return found
+
+
+def _next_level(value: Any) -> NextLevel | None:
+    if value is None:  # also results of before November 2026
+        return None
+    numbers = [value["tokens"], value["tokens_low"], value["tokens_high"]]
+    if not all(map(_is_number, numbers)):
+        raise ValueError("tokens are not a number")
+    return NextLevel(str(value["model"])[:_SHOWN], *map(float, numbers))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e300
 
 
 def keep(result: Result, run_folder: Path) -> Path:

@@ -21,6 +21,7 @@ class Progress:
     position: float = 0.0  # in the learning-rate schedule; ahead of `step` when max_hours presses
     place: int = 0  # rows of training data used
     seconds: float = 0.0  # of the loop, evaluation and checkpoints included, over all sittings
+    tasks_seconds: float = 0.0  # of the benchmarks of eval_tasks, which are not in `seconds`
     kwh: float = 0.0
     micro_batch: int = 1
     val_loss: float | None = None  # at this step, if it was evaluated
@@ -36,7 +37,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "Progress":
-        known = {f.name: state[f.name] for f in dataclasses.fields(cls)}
+        known = {f.name: state[f.name] for f in dataclasses.fields(cls) if f.name in state}
         watch, skipped = LossWatch(**state["watch"]), tuple(state["skipped"])
         return cls(**{**known, "watch": watch, "skipped": skipped})
 
@@ -49,6 +50,7 @@ class RunState:
     saved_step: int | None = None  # of the newest checkpoint on disk
     save_seconds: float = 0.0  # the last checkpoint's
     eval_seconds: float = 0.0  # the last evaluation's
+    benchmark_seconds: float = 0.0  # the last benchmark's
     eval_micro_batch: int | None = None  # what fits, once an evaluation ran out of memory
     last_bad_step: int | None = None
     rolled_back: frozenset[int] = frozenset()  # steps that already cost a roll-back
@@ -70,13 +72,20 @@ def random_seed(seed: int, step: int, rank: int) -> int:
     return (mixed ^ (mixed >> 31)) % 2**63
 
 
-def advance(
-    config: RunConfig, progress: Progress, seconds_per_step: float | None, reserve_seconds: float
-) -> float:
-    """How far the schedule moves with this step: 1, or more when max_hours would end the run before its decay does."""
+def advance(config: RunConfig, state: RunState, seconds_per_step: float | None) -> float:
+    """How far the schedule moves with this step: 1, or more when max_hours would end the run before its decay does.
+
+    max_hours is all the time that the run takes, benchmarks included; those still to come are expected to take as long as
+    the last one, and the last evaluation, checkpoint and benchmark come on top of the steps.
+    """
     if config.max_hours is None or seconds_per_step is None:
         return 1.0
-    left_steps = (config.max_hours * 3600 - progress.seconds - reserve_seconds) / max(
+    progress = state.progress
+    if config.eval_tasks_interval is not None:
+        seconds_per_step += state.benchmark_seconds / config.eval_tasks_interval
+    reserve_seconds = state.save_seconds + state.eval_seconds + state.benchmark_seconds
+    spent_seconds = progress.seconds + progress.tasks_seconds
+    left_steps = (config.max_hours * 3600 - spent_seconds - reserve_seconds) / max(
         seconds_per_step, 1e-9
     )
     return max(1.0, (config.max_iters - progress.position) / max(left_steps, 1.0))
