@@ -19,7 +19,9 @@ from onecard.model.gpt2 import GPT
 from onecard.model.likelihoods import likelihoods
 from onecard.model.machine import Precision, autocast
 
-ROW_TOKENS = 8192  # in a batch, padding included
+# tokens in a batch, padding included: on a CPU as many as keep the layers' values in its cache
+_ROW_TOKENS = {"cpu": 1024}
+_ROW_TOKENS_OF_A_CARD = 8192
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ def score_all(
     questions: Sequence[Question],
     precision: Precision,
     progress: Callable[[int], None] = lambda done: None,
-    row_tokens: int = ROW_TOKENS,
+    row_tokens: int | None = None,
 ) -> list[list[Score]]:
     """A score for each ending of each question, in their order. What does not fit is cut off on the left."""
     device = model.lm_head.weight.device
+    row_tokens = row_tokens or _ROW_TOKENS.get(device.type, _ROW_TOKENS_OF_A_CARD)
     found: list[list[Score | None]] = [[None] * len(q.endings) for q in questions]
     rows = [row for number, q in enumerate(questions) for row in _rows(number, q, model)]
     rows.sort(key=lambda row: len(row.ids), reverse=True)
@@ -113,9 +116,13 @@ def _shared_row(number: int, question: Question, first: int = 0) -> _Row:
 
 
 def _batches(rows: list[_Row], row_tokens: int) -> Iterator[list[_Row]]:
+    """Rows of about one length, up to `row_tokens`; a quarter of them is enough for a batch where rows get shorter fast."""
     batch: list[_Row] = []
     for row in rows:  # longest first, so the first row's length is the batch's
-        if batch and len(batch[0].ids) * (len(batch) + 1) > row_tokens:
+        length = len(batch[0].ids) if batch else 0
+        full = length * (len(batch) + 1) > row_tokens
+        uneven = len(row.ids) < 0.9 * length and length * len(batch) > row_tokens / 4
+        if batch and (full or uneven):
             yield batch
             batch = []
         batch.append(row)

@@ -1,14 +1,11 @@
 """What a figure means: the released GPT-2 sizes under the same protocol, chance, and one plain sentence."""
 
-import math
-
 from onecard.facts.benchmarks import KnownFigures, known_figures
 from onecard.messages import T
-from onecard.runs.eval_results import Figure, Result
+from onecard.runs.eval_results import Figure, Result, interval
 
 CHANCE = {"hellaswag": 0.25}  # accuracy of guessing
 _HARNESS = "lm-evaluation-harness"
-_Z = 1.959964  # of a 95 % interval
 _TASKS = {"lambada_openai": "lambada"}  # the harness's own names
 
 
@@ -31,8 +28,8 @@ def half_width(items: int, share: float = 0.5) -> float:
     >>> round(half_width(10, 0.0), 3)
     0.139
     """
-    spread = _Z * _Z / items
-    return _Z * math.sqrt(share * (1 - share) / items + spread / (4 * items)) / (1 + spread)
+    low, high = interval(share, items)
+    return (high - low) / 2
 
 
 def meaning_of(result: Result) -> T | None:

@@ -16,6 +16,7 @@ from onecard.untrusted import printable, read_json
 SCHEMA = "onecard.eval/2"
 FOLDER = "evals"
 TASK_TITLES = {"hellaswag": "HellaSwag", "lambada": "LAMBADA"}
+Z = 1.959964  # standard deviations on either side of a 95 % interval
 _MOST_FILES = 10_000
 _SHOWN = 200  # characters of a name in a stranger's file
 
@@ -28,6 +29,18 @@ class Figure:
     value: float
     low: float | None = None
     high: float | None = None
+
+
+def interval(share: float, items: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of so many items.
+
+    >>> [round(bound, 4) for bound in interval(0.289, 1000)]
+    [0.2618, 0.3179]
+    """
+    spread = Z * Z / items
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z * math.sqrt(share * (1 - share) / items + spread / (4 * items)) / (1 + spread)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 @dataclass(frozen=True)

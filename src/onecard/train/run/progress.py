@@ -72,23 +72,33 @@ def random_seed(seed: int, step: int, rank: int) -> int:
     return (mixed ^ (mixed >> 31)) % 2**63
 
 
-def advance(config: RunConfig, state: RunState, seconds_per_step: float | None) -> float:
+def advance(config: RunConfig, state: RunState, step_seconds: float | None) -> float:
     """How far the schedule moves with this step: 1, or more when max_hours would end the run before its decay does.
 
-    max_hours is all the time that the run takes, benchmarks included; those still to come are expected to take as long as
-    the last one, and the last evaluation, checkpoint and benchmark come on top of the steps.
+    max_hours is all the time that the run takes; the last evaluation, checkpoint and benchmark come after its steps.
     """
-    if config.max_hours is None or seconds_per_step is None:
+    if config.max_hours is None or step_seconds is None:
         return 1.0
     progress = state.progress
-    if config.eval_tasks_interval is not None:
-        seconds_per_step += state.benchmark_seconds / config.eval_tasks_interval
-    reserve_seconds = state.save_seconds + state.eval_seconds + state.benchmark_seconds
-    spent_seconds = progress.seconds + progress.tasks_seconds
-    left_steps = (config.max_hours * 3600 - spent_seconds - reserve_seconds) / max(
-        seconds_per_step, 1e-9
+    spent = progress.seconds + progress.tasks_seconds
+    reserve = state.save_seconds + state.eval_seconds + state.benchmark_seconds
+    left_steps = _steps_within(
+        config.max_hours * 3600 - spent - reserve, max(step_seconds, 1e-9), config, state
     )
     return max(1.0, (config.max_iters - progress.position) / max(left_steps, 1.0))
+
+
+def _steps_within(seconds: float, step_seconds: float, config: RunConfig, state: RunState) -> float:
+    """How many steps there is time for, with the benchmarks between them, each as long as the last one was."""
+    interval, benchmark = config.eval_tasks_interval, state.benchmark_seconds
+    if interval is None or not benchmark:
+        return seconds / step_seconds
+    before = interval - state.progress.step % interval  # steps until the next benchmark
+    seconds -= before * step_seconds
+    if seconds <= benchmark:
+        return before + min(seconds, 0.0) / step_seconds
+    rounds, rest = divmod(seconds - benchmark, interval * step_seconds + benchmark)
+    return before + interval * rounds + min(rest / step_seconds, interval)
 
 
 def finished(config: RunConfig, progress: Progress) -> bool:
