@@ -286,7 +286,7 @@ def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
 
 def test_max_hours_counts_benchmarks_too(config, monkeypatch):
     """Benchmarks of 60 s at every fourth step: the run ends in its 0.2 h all the same, with fewer steps and its decay done."""
-    from onecard.train.run import loop, step_clock
+    from onecard.train.run import loop, progress
 
     class Clock:
         now = 0.0
@@ -300,7 +300,7 @@ def test_max_hours_counts_benchmarks_too(config, monkeypatch):
         Clock.now += 60.0
         return {}
 
-    monkeypatch.setattr(step_clock, "time", Clock)
+    monkeypatch.setattr(progress, "time", Clock)
     monkeypatch.setattr(loop, "time", Clock)
     config = config.replace(
         max_iters=1000, lr_decay_iters=1000, warmup_iters=2, max_hours=0.2, eval_interval=2000
