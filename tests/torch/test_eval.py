@@ -90,6 +90,26 @@ def test_shared_contexts_score_as_single_rows(released):
                 assert score.log_probability == pytest.approx(expected, abs=1e-3)
 
 
+def test_half_precision_reaches_the_head(released, monkeypatch):
+    from onecard.evals import scoring
+
+    ours = open_model(str(released[0]), "cpu").model
+    halves = []
+
+    def seen(*given):
+        halves.append(torch.is_autocast_enabled("cpu"))
+        return scoring_likelihoods(*given)
+
+    scoring_likelihoods = scoring.likelihoods
+    monkeypatch.setattr(scoring, "likelihoods", seen)
+    question = Question([50256, 262], [[262], [11, 257, 31]])
+    (half,) = score_all(ours, [question], Precision("bfloat16", False, ""))
+    (whole,) = score_all(ours, [question], FP32)
+    assert halves == [True, False]
+    for one, other in zip(half, whole, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, rel=0.02)
+
+
 def test_a_long_context_is_cut_on_the_left(released):
     folder, theirs = released
     ours = open_model(str(folder), "cpu").model

@@ -1,6 +1,6 @@
 """How likely a model finds continuations of contexts: the one measurement that multiple-choice tasks are made of.
 
-    scores = score_all(model, [Question(context=[15496], endings=[[995], [318, 257]])])
+    scores = score_all(model, [Question(context=[15496], endings=[[995], [318, 257]])], precision)
     scores[0][1].log_probability, scores[0][1].greedy
 
 A context that several endings share is computed once: one row holds the context and all its endings, and a mask lets
@@ -8,6 +8,7 @@ each ending see the context and itself alone. Rows are sorted by length and cut 
 The modern recipe's short convolutions look at neighbours in the row, so it gets one row for each ending.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -68,10 +69,10 @@ def score_all(
             with autocast(device, precision):
                 hidden = _hidden(model, batch, device)
                 scores = _scores(model, hidden, batch)
-            for row in batch:
-                for ending, _, _ in row.asked:
-                    found[row.question][ending] = next(scores)
-                done += len(row.asked)
+            endings = [(row.question, ending) for row in batch for ending, _, _ in row.asked]
+            for (question, ending), score in zip(endings, scores, strict=True):
+                found[question][ending] = score
+            done += len(endings)
             progress(done)
     return [[score for score in scores if score is not None] for scores in found]
 
@@ -147,7 +148,7 @@ def _hidden(model: GPT, batch: list[_Row], device: torch.device) -> Tensor:
     return model.packed_hidden(ids, positions, (own & causal)[:, None])
 
 
-def _scores(model: GPT, hidden: Tensor, batch: list[_Row]) -> Iterator[Score]:
+def _scores(model: GPT, hidden: Tensor, batch: list[_Row]) -> list[Score]:
     """The endings' scores in order; the head is applied to the positions that predict a token of an ending, and no others."""
     asked = [(number, *one) for number, row in enumerate(batch) for one in row.asked]
     rows = [number for number, _, places, _ in asked for _ in places]
@@ -156,10 +157,10 @@ def _scores(model: GPT, hidden: Tensor, batch: list[_Row]) -> Iterator[Score]:
     device = hidden.device
     states = hidden[torch.tensor(rows, device=device), torch.tensor(places, device=device)]
     chances, greedy = likelihoods(model, states, torch.tensor(tokens, device=device))
-    lengths = [len(tokens) for *_, tokens in asked]
-    likely, best = chances.tolist(), greedy.tolist()  # one wait for the card in a batch
-    start = 0
-    for length in lengths:
-        own = slice(start, start + length)
-        yield Score(math.fsum(likely[own]), all(best[own]))
-        start += length
+    likely, best = iter(chances.tolist()), iter(greedy.tolist())  # one wait for the card a batch
+    found = []
+    for *_, ending in asked:
+        count = len(ending)
+        total = math.fsum(itertools.islice(likely, count))
+        found.append(Score(total, all(list(itertools.islice(best, count)))))
+    return found
