@@ -7,10 +7,15 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench.ui_section import ui_section  # noqa: E402
+
 PAGE = ROOT / "docs" / "performance.md"
 IMAGES = ROOT / "docs" / "images"
 RESULTS = Path(__file__).parent / "results"
@@ -230,6 +235,9 @@ def page() -> str:
     result = newest("low_bit")
     if result:
         lines += low_bit_section(result)
+    result = newest("ui")
+    if result:
+        lines += ui_section(result)
     return "\n".join(lines)
 
 

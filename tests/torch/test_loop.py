@@ -8,6 +8,7 @@ import pytest
 import torch
 from runs_in_tests import assert_same_weights, events, losses, weights
 
+from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
 from onecard.model.checkpoint import checkpoints, read_state
 from onecard.model.gpt2 import GPT
@@ -16,6 +17,7 @@ from onecard.runs.log import read_log
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
 from onecard.train.run.outputs import Silent
+from onecard.train.run.progress import Progress, finished
 
 
 def test_parameters_are_those_of_the_plan(config):
@@ -320,6 +322,12 @@ def test_max_hours_counts_benchmarks_too(config, monkeypatch):
     saved = read_state(checkpoints(Path(config.out_dir))[-1])
     # the last benchmark comes after the last checkpoint
     assert saved["tasks_seconds"] == pytest.approx(sum(apart[:-1]))
+
+
+def test_a_schedule_that_was_moved_ends_in_spite_of_rounding():
+    config = RunConfig(max_iters=10)
+    assert finished(config, Progress(step=4, position=10 - 1e-9))
+    assert not finished(config, Progress(step=4, position=9.9))
 
 
 def test_without_pressure_max_hours_changes_nothing(config, tmp_path):

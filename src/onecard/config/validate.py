@@ -86,6 +86,7 @@ def check(config: "RunConfig") -> None:
             _a_name(field.name, value, field.default)
     _heads(config)
     _schedule(config)
+    check_device(config.device)
     if not -(2**63) <= config.seed < 2**63:
         raise UserError("seed must fit in 64 bits", hint="for example seed = 1337")
 
@@ -128,6 +129,15 @@ def _heads(config: "RunConfig") -> None:
         f"n_embd = {config.n_embd} is not divisible by n_head = {config.n_head}",
         hint=f"n_head = {heads} would do, or n_embd = {width}",
     )
+
+
+def check_device(name: str) -> None:
+    kind, _, number = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps") or (number and not number.isdecimal()):
+        raise UserError(
+            f"device = {name!r} is not one that onecard trains on",
+            hint="auto, cpu, cuda, cuda:1 or mps; ROCm's cards are cuda too, Intel's cannot be used",
+        )
 
 
 def _schedule(config: "RunConfig") -> None:

@@ -39,7 +39,9 @@ SAVERS: tuple[dict[str, object], ...] = (
     {"recompute": "block"},
 )
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
-_SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
+_SCREENS = re.compile(
+    r"(?!.*Server)((Quadro |GeForce )?(RTX|GTX|RX|MX)|Arc|Titan|Radeon)(\b|\d)", re.IGNORECASE
+)
 
 
 def peak_memory(
