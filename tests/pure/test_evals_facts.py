@@ -155,7 +155,7 @@ def test_the_way_to_the_next_released_model_where_the_fits_reach(tmp_path):
     [
         ("fineweb-edu-10B", 6000, 3.30, 0.40),  # the next one is 1.5B, far beyond the public pairs
         ("fineweb-edu-10B", 6000, 3.30, 0.55),  # none is above
-        ("fineweb-edu-10B", 6000, 3.16, 0.28),  # not to be told from the loss that is needed
+        ("fineweb-edu-10B", 6000, 3.16, 0.28),  # within the error of the loss that is needed
         ("fineweb-edu-10B", 800, 4.5, 0.26),  # too short for the loss law
         ("fineweb-10B", 6000, 3.50, 0.28),  # no public pairs on this data
         ("mine", 6000, 3.30, 0.28),

@@ -20,8 +20,8 @@ def more_tokens(
     loss: float,
     accuracy: float,
 ) -> Range | None:
-    """Tokens beyond `step`, where the run had this validation loss; None where a fit does not reach, or where the loss cannot
-    be told from the one that the accuracy needs."""
+    """Tokens beyond `step`, where the run had this validation loss; None where a fit does not reach, or where the loss is
+    within the line's error of the one that the accuracy needs."""
     goal = loss_for_hellaswag(dataset, accuracy)
     if goal is None or config.init_from not in ("scratch", "resume") or step < 1:
         return None
