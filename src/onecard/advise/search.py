@@ -67,7 +67,7 @@ class Search:
         self.base = base
         self.corpus = corpus
         self.budget = budget
-        self.dtype = device.training_dtype if base.dtype == "auto" else base.dtype
+        self.dtype = device.training_dtype if base.matmul_dtype == "auto" else base.matmul_dtype
         self.family = corpus.family or "fineweb"
         self._tuned: dict[tuple[Shape, int], Tuned | None] = {}
         self._runs: dict[Shape, Candidate | None] = {}
@@ -230,7 +230,11 @@ class Search:
         if key not in self._tuned:
             model = variant(self._model(shape), batch_size=sequences, gradient_accumulation_steps=1)
             self._tuned[key] = fastest(
-                model, self.device, self.dtype, micro_batches(model), choices=all_savers(self.base)
+                model,
+                self.device,
+                self.dtype,
+                micro_batches(model),
+                choices=all_savers(self.base, self.dtype, self.device.kind),
             )
         return self._tuned[key]
 

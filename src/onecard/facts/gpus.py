@@ -20,6 +20,15 @@ from onecard.units import GIB, MIB
 # Emulated bf16 runs at 0.45 of fp32 on Pascal (P40: 5.26 of 11.8) and at half or less on Turing and Volta
 # (2080: 5.1 of 10.1; V100S: 9.85 of 16.4): measured matmuls, zzc0721/torch-performance-test-data.
 EMULATED_BF16 = 0.5
+# By architecture, from the vendors' data sheets; a board, a riser or a laptop may have less.
+PCIE = {
+    **dict.fromkeys(("Maxwell", "Pascal", "Volta", "Turing", "RDNA"), 3.0),
+    **dict.fromkeys(("Ampere", "Ada", "CDNA2", "RDNA2", "RDNA3"), 4.0),
+    **dict.fromkeys(("Hopper", "Blackwell", "CDNA3", "RDNA4"), 5.0),
+}
+PCIE_USUAL = 4.0
+# NVIDIA's bandwidthTest with pinned memory reaches about four fifths of 15.75, 31.5 and 63 GB/s
+PCIE_BANDWIDTH = {3.0: 12.3e9, 4.0: 25e9, 5.0: 50e9}
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,16 @@ class Device:
         if self.rate_class in ("cpu", "apple"):
             return {"cpu": "cpu", "apple": "mps"}[self.rate_class]
         return "xpu" if self.vendor == "Intel" else "cuda"
+
+    @property
+    def pcie(self) -> float:
+        """The generation of its slot: the newest that its architecture has."""
+        return PCIE.get(self.architecture.partition(" ")[0], PCIE_USUAL)
+
+    @property
+    def host_bandwidth(self) -> float:
+        """Bytes a second each way to and from pinned memory of the computer: sixteen lanes, as many as most boards have."""
+        return PCIE_BANDWIDTH[self.pcie]
 
     @property
     def memory_reading(self) -> Literal["allocated", "process"]:

@@ -149,7 +149,8 @@ def _run_benchmark(session: Session, benchmark: Benchmark, step: int) -> float:
     began, outputs = time.perf_counter(), session.outputs
     training = session.model.training
     session.model.eval()
-    found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
+    with session.reading():
+        found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
     session.model.train(training)
     seconds = time.perf_counter() - began
     for name, figures in (found or {}).items():
