@@ -100,8 +100,8 @@ class Onecard:
 
     def __init__(self, settings: dict[str, Any]):
         from onecard.config import load
+        from onecard.train.run.outputs import Silent
         from onecard.train.run.setup import open_session
-        from onecard.train.run.side_shows import Silent
         from onecard.train.run.workers import Workers
 
         self.s = settings

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import shlex
+import signal
 import subprocess
 import sys
 from urllib.parse import urlencode
@@ -265,9 +266,19 @@ def small_data(folder):
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
-def test_a_real_training_arrives_step_by_step_is_stopped_and_talked_to(port, root, open_page):
+STEP = "+document.querySelector('#facts [data-key=step]').textContent.replace(/\\D/g, '')"
+
+
+def trained_pid(run) -> int:
+    return json.loads((run / "run.json").read_text(encoding="utf-8"))["pid"]
+
+
+@pytest.fixture
+def training(root, monkeypatch):
+    """`onecard train` of a tiny model, which goes on until it is stopped; the run's folder."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)  # the server is in this process, and its model tiny
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     small_data(root / "letters")
     values = (
         "n_layer=1 n_head=2 n_embd=32 block_size=32 vocab_size=64 batch_size=2 eval_interval=100 "
@@ -275,35 +286,49 @@ def test_a_real_training_arrives_step_by_step_is_stopped_and_talked_to(port, roo
     )
     config = load(None, values.split()).replace(dataset=str(root / "letters"), out_dir="live")
     (root / "live.toml").write_text(to_toml(config))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    training = subprocess.Popen(
-        [sys.executable, "-m", "onecard", "train", "live.toml", "--quiet"],
-        cwd=root,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        watched = open_page(port)
-        page = watched.page
-        watched.open("/runs")
-        page.wait_for_selector('#runs [data-run="live"] .badge.running', timeout=90_000)
-        page.click("#runs a")
-        page.wait_for_selector("#facts [data-key=step]")
-        step = "() => +document.querySelector('#facts [data-key=step]').textContent.replace(/\\D/g, '')"
-        seen = [page.evaluate(step)]
-        while len(seen) < 4:
-            page.wait_for_function(f"() => ({step})() > {seen[-1]}", timeout=60_000)
-            seen.append(page.evaluate(step))
-        page.wait_for_function(f"() => ({step})() > 110", timeout=90_000)  # a checkpoint is there
-        page.wait_for_selector('#loss [data-series="train"]')
-        page.on("dialog", lambda dialog: dialog.accept())
-        page.click("#stop-run")
-        page.wait_for_selector(".badge.stopped", timeout=60_000)
-        assert training.wait(60) in (0, 130)
-    finally:
-        training.kill()
-        training.wait()
+    words = [sys.executable, "-m", "onecard", "train", "live.toml", "--quiet"]
+    nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(words, cwd=root, **nowhere)
+    yield process
+    process.kill()
+    process.wait()
+    run = RunRecord(root / "live")
+    if run.state == "running":  # the one that the page resumed, after a failure of the test
+        os.kill(trained_pid(run.path), signal.SIGKILL)
+
+
+def test_a_real_training_arrives_is_stopped_resumed_and_talked_to(port, root, training, open_page):
+    watched = open_page(port)
+    page = watched.page
+    watched.open("/runs")
+    page.wait_for_selector('#runs [data-run="live"] .badge.running', timeout=90_000)
+    page.click("#runs a")
+    page.wait_for_selector("#facts [data-key=step]")
+    seen = [page.evaluate(STEP)]
+    while len(seen) < 4:
+        page.wait_for_function(f"() => {STEP} > {seen[-1]}", timeout=60_000)
+        seen.append(page.evaluate(STEP))
+    page.wait_for_function(f"() => {STEP} > 110", timeout=90_000)  # a checkpoint is there
+    page.wait_for_selector('#loss [data-series="train"]')
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.click("#stop-run")
+    page.wait_for_selector(".badge.stopped", timeout=60_000)
+    assert training.wait(60) in (0, 130)
+
+    # resumed, it is another process that goes on from the very step
+    page.wait_for_function(f"() => {STEP} > 110")
+    stopped_at, first_pid = page.evaluate(STEP), trained_pid(root / "live")
+    page.click("#resume-run")
+    page.wait_for_selector(".badge.running", timeout=90_000)
+    page.wait_for_function(f"() => {STEP} > {stopped_at}", timeout=90_000)
+    assert trained_pid(root / "live") != first_pid
+    page.click("#stop-run")
+    page.wait_for_selector(".badge.stopped", timeout=60_000)
+    log = (root / "live" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    steps = [line["step"] for line in map(json.loads, log) if line.get("kind") == "step"]
+    assert steps == list(range(1, len(steps) + 1))  # nothing lost, nothing done twice
+    assert "Traceback" not in (root / "live" / "resumed.txt").read_text(encoding="utf-8")
+
     watched.open("/talk?model=live&with=live")
     page.wait_for_function("() => document.querySelector('#model-one')?.value === 'live'")
     page.fill("#prompt", "0123")
@@ -317,3 +342,16 @@ def test_a_real_training_arrives_step_by_step_is_stopped_and_talked_to(port, roo
     texts = [page.inner_text(f"#text-{i}") for i in (0, 1)]
     assert texts[0] == texts[1]
     watched.check()
+
+
+def test_a_run_that_cannot_be_resumed_says_why_on_the_page(port, root, open_page):
+    pytest.importorskip("torch")
+    make_run(root / "empty")  # no checkpoint to go on from, and no data
+    RunRecord(root / "empty").end("stopped")
+    watched = open_page(port)
+    page = watched.page
+    watched.open("/runs?id=empty")
+    page.click("#resume-run")
+    page.wait_for_selector("#toast.shown", timeout=60_000)
+    assert "the run did not start: " in page.inner_text("#toast")
+    assert RunRecord(root / "empty").state == "stopped"

@@ -1,5 +1,6 @@
 """Mixes: shares of tokens, repetition, per-source reading, whose each validation token is; the same bytes every time."""
 
+import gzip
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import pytest
 from data_texts import digests, write_jsonl
 
 from onecard.data import gpt2, open_dataset, prepare
+from onecard.data.preparation.pipeline import sized
 from onecard.errors import UserError
 
 MARKS = {"web": "alpha", "code": "beta", "notes": "gamma"}
@@ -111,6 +113,66 @@ def test_one_and_three_workers_give_the_same_bytes(
     assert digests(tmp_path / "1") == digests(tmp_path / "3")
     runs = (tmp_path / "1" / "web-and-more_val_sources.bin").read_bytes()
     assert runs == (tmp_path / "3" / "web-and-more_val_sources.bin").read_bytes()
+
+
+@pytest.mark.parametrize("dedup", [True, "near"])
+def test_what_is_a_copy_does_not_depend_on_how_far_a_source_was_read(
+    dedup: bool | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    rng = random.Random(5)
+    first = [" ".join(f"{rng.getrandbits(24):x}" for _ in range(12)) for _ in range(400)]
+    second = first[200:]  # copies of what is beyond the first's share: not copies in the mix
+    for name, documents in (("first", first), ("second", second)):
+        (tmp_path / name).mkdir()
+        for file in range(0, len(documents), 10):  # a unit of work each
+            write_jsonl(tmp_path / name / f"{file:04d}.jsonl", documents[file : file + 10])
+    whole = prepare([str(tmp_path / "first")], tmp_path / "alone", workers=1).tokens
+    mix = [f"{tmp_path / 'first'}=50%", f"{tmp_path / 'second'}=50%"]
+    made = {
+        workers: prepare(
+            mix, tmp_path / str(workers), round(0.8 * whole), workers=workers, dedup=dedup
+        )
+        for workers in (1, 4)
+    }
+    assert digests(tmp_path / "1") == digests(tmp_path / "4")
+    assert made[1].to_json() == made[4].to_json()
+    assert made[1].duplicates == 0
+    assert [source["epochs"] for source in made[1].sources] == [1, 1]
+
+
+def test_a_source_that_is_too_small_by_little_is_named_before_anything_is_tokenised(
+    sources: dict[str, str], tmp_path: Path
+) -> None:
+    whole = prepare([sources["notes"]], tmp_path / "notes", workers=1)
+    for times in (1.15, 1.6):
+        out = tmp_path / str(times)
+        total = round(times * whole.tokens / 0.1)
+        with pytest.raises(UserError, match=r"notes is too small: 10% .* repeated 1\.\d times"):
+            prepare(words(sources), out, total, workers=1)
+        assert not list(out.rglob("*.part"))
+        assert not (out / ".work").exists()
+    size, _ = sized(words(sources), tmp_path / "mix", round(0.8 * whole.tokens / 0.1), workers=1)
+    assert not size.uncertain
+
+
+def test_a_source_near_its_limit_is_counted_before_the_others_are_read(
+    sources: dict[str, str], tmp_path: Path
+) -> None:
+    rng = random.Random(1)
+    lines = [" ".join(f"{rng.getrandbits(40):x}" for _ in range(8)) for _ in range(120)]
+    packed = tmp_path / "packed.jsonl.gz"  # its size says little: only counting helps
+    packed.write_bytes(gzip.compress("".join(f'{{"text": "{t}"}}\n' for t in lines).encode()))
+    mine = prepare([str(packed)], tmp_path / "alone", workers=1).tokens
+    mix = [f"{sources['web']}=50%", f"{packed}=50%"]
+    size, _ = sized(mix, tmp_path / "mix", 3 * mine, workers=1)
+    assert [name for name, _, _ in size.uncertain] == [str(packed)]
+    seen: list[int] = []
+    with pytest.raises(UserError, match=r"packed is too small: 50% .* repeated 1\.\d times"):
+        prepare(
+            mix, tmp_path / "mix", 3 * mine, workers=1, progress=lambda e: seen.append(e.tokens)
+        )
+    assert max(seen) <= mine  # nothing of the web has been tokenised
 
 
 def test_a_source_that_is_too_small(sources: dict[str, str], tmp_path: Path) -> None:

@@ -67,6 +67,41 @@ def test_a_long_run_is_a_bounded_number_of_points_with_its_extremes(tmp_path):
     assert detail["loss"][5] == 99.0
 
 
+def test_a_page_takes_all_points_again_when_the_log_was_cut(tmp_path):
+    make_run(tmp_path / "run")
+    log = tmp_path / "run" / "log.jsonl"
+    log.write_text("".join(line(step, 3.0) for step in range(1, 6)))
+    watch = RunWatch(tmp_path / "run", WORLD)
+    watch.advance()
+    first = watch.points_since(-1, 0)
+    assert (first.start, first.points["step"]) == (0, [1.0, 2.0, 3.0, 4.0, 5.0])
+    with log.open("a") as file:
+        file.write(line(6, 2.9))
+    watch.advance()
+    second = watch.points_since(first.version, first.count)
+    assert (second.start, second.points["step"]) == (4, [5.0, 6.0])
+    log.write_text("".join(line(step, 2.5) for step in range(1, 4)))
+    while watch.advance():
+        pass
+    third = watch.points_since(second.version, second.count)
+    assert (third.start, third.points["loss"]) == (0, [2.5, 2.5, 2.5])
+
+
+def test_a_closer_look_at_most_of_a_long_run_reads_nothing_again(tmp_path, monkeypatch):
+    make_run(tmp_path / "run")
+    log = tmp_path / "run" / "log.jsonl"
+    log.write_text("".join(line(step, 3.0) for step in range(1, 5001)))
+    watch = RunWatch(tmp_path / "run", WORLD)
+    while watch.advance():
+        pass
+    assert watch.zoom(100, 110)["step"] == [float(step) for step in range(100, 111)]  # read again
+    monkeypatch.setattr("onecard.ui.run_watch.MOST_ZOOM_BYTES", 1000)
+    log.write_bytes(b"")
+    detail = watch.zoom(100, 4000)
+    assert 900 < len(detail["step"]) < CAPACITY
+    assert 100 <= detail["step"][0] <= detail["step"][-1] <= 4000
+
+
 def test_a_resume_takes_back_the_steps_that_it_does_again(tmp_path):
     make_run(tmp_path / "run")
     log = tmp_path / "run" / "log.jsonl"

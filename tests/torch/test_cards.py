@@ -42,7 +42,7 @@ def test_runs_on_is_torchs_own_rule(capability, kernels):
         ("NVIDIA GeForce GT 710", (3, 5), CU130, "none of torch"),
     ],
 )
-@pytest.mark.parametrize("asked", ["auto", "cuda", "cuda:0"])
+@pytest.mark.parametrize("asked", ["cuda", "cuda:0"])
 def test_a_card_outside_the_build_is_an_error_that_names_the_build(
     monkeypatch, name, capability, kernels, said, asked
 ):
@@ -51,6 +51,24 @@ def test_a_card_outside_the_build_is_an_error_that_names_the_build(
         machine.choose_device(asked)
     assert name in str(caught.value)
     assert said in caught.value.hint
+    assert machine.choose_device("auto") == torch.device("cpu")  # slower, but it goes on
+    sentence = machine.unseen_card(torch.device("cpu"), "auto", "2 h")
+    assert all(word in sentence for word in (name, said, "the CPU trains instead (2 h)"))
+    assert machine.measured_device("cpu") == torch.device("cpu")
+    with pytest.raises(UserError, match="has no kernels for the"):
+        machine.measured_device("auto")  # what a probe measures is never another device
+
+
+@pytest.mark.parametrize(
+    ("processes", "rank", "device"), [(1, 0, "cuda:1"), (2, 0, "cpu"), (2, 1, "cpu")]
+)
+def test_of_mixed_cards_one_that_the_build_serves_is_taken(monkeypatch, processes, rank, device):
+    """One process takes it; several would need one each, and all of them compute on the same kind of device."""
+    cards = [FakeCard("NVIDIA GeForce GTX 1080", capability=(6, 1)), FakeCard()]
+    fake_cuda(monkeypatch, cards, arch_list=CU130)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert machine.choose_device("auto", rank) == torch.device(device)
+    assert (machine.unseen_card(torch.device(device), "auto") is None) == (device != "cpu")
 
 
 def test_a_card_of_the_build_is_taken(monkeypatch):
@@ -84,7 +102,9 @@ def test_rocm_without_kernels_for_the_card(monkeypatch):
     card = FakeCard("AMD Radeon RX 5700", capability=(10, 1), gcn="gfx1010")
     fake_cuda(monkeypatch, [card], arch_list=["gfx90a", "gfx1030"], hip="7.0")
     with pytest.raises(UserError, match="gfx1010"):
-        machine.choose_device("auto")
+        machine.choose_device("cuda")
+    assert machine.choose_device("auto") == torch.device("cpu")
+    assert "gfx1010" in machine.unseen_card(torch.device("cpu"), "auto")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from runs_in_tests import TINY
+from starlette.testclient import TestClient
 
 from onecard.cli import main
 from onecard.data.tokenizers.special import speaks
@@ -17,6 +18,8 @@ from onecard.train.run.loop import train
 from onecard.tune.dialogue import Dialogue
 from onecard.tune.formats import Message
 from onecard.tune.template import CHAT_TEMPLATE, prompt_of
+from onecard.ui.app import application
+from onecard.ui.settings import Settings
 
 GREEDY = Sampling(temperature=0)
 
@@ -200,6 +203,60 @@ def test_the_oldest_turns_go_when_the_context_is_full(toy):
     assert dropped >= 2
     assert talk.messages[0].role == "user"
     assert talk.messages[-2].content == words[7]
+
+
+def asked(place, model, messages, **more):
+    """What the server answers: streamed or whole."""
+    client = TestClient(
+        application(Settings(root=place, device="cpu")), base_url="http://localhost"
+    )
+    body = {"model": model, "messages": messages, "max_tokens": 12, "temperature": 0, **more}
+    return client.post("/v1/chat/completions", json=body)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize("model", ["base-chat", "hf"])
+def test_the_api_answers_as_the_command_does(toy, model, monkeypatch, capsys):
+    place, words = toy
+    lines = "".join(f"{word}\n" for word in words[:3])
+    command = (place / model, "--temperature", "0", "--tokens", "12", "--turns", "--system", "abc")
+    assert typed(monkeypatch, lines, *command) == 0
+    wanted = capsys.readouterr().out.splitlines()
+    messages = [{"role": "developer", "content": "abc"}]
+    for word, answer in zip(words[:3], wanted, strict=True):
+        messages.append(user(word))
+        whole = asked(place.resolve(), model, messages).json()
+        assert whole["choices"][0]["message"]["content"] == answer != ""
+        assert whole["choices"][0]["finish_reason"] == "stop"
+        messages.append({"role": "assistant", "content": answer})
+    streamed = asked(place.resolve(), model, messages[:2], stream=True).text
+    pieces = [json.loads(line[6:]) for line in streamed.split("\n\n") if line.startswith("data: {")]
+    text = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
+    assert text.strip() == wanted[0]
+    alone = asked(place.resolve(), model, [user(words[0])]).json()["choices"][0]["message"]
+    assert alone["content"] == words[0][::-1]  # what it was tuned to answer
+
+
+def test_the_api_draws_as_the_command_does_and_a_base_model_gets_a_transcript(toy, capsys):
+    place, words = toy
+    root = place.resolve()
+    drawn = asked(root, "base-chat", [user(words[0])], temperature=2.0, seed=7, n=3).json()
+    hot = Dialogue(open_model("base-chat", "cpu"), Sampling(temperature=2.0, seed=7), 12)
+    wanted = ["".join(hot.ask(words[0]).stream).strip() for _ in range(3)]
+    assert [choice["message"]["content"] for choice in drawn["choices"]] == wanted
+    assert asked(root, "base-chat", [user("x" * 100)]).status_code == 400  # longer than the context
+    ends_with_answer = [user("ab"), {"role": "assistant", "content": "ba"}]
+    assert asked(root, "base-chat", ends_with_answer).status_code == 400
+    plain = asked(root, "base", [user(words[0])]).json()["choices"][0]["message"]["content"]
+    text = f"User: {words[0]}\nAssistant:"
+    capsys.readouterr()
+    command = ["sample", "base", text, "--tokens", "12", "--temperature", "0", "--device", "cpu"]
+    assert main([*command, "--json"]) == 0
+    (sampled,) = json.loads(capsys.readouterr().out)["texts"]
+    assert plain == sampled.partition("\nUser:")[0].strip()
 
 
 @pytest.mark.parametrize(

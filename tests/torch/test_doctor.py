@@ -16,7 +16,7 @@ from onecard.config import RunConfig
 from onecard.facts.builds import BUILDS
 from onecard.facts.gpus import find_gpu
 from onecard.facts.nvml import Nvml, Reading
-from onecard.model import machine
+from onecard.model import device_choice, machine
 from onecard.train.doctor import compute, shared, system
 from onecard.train.doctor import diagnose as diagnosing
 from onecard.train.doctor.answers import Answers, Check
@@ -315,7 +315,7 @@ def test_a_card_that_torch_cannot_use_is_named_and_the_cpu_trains(
     monkeypatch.chdir(tmp_path)
     library = Nvml(FakeLibrary([FakeCard()], driver=driver))
     monkeypatch.setattr("onecard.facts.here.open_nvml", lambda: library)
-    monkeypatch.setattr(machine, "open_nvml", lambda: library)
+    monkeypatch.setattr(device_choice, "open_nvml", lambda: library)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(machine.sys, "platform", "linux")

@@ -17,7 +17,7 @@ from onecard.evals.run import Request, evaluate_model
 from onecard.evals.texts import documents
 from onecard.runs.eval_results import kept
 from onecard.train.run.loop import train
-from onecard.train.run.step_clock import StepClock
+from onecard.train.run.progress import StepClock
 
 ITEMS = Path(__file__).parents[1] / "items"
 
@@ -61,7 +61,7 @@ def test_benchmarks_in_training_are_kept_and_their_time_is_apart(trained):
 
 def test_time_that_is_left_out_is_in_no_step_and_no_pace(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("onecard.train.run.step_clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("onecard.train.run.progress.time.perf_counter", lambda: now[0])
     clock = StepClock()
     passed = []
     for step in range(4):

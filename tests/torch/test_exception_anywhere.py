@@ -23,7 +23,7 @@ from onecard.train.io.loggers import Loggers
 from onecard.train.run import loop, session, setup, step, trial, validation
 from onecard.train.run.loop import train
 from onecard.train.run.loss_watch import LossWatch
-from onecard.train.run.side_shows import Silent
+from onecard.train.run.outputs import Silent
 from onecard.train.run.signals import STOPS
 
 STRIKES_IN = (

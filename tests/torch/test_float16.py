@@ -16,7 +16,7 @@ from onecard.runs.log import read_log
 from onecard.train.run import setup
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
-from onecard.train.run.side_shows import Silent
+from onecard.train.run.outputs import Silent
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from onecard.cli import main
+import onecard.cli
+import onecard.cli.go
+from onecard.cli import main, parser_of
 from onecard.planner.calibration_file import known_calibration
 
 HOURS = "0.003"  # eleven seconds of training
@@ -53,14 +55,50 @@ def command(text: Path, *more: str) -> list[str]:
     ]
 
 
-def test_a_killed_go_continues_and_ends_with_model_and_report(
+STAGES = ("data", "doctor", "probe", "recommend", "train", "eval", "export", "sample", "explain")
+
+
+def shown_commands(text: str) -> list[str]:
+    """The stages that a call has begun, by their commands."""
+    return [line.split()[2] for line in text.splitlines() if line.startswith("$ onecard ")]
+
+
+def stopped_before(stage: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The stages that a call begins which Ctrl-C ends as `stage` begins."""
+    real = onecard.cli.dispatch
+
+    def interrupted(words: list[str]) -> int:
+        if words[0] == stage:
+            raise KeyboardInterrupt
+        return real(words)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onecard.cli, "dispatch", interrupted)
+        capsys.readouterr()
+        assert onecard.cli.go.run(parser_of("go").parse_args(words[1:])) == 130
+    shown = capsys.readouterr().out
+    assert "the same command goes on" in shown
+    assert "left out" not in shown
+    return shown_commands(shown)
+
+
+def test_a_go_stopped_at_every_stage_continues_and_ends_with_model_and_report(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [sys.executable, "-m", "onecard", *command(text)]
+    words = command(text)
+    for before, stage in zip((None, *STAGES), STAGES[:5], strict=False):
+        # each call does the one stage that the call before had begun, and none again
+        began = [before, stage] if before else [stage]
+        assert stopped_before(stage, words, capsys) == began
+
+    # a real kill in the middle of the training
     with open("first.log", "w") as log:
         first = subprocess.Popen(
-            words, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}
+            [sys.executable, "-m", "onecard", *words],
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         deadline = time.monotonic() + 200
         steps = Path("onecard-go/run/log.jsonl")
@@ -70,18 +108,77 @@ def test_a_killed_go_continues_and_ends_with_model_and_report(
                 break
             time.sleep(0.05)
         assert first.wait(60) == 143, Path("first.log").read_text()
-    assert not Path("onecard-go/model").exists()
 
-    assert main([*command(text), "--json"]) == 0
+    assert stopped_before("eval", words, capsys) == ["train", "eval"]
+    assert stopped_before("export", words, capsys) == ["eval", "export"]
+    assert not Path("onecard-go/model").exists()
+    assert stopped_before("explain", words, capsys) == ["export", "sample", "explain"]
+
+    assert main([*words, "--json"]) == 0
     shown = capsys.readouterr()
     answer = json.loads(shown.out)
+    assert shown_commands(shown.err) == ["sample", "explain"]
     assert Path(answer["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert "train onecard-go/run.toml --out_dir=onecard-go/run --resume" in shown.err
-    assert "onecard data" not in shown.err, "what was done is not done again"
     assert Path("onecard-go/model/model.safetensors").is_file()
 
-    assert main([*command(text), "--hours", "1"]) == 2, "another question needs another folder"
+    assert main([*words, "--hours", "1"]) == 2, "another question needs another folder"
     assert "another question" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
+def test_a_go_killed_in_the_middle_of_every_stage_continues(text: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    words = [sys.executable, "-m", "onecard", *command(text)]
+
+    def begun(kill_in: str | None) -> list[str]:
+        """The stages that one call begins; it is killed a moment after `kill_in` has begun."""
+        call = subprocess.Popen(
+            words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert call.stdout is not None
+        seen = []
+        for line in call.stdout:
+            seen += shown_commands(line)
+            if kill_in in seen:
+                time.sleep(0.15)
+                call.kill()
+                break
+        call.communicate()
+        if kill_in is None:
+            assert call.returncode == 0
+        return seen
+
+    for stage in STAGES:
+        assert begun(stage)[-1] == stage
+    assert begun(None)[-1] == "explain"
+    made = tmp_path / "onecard-go"
+    assert (made / "model" / "model.safetensors").is_file()
+    assert (made / "report.html").is_file()
+    kept = json.loads((made / "go.json").read_text(encoding="utf-8"))
+    assert kept["done"] == ["doctor", "probe", "eval"]
+
+
+@pytest.mark.parametrize(
+    ("lang", "words"),
+    [
+        ("es", ["Qué va a ocurrir", "Etapas", "evaluar, exportar, informe"]),
+        ("hi", ["क्या-क्या होगा", "चरण"]),
+    ],
+)
+def test_the_announcement_in_other_languages(
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lang: str,
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["go", "--data", str(text), "--device", "cpu", "--dry-run", "--lang", lang]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in words)
+    assert "What will happen" not in shown
 
 
 def test_without_a_network_it_ends_before_training_and_names_data(

@@ -15,7 +15,7 @@ from onecard.planner.params import params
 from onecard.runs.log import read_log
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
-from onecard.train.run.side_shows import Silent
+from onecard.train.run.outputs import Silent
 
 
 def test_parameters_are_those_of_the_plan(config):
@@ -259,7 +259,7 @@ def test_damaged_weights_go_back_to_the_checkpoint(config, tmp_path, monkeypatch
 
 def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
     """A clock that says 36 s for each step: 0.1 h is room for some ten of the 1000 steps."""
-    from onecard.train.run import step_clock
+    from onecard.train.run import progress
 
     class Clock:
         now = 0.0
@@ -269,7 +269,7 @@ def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
             cls.now += 9.0  # read four times a step, give or take
             return cls.now
 
-    monkeypatch.setattr(step_clock, "time", Clock)
+    monkeypatch.setattr(progress, "time", Clock)
     config = config.replace(
         max_iters=1000, lr_decay_iters=1000, warmup_iters=2, max_hours=0.2, eval_interval=2000
     )

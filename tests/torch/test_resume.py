@@ -14,7 +14,7 @@ from onecard.model.checkpoint import checkpoints, read_state
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
 from onecard.train.run.loop import train
-from onecard.train.run.side_shows import Silent
+from onecard.train.run.outputs import Silent
 from onecard.train.verify import verify_resume
 
 

@@ -1,19 +1,22 @@
 """Cards that torch cannot see or has no kernels for, and memory that the driver pages: what `train` does when it starts."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from fake_driver import GIB, FakeCard, fake_cuda  # noqa: E402
+from fake_driver import GIB, FakeCard, FakeLibrary, fake_cuda  # noqa: E402
 from onecard.cli import main  # noqa: E402
 from onecard.cli import train as train_command  # noqa: E402
 from onecard.config import RunConfig  # noqa: E402
 from onecard.facts.builds import BUILDS  # noqa: E402
 from onecard.facts.here import Seen  # noqa: E402
-from onecard.model import machine  # noqa: E402
+from onecard.facts.nvml import Nvml  # noqa: E402
+from onecard.model import device_choice, machine  # noqa: E402
+from onecard.model.gpt2 import GPT  # noqa: E402
 
 CUDA = torch.device("cuda", 0)
 CU130 = tuple(f"sm_{sm}" for sm in BUILDS[0].sm)
@@ -21,7 +24,7 @@ CU130 = tuple(f"sm_{sm}" for sm in BUILDS[0].sm)
 
 def test_a_card_that_torch_cannot_see(monkeypatch):
     monkeypatch.setattr(
-        machine, "seen_cards", lambda: [Seen("NVIDIA GeForce RTX 4070", 12 << 30, 0)]
+        device_choice, "seen_cards", lambda: [Seen("NVIDIA GeForce RTX 4070", 12 << 30, 0)]
     )
     sentence = machine.unseen_card(torch.device("cpu"), "auto")
     assert "RTX 4070" in sentence
@@ -30,7 +33,7 @@ def test_a_card_that_torch_cannot_see(monkeypatch):
 
 
 def test_no_card_nothing_said(monkeypatch):
-    monkeypatch.setattr(machine, "seen_cards", lambda: [])
+    monkeypatch.setattr(device_choice, "seen_cards", lambda: [])
     assert machine.unseen_card(torch.device("cpu"), "auto") is None
 
 
@@ -61,49 +64,91 @@ def small_run(tmp_path, monkeypatch) -> list[str]:
 def test_train_on_a_card_outside_the_build(
     monkeypatch, capsys, tmp_path, small_run, name, capability, hint
 ):
-    """The doctor names it; `train` ends in a sentence before it writes anything, and runs where its hint says."""
+    """The doctor names it; `train` goes on without it and says so once; asked for by name, it is an error."""
     fake_cuda(monkeypatch, [FakeCard(name=name, capability=capability)], arch_list=CU130)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert main(["doctor", "--quick", "--json"]) == 1
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
     assert rows["torch build"]["status"] == "action"
     assert "precision" not in rows  # nothing is computed on it
-    for asked in ("auto", "cuda"):
-        assert main([*small_run, f"--device={asked}"]) == 2
-        said = capsys.readouterr().err
-        assert f"no kernels for the {name}, compute capability {capability[0]}." in said
-        assert hint in said
-        assert "device = 'cpu' trains without the card" in said
-        assert not (tmp_path / "out").exists()
-    assert main([*small_run, "--device=cpu"]) == 0
-    assert "finished at step 2" in capsys.readouterr().out
+    assert "until then `train` runs on the CPU" in rows["torch build"]["detail"]
+    lacks = f"no kernels for the {name}, compute capability {capability[0]}."
+    assert main([*small_run, "--device=cuda"]) == 2
+    said = capsys.readouterr().err
+    assert lacks in said
+    assert hint in said
+    assert "device = 'cpu' trains without the card" in said
+    assert not (tmp_path / "out").exists()
+    assert_trains_on_the_cpu(capsys, small_run, lacks, hint)
 
 
-@pytest.mark.parametrize("release", ["5.15.153.1-microsoft-standard-WSL2", "6.8.0-45-generic"])
+def assert_trains_on_the_cpu(capsys, small_run: list[str], wrong: str, hint: str) -> None:
+    """With device = auto: to the end, and one warning of what is wrong, how long it takes and what to install."""
+    assert main([*small_run, "--device=auto"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "finished at step 2" in out
+    assert out.count("the CPU trains instead (the plan for the whole run: ") == 1
+    warning = out[out.index("card: ") :]
+    assert wrong in warning
+    assert hint in warning
+    assert main([*small_run, "--device=cpu", "--out_dir=other", "--quiet"]) == 0
+    assert "instead" not in capsys.readouterr().err  # asked for by name: nothing to warn of
+
+
+def test_train_with_an_old_driver(monkeypatch, capsys, small_run):
+    """torch finds no card at all where its CUDA is newer than the driver, which shows one."""
+    library = Nvml(FakeLibrary([FakeCard()], driver="550.54.14"))
+    monkeypatch.setattr("onecard.facts.here.open_nvml", lambda: library)
+    monkeypatch.setattr(device_choice, "open_nvml", lambda: library)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(device_choice.sys, "platform", "linux")
+    old = "driver 550.54.14 is too old for CUDA 13.0: install 580 or newer"
+    assert main([*small_run, "--device=cuda"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "although the driver shows a NVIDIA GeForce RTX 4070" in said
+    assert old in said
+    assert_trains_on_the_cpu(capsys, small_run, "the driver shows a NVIDIA GeForce RTX 4070", old)
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "paged"),
+    [
+        ("win32", "10", True),
+        ("linux", "5.15.153.1-microsoft-standard-WSL2", True),
+        ("linux", "6.8.0-45-generic", False),
+    ],
+    ids=["windows", "wsl", "linux"],
+)
 def test_train_takes_no_more_than_is_free_where_memory_is_paged(
-    monkeypatch, capsys, small_run, release
+    monkeypatch, capsys, tmp_path, small_run, system, release, paged
 ):
-    """A card under WSL, played by the CPU: the limit is set by the run itself, before its first step."""
+    """A card under Windows and WSL, played by the CPU: the run limits itself before its first step, runs out where the
+    driver would have moved memory to the host, and goes on with a smaller micro-batch."""
     fake_cuda(monkeypatch, [FakeCard(used_bytes=2 * GIB)])
     monkeypatch.setattr(machine.platform, "release", lambda: release)
-    paged, events = machine.memory_is_paged, []
-    monkeypatch.setattr(machine, "memory_is_paged", lambda device: paged(CUDA))
+    monkeypatch.setattr(machine, "sys", SimpleNamespace(platform=system))
+    of_the_card, limits = machine.memory_is_paged, []
+    monkeypatch.setattr(machine, "memory_is_paged", lambda device: of_the_card(CUDA))
     monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda share, device: events.append(share)
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: limits.append(share)
     )
-    forget = machine.forget_peak_memory  # after the trial, before the first step
-    monkeypatch.setattr(
-        machine, "forget_peak_memory", lambda device: (events.append("steps"), forget(device))
-    )
+    forward = GPT.forward
+
+    def limited(self, rows, *args, **more):
+        if limits and len(rows) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(self, rows, *args, **more)
+
+    monkeypatch.setattr(GPT, "forward", limited)
     assert main([*small_run, "--device=cpu"]) == 0
-    out = capsys.readouterr().out
-    assert "steps" in events
-    if "microsoft" in release:
-        assert events[0] == pytest.approx(10 / 12 - 0.02)
-        assert "the run takes at most 9.76 GiB of 12.00 GiB" in " ".join(out.split())
-    else:
-        assert set(events) == {"steps"}
-        assert "takes at most" not in out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "finished at step 2" in out
+    assert limits == ([pytest.approx(10 / 12 - 0.02)] if paged else [])
+    assert ("the run takes at most 9.76 GiB of 12.00 GiB" in out) == paged
+    log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    found = [line["micro_batch"] for line in log if line["kind"] == "step"]
+    assert set(found) == ({1} if paged else {2})
 
 
 def test_paging_changes_no_setting_of_the_config(monkeypatch, capsys, tmp_path):

@@ -8,10 +8,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onecard.messages import T
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from onecard.cli.go_stages import Places
+    from onecard.report import Language
+    from onecard.report.document import Document
 
 HELP = (
     "The whole loop on this machine in a few minutes: `onecard go` on Python's own text, then the other recipe "
@@ -46,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from onecard.cli.go_stages import Places
     from onecard.cli.stages import Interrupted, open_page
     from onecard.cli.terminal import console
+    from onecard.report import terminal_language
 
     began, places = time.perf_counter(), Places(Path(args.out))
     out = console(stderr=args.json)
@@ -60,10 +65,14 @@ def run(args: argparse.Namespace) -> int:
         model = str(places.model)
         print(json.dumps({"report": str(page), "runs": found, "model": model, "seconds": seconds}))
         return 0
-    out.print(
-        f"\n[bold]{page}[/] holds the report; {seconds / 60:.1f} minutes in all. Next: `onecard go --hours 20`, "
-        "and the guide on the project's page."
+    ending = T(
+        "{page} holds the comparison; it took {seconds:duration} in all. Next: `onecard go --hours 20`, or "
+        "`onecard ui {folder}` to look at both runs.",
+        page=str(page),
+        seconds=seconds,
+        folder=args.out,
     )
+    out.print("\n" + terminal_language(args.lang).text(ending), markup=False)
     if not args.no_open:
         open_page(page)
     return 0
@@ -72,67 +81,80 @@ def run(args: argparse.Namespace) -> int:
 def _demo(out: "Console", places: "Places", lang: str | None) -> tuple[Path, dict[str, Path]]:
     from onecard.cli import parser_of
     from onecard.cli.go import go
-    from onecard.cli.stages import page_of, run_stage
+    from onecard.cli.stages import page_of, print_command, run_stage
     from onecard.files import write_text
+    from onecard.report import show, terminal_language
 
-    _cards_table(out)
+    words = terminal_language(lang)
     language = ["--lang", lang] if lang else []
-    words = ["--data", "stdlib", "--hours", str(HOURS), "--recipe", "gpt2"]
-    words += ["--out", str(places.root), "--yes", *language]
-    out.print(f"\n[bold]$ onecard go {' '.join(words)}[/]", highlight=False)
-    go(parser_of("go").parse_args(words), out)
-    modern = _other_recipe(out, places)
+    sys.stdout.write(show(_cards_document(), lang=lang) + "\n")
+    asked = ["--data", "stdlib", "--hours", str(HOURS), "--recipe", "gpt2"]
+    asked += ["--out", str(places.root), "--yes", *language]
+    print_command(out, ["go", *asked])
+    go(parser_of("go").parse_args(asked), out)
+    modern = _other_recipe(out, places, words, language)
     runs = {"gpt2": places.run, "modern": modern}
     both = [str(run) for run in runs.values()]
-    run_stage(out, "which recipe is better in the same time, and why", "compare", *both, *language)
+    run_stage(
+        out,
+        words.text(T("which recipe is better in the same time, and why")),
+        "compare",
+        *both,
+        *language,
+    )
     page = places.root / "comparison.html"
     write_text(page, page_of(["compare", *both, "--html", *language]))
     return page, runs
 
 
-def _other_recipe(out: "Console", places: "Places") -> Path:
+def _other_recipe(out: "Console", places: "Places", words: "Language", language: list[str]) -> Path:
     """The modern recipe for the same time on the same data; what is done already stays."""
     from onecard.cli.stages import is_finished, run_stage
 
     config, folder = places.root / "modern.toml", places.root / "modern"
     if not config.is_file():
-        words = ["recommend", "--gpu", "here", "--hours", str(HOURS), "--recipe", "modern"]
-        words += ["--data", str(places.data / "stdlib"), "--out", str(config)]
-        run_stage(out, "the other recipe for the same time", *words)
+        command = ["recommend", "--gpu", "here", "--hours", str(HOURS), "--recipe", "modern"]
+        command += ["--data", str(places.data / "stdlib"), "--out", str(config), *language]
+        run_stage(out, words.text(T("the other recipe for the same time")), *command)
     if not is_finished(folder):
         resume = ["--resume"] if (folder / "run.json").is_file() else []
         run_stage(
-            out, "train it on the same text", "train", str(config), f"--out_dir={folder}", *resume
+            out,
+            words.text(T("train it on the same text")),
+            "train",
+            str(config),
+            f"--out_dir={folder}",
+            *resume,
         )
     return folder
 
 
-def _cards_table(out: "Console") -> None:
+def _cards_document() -> "Document":
     """One run on several cards and on this machine: what `onecard plan` says of each."""
-    from rich.table import Table
-
     from onecard import load, plan
-    from onecard.units import show_bytes, show_duration
+    from onecard.report.document import Column, Document, Quantity, Section, Table
 
-    table = Table(
-        title=f"onecard plan {RUN}: 124 M parameters on 10.5 B tokens",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
-    table.add_column("card", no_wrap=True)
-    for column in ("a step", "in all", "process memory", "of", "fits", "kWh", "loss"):
-        table.add_column(column, justify="right")
-    for card in (*CARDS, "here"):
-        each = plan(load(RUN), card)
-        table.add_row(
-            each.device.name,
-            show_duration(each.time.step_seconds.mid),
-            show_duration(each.time.total_seconds.mid),
-            show_bytes(each.memory.process_bytes.mid),
-            show_bytes(each.memory.card_bytes),
-            each.memory.fits,
-            f"{each.energy.kwh.mid:,.1f}",
-            f"{each.loss.expected.mid:.2f}" if each.loss else "–",
+    titles = (T("One step"), T("In all"), T("Memory"), T("kWh"), T("Loss"))
+    columns = (Column(T("Card")), *(Column(title, "right") for title in titles))
+    rows = []
+    for each in (plan(load(RUN), card) for card in (*CARDS, "here")):
+        memory = T(
+            "{used:bytes} of {there:bytes}",
+            used=each.memory.process_bytes.mid,
+            there=each.memory.card_bytes,
         )
-    out.print(table)
+        rows.append(
+            (
+                each.device.name,
+                Quantity(each.time.step_seconds.mid, "duration"),
+                Quantity(each.time.total_seconds.mid, "duration"),
+                memory,
+                Quantity(each.energy.kwh.mid, ",.1f"),
+                Quantity(each.loss.expected.mid, ".2f") if each.loss else "–",
+            )
+        )
+    return Document(
+        title=T("What a well-known run needs on a few cards"),
+        subtitle=f"onecard plan {RUN}",
+        sections=(Section(T("GPT-2 small on 10.5 B tokens"), (Table(columns, tuple(rows)),)),),
+    )

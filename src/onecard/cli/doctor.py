@@ -45,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
     from onecard.cli.terminal import progress_bar
     from onecard.errors import UserError
     from onecard.files import write_json
-    from onecard.model.machine import unserved_device
+    from onecard.model.device_choice import checked_device
     from onecard.train.doctor.answers import ask
     from onecard.train.doctor.diagnose import diagnose, expected_seconds, usable
     from onecard.train.doctor.shared import paste, report
     from onecard.train.doctor.short_run import short_run
 
-    device = unserved_device(args.device)
+    device = checked_device(args.device)
     found = ask(device, args.device)
     seconds = {**expected_seconds(args.quick), **({"short run": 5.0} if args.report else {})}
     with progress_bar(quiet=args.json) as show, _moving(show, seconds) as tell:

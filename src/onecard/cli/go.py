@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onecard.errors import UserError
+from onecard.messages import T
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from onecard.cli.go_record import Expectation, Question
+    from onecard.report import Language
 
 HELP = (
     "Everything in one command: recommend a run for this machine and time, get the data, check and measure the machine, "
@@ -22,6 +24,7 @@ HELP = (
 EXAMPLE = """onecard go --hours 20
   onecard go --hours 0.05 --data stdlib --yes      # no download, three minutes"""
 DEFAULT_HOURS = 24.0
+_YES = ("", "y", "yes", "s", "sí", "si", "ह", "हाँ", "हां")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +51,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="ask nothing")
     parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
     parser.add_argument("--no-open", action="store_true", help="do not open the report")
-    parser.add_argument("--lang", metavar="en|es|hi", help="the report's language")
+    parser.add_argument(
+        "--lang",
+        metavar="en|es|hi",
+        help="the language of the words and the report (default: your locale's)",
+    )
     parser.add_argument("--json", action="store_true", help="where things are, at the end")
 
 
 def run(args: argparse.Namespace) -> int:
     from onecard.cli.stages import Interrupted, open_page
     from onecard.cli.terminal import console
+    from onecard.report import terminal_language
 
     began = time.perf_counter()
     out = console(stderr=args.json)
@@ -64,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
             page = go(args, out)
     except Interrupted as stop:
         if not args.json:
-            out.print("stopped; the same command goes on from here")
+            words = terminal_language(args.lang)
+            out.print(words.text(T("stopped; the same command goes on from here")), markup=False)
         return stop.exit_code
     if page is None:
         return 0
@@ -81,21 +90,24 @@ def go(args: argparse.Namespace, out: "Console") -> Path | None:
     from onecard.cli.go_plan import expect
     from onecard.cli.go_record import Progress, recall
     from onecard.cli.go_stages import Places, perform
+    from onecard.cli.stages import print_reason
+    from onecard.report import terminal_language
 
     question = _question(args)
     places = Places(Path(args.out))
+    words = terminal_language(args.lang)
     progress = recall(places.root, question)
     if progress is None:
-        out.print("[bold cyan]# what this machine can do in the time[/]", highlight=False)
+        print_reason(out, words.text(T("what this machine can do in the time")))
         progress = Progress(places.root, question, expect(question, places), [])
-        _announce(out, progress.expected)
-        if args.dry_run or not (args.yes or _agreed(out)):
+        _announce(progress.expected, args.lang)
+        if args.dry_run or not (args.yes or _agreed(out, words)):
             return None
         progress.write()
     elif args.dry_run:
-        _announce(out, progress.expected)
+        _announce(progress.expected, args.lang)
         return None
-    return perform(out, progress, args.lang)
+    return perform(out, progress, words, args.lang)
 
 
 def _question(args: argparse.Namespace) -> "Question":
@@ -119,38 +131,20 @@ def _question(args: argparse.Namespace) -> "Question":
     )
 
 
-def _announce(out: "Console", expected: "Expectation") -> None:
-    """The stages with their commands, time, download and disk; then what comes of it."""
-    from rich.table import Table
+def _announce(expected: "Expectation", lang: str | None) -> None:
+    from onecard.cli.go_view import go_document
+    from onecard.report import show
 
-    from onecard.cli.go_stages import planned_stages
-    from onecard.units import show_bytes, show_duration
-
-    table = Table(box=None, pad_edge=False, title="What will happen", title_justify="left")
-    table.add_column("stage", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("download", justify="right", no_wrap=True)
-    table.add_column("disk", justify="right", no_wrap=True)
-    for stage in planned_stages(expected):
-        table.add_row(
-            stage.what,
-            show_duration(stage.seconds),
-            show_bytes(stage.download_bytes) if stage.download_bytes else "–",
-            show_bytes(stage.disk_bytes) if stage.disk_bytes else "–",
-        )
-    out.print()
-    out.print(table)
-    out.print()
-    for line in expected.lines():
-        out.print(line, markup=False)
+    sys.stdout.write("\n" + show(go_document(expected), lang=lang))
+    sys.stdout.flush()
 
 
-def _agreed(out: "Console") -> bool:
+def _agreed(out: "Console", words: "Language") -> bool:
     """Asked once; where nobody can answer, --yes is needed."""
     if not (sys.stdin and sys.stdin.isatty()):
         raise UserError("nobody is there to say yes", hint="add --yes to start without a question")
-    out.print("\nStart? [Y/n] ", end="", markup=False)
+    out.print("\n" + words.text(T("Start? [Y/n]")) + " ", end="", markup=False)
     try:
-        return input().strip().lower() in ("", "y", "yes", "s", "sí", "si")
+        return input().strip().casefold() in _YES
     except EOFError:
         return False

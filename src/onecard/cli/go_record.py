@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onecard.errors import UserError
-from onecard.units import show_bytes, show_count, show_duration, show_money
 
 SCHEMA = "onecard.go/1"
 FILE = "go.json"
@@ -58,19 +57,6 @@ class Expectation:
     cost: tuple[float, str]
     loss: tuple[float, float, float] | None
     device: str
-
-    def lines(self) -> list[str]:
-        """In short, for the question that is asked once."""
-        loss = (
-            "no loss can be predicted for this text and size"
-            if self.loss is None
-            else f"expected loss {self.loss[1]:.2f} ({self.loss[0]:.2f} to {self.loss[2]:.2f})"
-        )
-        return [
-            f"{self.card}: a model of {show_count(self.params)} parameters on {show_count(self.tokens)} tokens, "
-            f"{show_bytes(self.memory_bytes)} of memory",
-            f"training takes {show_duration(self.train_seconds)} and {self.kwh:.3g} kWh ({show_money(self.cost)}); {loss}",
-        ]
 
 
 class Progress:

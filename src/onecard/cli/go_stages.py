@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onecard.cli.stages import is_finished, page_of, run_stage, typed
+from onecard.cli.stages import is_finished, page_of, print_command, print_reason, run_stage
+from onecard.messages import T
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from onecard.cli.go_record import Expectation, Progress
+    from onecard.report import Language
 
 LONG_RUN_SECONDS = 3600.0  # above it a full probe and a full check are worth their minutes
 CHECK_SECONDS, QUICK_CHECK_SECONDS = 90.0, 10.0
@@ -51,7 +54,9 @@ class Places:
 
 @dataclass(frozen=True)
 class Stage:
-    what: str
+    """One stage of `go`, as announced before it starts: how long it takes and what it fetches and writes."""
+
+    what: T
     seconds: float
     download_bytes: float = 0
     disk_bytes: float = 0
@@ -59,125 +64,159 @@ class Stage:
 
 def planned_stages(expected: "Expectation") -> list[Stage]:
     long_run = expected.train_seconds > LONG_RUN_SECONDS
-    weights = (
-        16.0 * expected.params
-    )  # two checkpoints of weights and two moments, fp32, less than that
-    stages = [
-        Stage("data", expected.data_seconds, expected.download_bytes, expected.data_bytes)
-        if expected.source
-        else None,
-        Stage("check", CHECK_SECONDS if long_run else QUICK_CHECK_SECONDS),
-        Stage("measure", PROBE_SECONDS if long_run else QUICK_PROBE_SECONDS),
-        Stage("train", expected.train_seconds, disk_bytes=2 * weights),
-        Stage("evaluate, export, report", AFTERWARDS_SECONDS, disk_bytes=4.0 * expected.params),
-    ]
-    return [stage for stage in stages if stage is not None]
-
-
-def perform(out: "Console", progress: "Progress", lang: str | None) -> Path:
-    """Every stage that is not done yet; returns the report."""
-    expected, places = progress.expected, Places(progress.root)
-    _data(out, expected)
-    _check_and_measure(out, progress)
-    _plan_again(out, expected, places)
-    _train(out, places)
-    _evaluate(out, progress, places)
-    _export(out, places)
-    return _report(out, places, lang)
-
-
-def _data(out: "Console", expected: "Expectation") -> None:
-    if expected.source is None or (Path(expected.data) / "manifest.json").is_file():
-        return
-    from onecard.cli.go_plan import with_other_text
-    from onecard.errors import OnecardError
-
-    words = ["data", expected.source, "--out", expected.data]
-    words += ["--tokens", str(expected.fetch_tokens)] if expected.fetch_tokens else []
-    words += ["--tokenizer", expected.tokenizer] if expected.tokenizer else []
-    try:
-        run_stage(out, "get the text and turn it into tokens", *words)
-    except OnecardError as error:
-        raise with_other_text(error) from None
-
-
-def _check_and_measure(out: "Console", progress: "Progress") -> None:
-    long_run = progress.expected.train_seconds > LONG_RUN_SECONDS
-    device = ["--device", "cpu"] if progress.expected.device == "cpu" else []
-    quick = [] if long_run else ["--quick"]
-    for stage, why in (
-        ("doctor", "does this machine work?"),
-        ("probe", "measure it, so that the plan is for it"),
-    ):
-        if not progress.done(stage):
-            run_stage(out, why, stage, *quick, *device, optional=True)
-            progress.mark(stage)
-
-
-def _plan_again(out: "Console", expected: "Expectation", places: Places) -> None:
-    if places.config.is_file():
-        return
-    words = ["recommend", *expected.words, "--data", expected.data, "--out", str(places.config)]
-    run_stage(out, "the run, planned with what was measured", *words)
-
-
-def _train(out: "Console", places: Places) -> None:
-    if is_finished(places.run):
-        return
-    words = ["train", str(places.config), f"--out_dir={places.run}"]
-    words += ["--resume"] if (places.run / "run.json").is_file() else []
-    with _page(out, places.root):
-        run_stage(out, "train; Ctrl-C saves, the same command goes on", *words)
-
-
-@contextlib.contextmanager
-def _page(out: "Console", root: Path) -> Iterator[None]:
-    """`onecard ui` beside the training, where a person watches and the extra is installed; it cannot end the run."""
-    if not out.is_terminal or importlib.util.find_spec("uvicorn") is None:
-        yield
-        return
-    words = ["ui", str(root), "--no-browser"]
-    out.print("\n[bold cyan]# the run on a page, as long as it trains[/]", highlight=False)
-    out.print(f"$ {typed(words)} &", style="bold", markup=False, soft_wrap=True)
-    page = subprocess.Popen(
-        [sys.executable, "-m", "onecard", *words],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is the training's
+    weights = 4.0 * expected.params
+    checkpoints = 2 * 4 * weights  # two are kept, each at most weights, two moments and an average
+    data = Stage(
+        T("get the data"), expected.data_seconds, expected.download_bytes, expected.data_bytes
     )
-    try:
-        yield
-    finally:
-        page.terminate()
-        page.wait()
+    return [
+        *([data] if expected.source else []),
+        Stage(T("check the machine"), CHECK_SECONDS if long_run else QUICK_CHECK_SECONDS),
+        Stage(T("measure it, plan again"), PROBE_SECONDS if long_run else QUICK_PROBE_SECONDS),
+        Stage(T("train"), expected.train_seconds, disk_bytes=checkpoints),
+        Stage(T("evaluate, export, report"), AFTERWARDS_SECONDS, disk_bytes=weights),
+    ]
 
 
-def _evaluate(out: "Console", progress: "Progress", places: Places) -> None:
-    if progress.done("eval"):
-        return
-    run = str(places.run)
-    words = ["eval", run, "--text", progress.expected.data, "--bytes", "1MB"]
-    run_stage(out, "how good is it? on held-out text of its own", *words, optional=True)
-    if (
-        progress.expected.loss is not None
-    ):  # GPT-2's tokens of web text: the benchmarks mean something
-        words = ["eval", run, "--hellaswag", "--lambada", "--limit", "1000"]
-        run_stage(out, "and beside the released GPT-2s", *words, optional=True)
-    progress.mark("eval")
+def perform(out: "Console", progress: "Progress", words: "Language", lang: str | None) -> Path:
+    """Every stage that is not done yet; returns the report."""
+    return _Stages(out, progress, words, ["--lang", lang] if lang else []).perform()
 
 
-def _export(out: "Console", places: Places) -> None:
-    if places.model.exists():
-        return
-    words = ["export", str(places.run), "--to", "hf", "--out", str(places.model)]
-    run_stage(out, "the model for transformers and the hub", *words)
+@dataclass(frozen=True)
+class _Stages:
+    """One `go`'s stages; each looks for itself whether it is done."""
 
+    out: "Console"
+    progress: "Progress"
+    words: "Language"
+    lang: list[str]  # for the commands that answer in words
 
-def _report(out: "Console", places: Places, lang: str | None) -> Path:
-    from onecard.files import write_text
+    @property
+    def expected(self) -> "Expectation":
+        return self.progress.expected
 
-    run_stage(out, "some text by it", "sample", str(places.run), "--tokens", "100", optional=True)
-    language = ["--lang", lang] if lang else []
-    run_stage(out, "what was predicted, what came, and why", "explain", str(places.run), *language)
-    write_text(places.report, page_of(["explain", str(places.run), "--html", *language]))
-    out.print(f"\nreport {places.report} · model {places.model} · run {places.run}", markup=False)
-    return places.report
+    @property
+    def places(self) -> Places:
+        return Places(self.progress.root)
+
+    def perform(self) -> Path:
+        self._data()
+        self._check_and_measure()
+        self._plan_again()
+        self._train()
+        self._evaluate()
+        self._export()
+        return self._report()
+
+    def _run(self, why: T, *command: str, optional: bool = False) -> bool:
+        return run_stage(self.out, self.words.text(why), *command, optional=optional)
+
+    def _data(self) -> None:
+        expected = self.expected
+        if expected.source is None or (Path(expected.data) / "manifest.json").is_file():
+            return
+        from onecard.cli.go_plan import with_other_text
+        from onecard.errors import OnecardError
+
+        command = ["data", expected.source, "--out", expected.data]
+        command += ["--tokens", str(expected.fetch_tokens)] if expected.fetch_tokens else []
+        command += ["--tokenizer", expected.tokenizer] if expected.tokenizer else []
+        try:
+            self._run(T("get the text and turn it into tokens"), *command)
+        except OnecardError as error:
+            raise with_other_text(error) from None
+
+    def _check_and_measure(self) -> None:
+        long_run = self.expected.train_seconds > LONG_RUN_SECONDS
+        device = ["--device", "cpu"] if self.expected.device == "cpu" else []
+        quick = [] if long_run else ["--quick"]
+        for stage, why in (
+            ("doctor", T("does this machine work?")),
+            ("probe", T("measure it, so that the plan is for this machine")),
+        ):
+            if not self.progress.done(stage):
+                self._run(why, stage, *quick, *device, optional=True)
+                self.progress.mark(stage)
+
+    def _plan_again(self) -> None:
+        config = self.places.config
+        if config.is_file():
+            return
+        command = ["recommend", *self.expected.words, "--data", self.expected.data]
+        command += ["--out", str(config), *self.lang]
+        self._run(T("the run, planned with what was measured"), *command)
+
+    def _train(self) -> None:
+        run = self.places.run
+        if is_finished(run):
+            return
+        command = ["train", str(self.places.config), f"--out_dir={run}"]
+        command += ["--resume"] if (run / "run.json").is_file() else []
+        with self._page():
+            self._run(T("train; Ctrl-C saves, the same command goes on"), *command)
+
+    @contextlib.contextmanager
+    def _page(self) -> Iterator[None]:
+        """`onecard ui` beside the training, where a person watches and the extra is installed; it cannot end the run."""
+        if not self.out.is_terminal or importlib.util.find_spec("uvicorn") is None:
+            yield
+            return
+        command = ["ui", str(self.progress.root), "--no-browser"]
+        self.out.print()
+        print_reason(self.out, self.words.text(T("the run on a page, as long as it trains")))
+        print_command(self.out, command, end=" &")
+        page = subprocess.Popen(
+            [sys.executable, "-m", "onecard", *command, "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is the training's
+        )
+        try:
+            assert page.stdout is not None
+            with contextlib.suppress(ValueError, KeyError):  # it did not start, and said why
+                self.out.print(str(json.loads(page.stdout.readline())["url"]), markup=False)
+            yield
+        finally:
+            page.terminate()
+            page.communicate()
+
+    def _evaluate(self) -> None:
+        if self.progress.done("eval"):
+            return
+        run = str(self.places.run)
+        command = ["eval", run, "--text", self.expected.data, "--bytes", "1M"]
+        self._run(T("how good is it? on held-out text of its own"), *command, optional=True)
+        if self.expected.loss is not None:  # web text in GPT-2's tokens: benchmarks mean something
+            command = ["eval", run, "--hellaswag", "--lambada", "--limit", "1000"]
+            self._run(T("and beside the released GPT-2s"), *command, optional=True)
+        self.progress.mark("eval")
+
+    def _export(self) -> None:
+        if self.places.model.exists():
+            return
+        command = ["export", str(self.places.run), "--to", "hf", "--out", str(self.places.model)]
+        self._run(T("the model for transformers and the hub"), *command)
+
+    def _report(self) -> Path:
+        from onecard.files import write_text
+
+        places = self.places
+        run = str(places.run)
+        self._run(T("some text by it"), "sample", run, "--tokens", "100", optional=True)
+        self._run(T("what was predicted, what came, and why"), "explain", run, *self.lang)
+        write_text(places.report, page_of(["explain", run, "--html", *self.lang]))
+        for line in (
+            T("report {report} · model {model} · run {run}", **self._shown()),
+            T(
+                "next: `onecard ui {root}` shows it all, `onecard sample {run}` writes more",
+                **self._shown(),
+            ),
+        ):
+            self.out.print(self.words.text(line), markup=False, soft_wrap=True)
+        return places.report
+
+    def _shown(self) -> dict[str, str]:
+        places = self.places
+        found = {"root": places.root, "report": places.report, "model": places.model}
+        return {name: str(path) for name, path in {**found, "run": places.run}.items()}

@@ -33,12 +33,22 @@ def typed(words: Sequence[str]) -> str:
     return shlex.join(["onecard", *words])
 
 
+def print_reason(out: "Console", why: str) -> None:
+    """Why a command follows, as a shell's comment."""
+    out.print(f"# {why}", style="bold cyan", markup=False, highlight=False)
+
+
+def print_command(out: "Console", words: Sequence[str], end: str = "") -> None:
+    out.print(f"$ {printable(typed(words))}{end}", style="bold", markup=False, soft_wrap=True)
+
+
 def run_stage(out: "Console", why: str, *words: str, optional: bool = False) -> bool:
     """Show a command and run it. An `optional` one may fail: that is reported, and the rest goes on. Whether it succeeded."""
     from onecard.cli import dispatch
 
-    out.print(f"\n[bold cyan]# {why}[/]", highlight=False)
-    out.print("$ " + printable(typed(words)), style="bold", markup=False, soft_wrap=True)
+    out.print()
+    print_reason(out, why)
+    print_command(out, words)
     try:
         code = dispatch(list(words))
     except OnecardError as error:

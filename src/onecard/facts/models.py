@@ -13,6 +13,8 @@ from onecard.facts.data_files import fact_file
 
 @dataclass(frozen=True)
 class KnownModel:
+    """A published model: size, tokens it was trained on, and the losses it reached."""
+
     name: str
     params: int
     tokens_low: float

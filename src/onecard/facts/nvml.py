@@ -49,6 +49,8 @@ class _Pci(ctypes.Structure):
 
 @dataclass(frozen=True)
 class NvmlCard:
+    """A card as NVIDIA's driver describes it."""
+
     name: str
     uuid: str
     pci: str  # "00000000:01:00.0"

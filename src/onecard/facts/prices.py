@@ -14,6 +14,8 @@ from onecard.messages import T
 
 @dataclass(frozen=True)
 class Price:
+    """What a kilowatt-hour costs somewhere, with its source."""
+
     per_kwh: float
     currency: str
     source: T

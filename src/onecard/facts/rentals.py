@@ -12,6 +12,8 @@ from onecard.facts.data_files import table
 
 @dataclass(frozen=True)
 class Rental:
+    """What an hour of a rented card costs, with its source."""
+
     gpu: str  # a name that find_gpu takes
     low: float | None
     typical: float

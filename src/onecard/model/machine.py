@@ -1,4 +1,4 @@
-"""What the run runs on: device, precision, peak arithmetic, memory, watts.
+"""What the run runs on: precision, peak arithmetic, memory, watts.
 
 >>> choose_precision("auto", "cuda", capability=(7, 5))
 Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this card has no bf16 arithmetic')
@@ -14,19 +14,14 @@ from functools import cache
 import torch
 
 from onecard.errors import UserError
-from onecard.facts.builds import (
-    BUILDS,
-    TORCH,
-    has_bf16,
-    install_hint,
-    runs_on,
-    serving_build,
-    why_unseen,
-)
+from onecard.facts.builds import has_bf16
 from onecard.facts.gpus import Device
 from onecard.facts.here import cpu, find_seen, here, known_device, seen_cards
-from onecard.facts.nvml import open_nvml
 from onecard.model import process_memory
+from onecard.model.device_choice import choose_device as choose_device
+from onecard.model.device_choice import gcn_arch as gcn_arch
+from onecard.model.device_choice import measured_device as measured_device
+from onecard.model.device_choice import unseen_card as unseen_card
 from onecard.model.process_memory import keep_freed_memory as keep_freed_memory
 from onecard.units import show_bytes
 
@@ -36,108 +31,6 @@ class Precision:
     dtype: str  # of the matmuls; what weights and moments are kept in is the config's
     scaled: bool  # float16's small range needs the loss scaled up
     why: str
-
-
-def choose_device(asked: str, local_rank: int = 0) -> torch.device:
-    """`device` of the config; "auto" is the card if there is one."""
-    if asked == "auto":
-        if torch.cuda.is_available():
-            return _served(torch.device("cuda", local_rank))
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(asked)
-    except RuntimeError:
-        raise UserError(
-            f"device = {asked!r} is not known", hint="use auto, cpu, cuda, cuda:1 or mps"
-        ) from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "device = 'cuda', but torch finds no CUDA card",
-            hint="device = 'cpu', or install a CUDA build of torch and the driver",
-        )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError(
-            "device = 'mps', but this is not a Mac with a GPU that torch can use",
-            hint="device = 'cpu'",
-        )
-    if asked == "cuda":
-        device = torch.device("cuda", local_rank)
-    return _served(device)
-
-
-def unserved_device(asked: str) -> torch.device:
-    """As choose_device, also where this torch has no kernels for the card: for `onecard doctor`, which says so."""
-    try:
-        return choose_device(asked)
-    except UserError:
-        if asked not in ("auto", "cuda") or not torch.cuda.is_available():
-            raise
-        return torch.device("cuda", 0)
-
-
-def _served(device: torch.device) -> torch.device:
-    """The device, if this build of torch has kernels for it; else the first of them would end in "no kernel image"."""
-    if device.type != "cuda":
-        return device
-    count = torch.cuda.device_count()
-    if (device.index or 0) >= count:
-        raise UserError(
-            f"device = '{device}', but torch finds {count} CUDA card{'s' * (count != 1)}",
-            hint="cards are counted from cuda:0; CUDA_VISIBLE_DEVICES can hide some",
-        )
-    if reason := build_mismatch(device):
-        raise UserError(reason[0], hint=f"{reason[1]}; device = 'cpu' trains without the card")
-    return device
-
-
-def build_mismatch(device: torch.device) -> tuple[str, str] | None:
-    """Why this build of torch cannot run on the card, and which can; None where it can, or where it cannot be known."""
-    kernels = torch.cuda.get_arch_list()
-    name = torch.cuda.get_device_name(device)
-    if torch.version.hip:
-        architecture = gcn_arch(device)
-        if not kernels or not architecture or architecture.partition(":")[0] in kernels:
-            return None
-        made_for = ", ".join(kernels)
-        return (
-            f"this torch ({torch.__version__}) has no kernels for the {name} ({architecture})",
-            f"it is built for {made_for}; HSA_OVERRIDE_GFX_VERSION can name a sibling of your card",
-        )
-    capability = torch.cuda.get_device_capability(device)
-    if not kernels or runs_on(capability, kernels):
-        return None
-    build = serving_build(capability)
-    return (
-        f"this torch ({torch.__version__}) has no kernels for the {name}, compute capability "
-        f"{capability[0]}.{capability[1]}: it is built for {', '.join(kernels)}",
-        install_hint(build)
-        if build
-        else f"none of torch {TORCH}'s builds (CUDA {' and '.join(b.cuda for b in BUILDS)}) runs on it",
-    )
-
-
-def gcn_arch(device: torch.device) -> str | None:
-    """AMD's name of the architecture ("gfx1100"); None on every other card."""
-    if device.type != "cuda" or not torch.version.hip:
-        return None
-    return getattr(torch.cuda.get_device_properties(device), "gcnArchName", None) or None
-
-
-def unseen_card(device: torch.device, asked: str) -> str | None:
-    """A sentence when the run would fall to the CPU although the driver shows a card, which this torch cannot use."""
-    if device.type != "cpu" or asked == "cpu":
-        return None
-    cards = seen_cards()
-    if not cards:
-        return None
-    nvml = open_nvml()
-    why = why_unseen(
-        nvml.driver_version() if nvml else None, torch.version.cuda, sys.platform == "win32"
-    )
-    return (
-        f"card: the driver shows a {cards[0].name}, but this torch ({torch.__version__}) cannot use it, so the CPU "
-        f"trains: {why}"
-    )
 
 
 def choose_precision(

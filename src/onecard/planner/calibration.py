@@ -46,6 +46,8 @@ class Observation:
 
 @dataclass(frozen=True)
 class Calibration:
+    """What `onecard probe` measured on one device."""
+
     device: str
     memory_bytes: int
     torch: str

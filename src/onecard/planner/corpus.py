@@ -28,6 +28,8 @@ _MOST_OF_IT = 0.5  # a folder with more of a named set is taken for the set
 
 @dataclass(frozen=True)
 class Corpus:
+    """The text that a run reads, as far as the planner must know it."""
+
     name: str | None
     tokens: int | None  # to train on, each counted once
     family: str | None  # the text it is drawn from, as the public losses name it

@@ -37,6 +37,8 @@ USUAL_FLOOR = (
 
 @dataclass(frozen=True)
 class LossEstimate:
+    """The loss at the end of a run, and what is needed to predict it along the way."""
+
     final: Range  # nats at the end of the schedule, 80 %
     repetition: float  # nats that seeing the data again costs
     in_support: bool  # inside the sizes and tokens per parameter of the public losses

@@ -31,6 +31,8 @@ class Range:
 
 @dataclass(frozen=True)
 class Params:
+    """Parameters, counted the three ways in use."""
+
     total: int
     nanogpt: int  # what nanoGPT prints: without position embeddings
     non_embedding: int  # without token and position embeddings and a tied head
@@ -50,6 +52,8 @@ class SourceEpochs:
 
 @dataclass(frozen=True)
 class Tokens:
+    """Tokens of the run, beside what the data hold and what the size asks for."""
+
     per_step: int
     total: int
     per_param: float
@@ -62,6 +66,8 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Flops:
+    """Floating-point operations by three formulas in use."""
+
     per_token_nanogpt: float
     per_token_6n: float
     per_token_exact: float
@@ -72,6 +78,8 @@ class Flops:
 
 @dataclass(frozen=True)
 class Time:
+    """How long a step and the run take."""
+
     step_seconds: Range
     tokens_per_second: Range
     total_seconds: Range
@@ -86,6 +94,8 @@ class Time:
 
 @dataclass(frozen=True)
 class Mfu:
+    """Model FLOPs utilization against the card's own peak and against nanoGPT's A100."""
+
     card: Range
     nanogpt: Range  # against an A100's 312 TFLOPS, as nanoGPT prints
 
@@ -95,6 +105,8 @@ Fits = Literal["yes", "tight", "no"]
 
 @dataclass(frozen=True)
 class Memory:
+    """Memory at the peak of a step against what the card has."""
+
     parts: dict[str, int]
     allocated_bytes: Range  # torch.cuda.max_memory_allocated
     process_bytes: Range  # with the CUDA context and the allocator's slack, as nvidia-smi counts
@@ -107,6 +119,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class Energy:
+    """Electricity and its cost."""
+
     watts: float
     kwh: Range
     cost: Range
@@ -117,6 +131,8 @@ class Energy:
 
 @dataclass(frozen=True)
 class Loss:
+    """The validation loss to expect, with its range."""
+
     expected: (
         Range  # nats per token on held-out text of the same data set, at the end of the schedule
     )
@@ -131,6 +147,8 @@ class Loss:
 
 @dataclass(frozen=True)
 class KnownRun:
+    """A published run to compare this one with."""
+
     name: str
     params: int
     tokens: float  # the middle of the range
@@ -144,6 +162,8 @@ class KnownRun:
 
 @dataclass(frozen=True)
 class RunPlan:
+    """Everything `onecard plan` answers, as one value."""
+
     schema: str
     version: str
     config: RunConfig

@@ -56,6 +56,8 @@ COMPILE_SECONDS_PER_LAYER = 2.75
 
 @dataclass(frozen=True)
 class StepTime:
+    """Seconds of one optimizer step, by part."""
+
     seconds: Range
     parts: dict[str, float]  # seconds of one step; they sum to seconds.mid
     basis: str  # "measured": a probe of this very card; "fitted": cards of its architecture; "class": a wider estimate

@@ -15,6 +15,8 @@ _FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 
 @dataclass(frozen=True)
 class WhatIf:
+    """The run's duration if a step took this long."""
+
     step_seconds: float
     tokens_per_second: float
     total_seconds: float  # the steps alone

@@ -20,6 +20,8 @@ Recompute = Literal["none", "cheap", "block"]
 
 @dataclass(frozen=True)
 class Workload:
+    """What one step computes, for the speed and memory models."""
+
     n_layer: int
     n_head: int
     n_embd: int

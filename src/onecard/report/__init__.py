@@ -11,7 +11,7 @@ from onecard.errors import UserError
 from onecard.report.document import Document, shortened
 from onecard.report.language import NAMES, Language, language
 
-__all__ = ["Language", "language", "shortened", "show"]
+__all__ = ["Language", "language", "shortened", "show", "terminal_language"]
 
 
 def show(
@@ -23,28 +23,38 @@ def show(
     encoding: str | None = None,
 ) -> str:
     """The document as text, "terminal", "markdown" or "html". Width, colour and encoding are standard output's unless given."""
+    if format == "terminal":
+        from onecard.report.terminal import render as terminal
+
+        encoding = encoding or _encoding()
+        speech = terminal_language(lang, encoding)
+        colored = wants_color() if color is None else color
+        return terminal(document, speech, width or _width(), colored, encoding)
     speech = language(lang)
     if format == "markdown":
         from onecard.report.markdown import render as markdown
 
         return markdown(document, speech)
-    if format == "html":
-        from onecard.report.html import render as html
+    from onecard.report.html import render as html
 
-        return html(document, speech)
-    from onecard.report.terminal import render as terminal
+    return html(document, speech)
 
-    encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
-    if speech.code == "hi" and not encoding.lower().replace("-", "").startswith("utf"):
-        if lang is not None:
-            raise UserError(
-                f"this terminal's encoding ({encoding}) has no letters for {NAMES[speech.code]}",
-                hint="set PYTHONIOENCODING=utf-8, or use --lang en",
-            )
-        speech = language("en")  # nobody asked: words beat a page of question marks
-    return terminal(
-        document, speech, width or _width(), wants_color() if color is None else color, encoding
-    )
+
+def terminal_language(lang: str | None, encoding: str | None = None) -> Language:
+    """The language asked for or the locale's, as far as the terminal has letters for it."""
+    speech, encoding = language(lang), encoding or _encoding()
+    if speech.code != "hi" or encoding.lower().replace("-", "").startswith("utf"):
+        return speech
+    if lang is not None:
+        raise UserError(
+            f"this terminal's encoding ({encoding}) has no letters for {NAMES[speech.code]}",
+            hint="set PYTHONIOENCODING=utf-8, or use --lang en",
+        )
+    return language("en")  # nobody asked: words beat a page of question marks
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def wants_color() -> bool:

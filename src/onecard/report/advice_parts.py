@@ -2,6 +2,7 @@
 
 from onecard.config import RunConfig
 from onecard.messages import Formula, T
+from onecard.planner.corpus import prepared_folder
 from onecard.planner.result import RunPlan
 from onecard.report.document import Figure, Notes, Quantity, Section, Text, Value
 from onecard.report.plan_summary import headline
@@ -73,6 +74,8 @@ def model_headline(plan: RunPlan) -> tuple[Figure, ...]:
 def next_step(plan: RunPlan, written: str | None) -> Text:
     if written is None:
         return T("--out run.toml writes this config, ready for `onecard train run.toml`.")
+    if prepared_folder(plan.config.dataset) is not None:
+        return T("{file} is written; next: `onecard train {file}`.", file=written)
     return T(
         "{file} is written; next: `onecard data {data} --tokens {tokens}`, then `onecard train {file}`.",
         file=written,

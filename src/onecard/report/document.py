@@ -51,17 +51,23 @@ class Figure:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Figures:
+    """Rows of a name and its value."""
+
     rows: tuple[Figure, ...]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Column:
+    """A table's column."""
+
     title: Text
     align: Literal["left", "right"] = "left"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Table:
+    """Rows and columns."""
+
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
     marked: tuple[int, ...] = ()  # rows that stand out: this run among others
@@ -70,6 +76,8 @@ class Table:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Part:
+    """One part of a stacked bar."""
+
     label: Text
     value: Quantity
 
@@ -98,6 +106,8 @@ class Bars:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Series:
+    """One curve of a chart, with a band for its range."""
+
     label: Text
     points: tuple[tuple[float, float], ...]
     band: tuple[tuple[float, float, float], ...] = ()  # (x, low, high)
@@ -113,6 +123,8 @@ class Level:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class LineChart:
+    """Curves over a common axis."""
+
     title: Text
     series: tuple[Series, ...]
     x_label: Text
@@ -125,6 +137,8 @@ class LineChart:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Paragraph:
+    """A paragraph of text."""
+
     text: Text
 
 
@@ -141,6 +155,8 @@ Block = Figures | Table | StackedBar | Bars | LineChart | Paragraph | Notes
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Section:
+    """A titled part of a document."""
+
     title: Text
     blocks: tuple[Block, ...]
     short: tuple[Block, ...] = ()  # what the short form shows of it; nothing leaves the section out
@@ -148,6 +164,8 @@ class Section:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Document:
+    """One report, whatever it is shown as: terminal, Markdown, HTML."""
+
     title: Text
     sections: tuple[Section, ...]
     subtitle: Text | None = None

@@ -132,10 +132,7 @@ class _Say:
         return escape(self.language.value(value))  # type: ignore[arg-type]
 
     def beside(self, figure: Figure) -> str:
-        pieces = [self.language.span(*figure.span)] if figure.span else []
-        if figure.note is not None:
-            pieces.append(self.language.value(figure.note))
-        return escape(" · ".join(pieces))
+        return escape(self.language.beside(figure))
 
 
 def _headline(figure: Figure, say: _Say) -> str:

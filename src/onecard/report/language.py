@@ -22,7 +22,7 @@ from typing import Any
 
 from onecard.errors import UserError, nearest
 from onecard.messages import SHOW, Formula, Plural, T, Words
-from onecard.report.document import Quantity, Text, Value
+from onecard.report.document import Figure, Quantity, Text, Value
 from onecard.untrusted import printable
 
 LOCALES = Path(__file__).parent / "locales"
@@ -68,6 +68,12 @@ class Language:
         if len(a) == len(b) == 2 and a[1] == b[1] and len(a[0]) > 0 and a[0][-1].isdigit():
             first = a[0]
         return f"{first} – {last}"
+
+    def beside(self, figure: Figure) -> str:
+        """What follows a figure's value: its range, its remark."""
+        parts = [self.span(*figure.span)] if figure.span else []
+        parts += [self.value(figure.note)] if figure.note is not None else []
+        return " · ".join(parts)
 
     def sentence(self, words: Text) -> str:
         """Remarks are clauses; in a paragraph they are sentences, ended as the language ends them."""

@@ -91,10 +91,7 @@ def _value(figure: Figure, language: Language) -> str:
 
 
 def _beside(figure: Figure, language: Language) -> str:
-    pieces = [language.span(*figure.span)] if figure.span else []
-    if figure.note is not None:
-        pieces.append(language.value(figure.note))
-    return " · ".join(map(_safe, pieces))
+    return _safe(language.beside(figure))
 
 
 def _stacked_bar(chart: StackedBar, language: Language) -> str:

@@ -146,7 +146,7 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
     """All that can be measured in about 15 seconds (quick), or in a minute or two on two cores."""
     tell = tell or (lambda done, whole, what: None)
     torch.set_float32_matmul_precision("high")  # as the training loop does
-    device = machine.choose_device(asked)
+    device = machine.measured_device(asked)
     machine.keep_freed_memory(device)
     facts = machine.facts_of(device)
     precision = machine.precision_of("auto", device)

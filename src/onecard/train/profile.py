@@ -21,9 +21,9 @@ from onecard.files import replace, write_text
 from onecard.model.machine import choose_device
 from onecard.train.io.loader import to_device
 from onecard.train.optim import lr_at
+from onecard.train.run.outputs import Silent
 from onecard.train.run.progress import random_seed
 from onecard.train.run.setup import open_session
-from onecard.train.run.side_shows import Silent
 from onecard.train.run.workers import Workers
 
 WARM_STEPS = 3  # compilation, allocation and the caches settle before anything is measured

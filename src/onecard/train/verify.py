@@ -20,7 +20,7 @@ from onecard.config import RunConfig
 from onecard.model.checkpoint import MODEL, checkpoints, read_state, read_tensors
 from onecard.runs.log import read_log
 from onecard.train.run.loop import train
-from onecard.train.run.side_shows import Silent, Viewer
+from onecard.train.run.outputs import Silent, Viewer
 from onecard.train.run.signals import end_as_asked
 
 

@@ -6,6 +6,7 @@
 >>> talk.keep(reply)                                                        # doctest: +SKIP
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onecard.data.tokenizers.special import SpecialTokenizer, speaks
@@ -57,7 +58,7 @@ class Dialogue:
         """Forget the messages; the system message and the settings stay."""
         self.messages.clear()
 
-    def ask(self, text: str) -> Reply:
+    def ask(self, text: str, stop_texts: Sequence[str] = ()) -> Reply:
         """The answer to `text`, drawn as its stream is read; `keep` makes both part of the conversation."""
         prompt, dropped = self._prompt(text) if self.tuned else self._continued(text)
         self._answers += 1
@@ -71,6 +72,7 @@ class Dialogue:
             replace(self.sampling, seed=seed),
             most_tokens=min(self.most_tokens, max(1, self.room - len(prompt))),
             stop_tokens=[*stops, *([] if tokenizer.eot is None else [tokenizer.eot])],
+            stop_texts=stop_texts,
         )
         return Reply(text, stream, dropped)
 

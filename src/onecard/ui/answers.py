@@ -25,19 +25,19 @@ def json_answer(value: Any, status: int = 200) -> Response:
     )
 
 
-def said(endpoint: Endpoint) -> Endpoint:
-    """An endpoint whose user errors are answered in words."""
+def errors_as_json(endpoint: Endpoint) -> Endpoint:
+    """An endpoint whose user errors are answered as JSON, with the hint."""
 
     @functools.wraps(endpoint)
     async def answered(request: Request) -> Response:
         try:
             return await endpoint(request)
         except OnecardError as error:
-            words = {
+            body = {
                 "message": printable(error.message),
                 "hint": printable(error.hint) if error.hint else "",
             }
-            return json_answer({"error": words}, 422 if error.exit_code == 2 else 500)
+            return json_answer({"error": body}, 422 if error.exit_code == 2 else 500)
 
     return answered
 

@@ -5,24 +5,11 @@ document_json(plan_document(plan), language("es"))["headline"][0]
 
 from typing import Any
 
-from onecard.report.document import (
-    Bars,
-    Block,
-    Document,
-    Figure,
-    Figures,
-    LineChart,
-    Notes,
-    Paragraph,
-    Quantity,
-    Section,
-    StackedBar,
-    Table,
-)
+import onecard.report.document as doc
 from onecard.report.language import Language
 
 
-def document_json(document: Document, language: Language) -> dict[str, Any]:
+def document_json(document: doc.Document, language: Language) -> dict[str, Any]:
     """Title, answer, headline, summary and sections; every text is finished, only charts keep their numbers."""
     return {
         "title": language.text(document.title),
@@ -35,55 +22,52 @@ def document_json(document: Document, language: Language) -> dict[str, Any]:
     }
 
 
-def figure_json(figure: Figure, language: Language) -> dict[str, Any]:
-    beside = [language.span(*figure.span)] if figure.span else []
-    if figure.note is not None:
-        beside.append(language.value(figure.note))
+def figure_json(figure: doc.Figure, language: Language) -> dict[str, Any]:
     return {
         "label": language.text(figure.label),
         "value": language.value(figure.value),
         "raw": _raw(figure.value),
-        "beside": " · ".join(beside),
+        "beside": language.beside(figure),
         "tone": figure.tone,
         "formula": language.text(figure.formula) if figure.formula else "",
     }
 
 
-def _section(section: Section, language: Language) -> dict[str, Any]:
+def _section(section: doc.Section, language: Language) -> dict[str, Any]:
     return {
         "title": language.text(section.title),
         "blocks": [block_json(block, language) for block in section.blocks],
     }
 
 
-def block_json(block: Block, language: Language) -> dict[str, Any]:
+def block_json(block: doc.Block, language: Language) -> dict[str, Any]:
     """One block, named by its kind."""
-    if isinstance(block, Figures):
+    if isinstance(block, doc.Figures):
         return {"kind": "figures", "rows": [figure_json(row, language) for row in block.rows]}
-    if isinstance(block, Table):
+    if isinstance(block, doc.Table):
         return _table(block, language)
-    if isinstance(block, StackedBar):
+    if isinstance(block, doc.StackedBar):
         return _stacked_bar(block, language)
-    if isinstance(block, Bars):
+    if isinstance(block, doc.Bars):
         return {
             "kind": "bars",
             "title": language.text(block.title),
             "rows": [_part(part.label, part.value, language) for part in block.rows],
             "marked": list(block.marked),
         }
-    if isinstance(block, LineChart):
+    if isinstance(block, doc.LineChart):
         return _line_chart(block, language)
-    if isinstance(block, Notes):
+    if isinstance(block, doc.Notes):
         return {
             "kind": "notes",
             "items": [language.text(item) for item in block.items],
             "tone": block.tone,
         }
-    assert isinstance(block, Paragraph)
+    assert isinstance(block, doc.Paragraph)
     return {"kind": "paragraph", "text": language.text(block.text)}
 
 
-def _table(table: Table, language: Language) -> dict[str, Any]:
+def _table(table: doc.Table, language: Language) -> dict[str, Any]:
     return {
         "kind": "table",
         "columns": [
@@ -95,7 +79,7 @@ def _table(table: Table, language: Language) -> dict[str, Any]:
     }
 
 
-def _stacked_bar(block: StackedBar, language: Language) -> dict[str, Any]:
+def _stacked_bar(block: doc.StackedBar, language: Language) -> dict[str, Any]:
     return {
         "kind": "stacked",
         "title": language.text(block.title),
@@ -105,7 +89,7 @@ def _stacked_bar(block: StackedBar, language: Language) -> dict[str, Any]:
     }
 
 
-def _line_chart(chart: LineChart, language: Language) -> dict[str, Any]:
+def _line_chart(chart: doc.LineChart, language: Language) -> dict[str, Any]:
     return {
         "kind": "lines",
         "title": language.text(chart.title),
@@ -124,7 +108,7 @@ def _line_chart(chart: LineChart, language: Language) -> dict[str, Any]:
     }
 
 
-def _part(label: Any, value: Quantity, language: Language) -> dict[str, Any]:
+def _part(label: Any, value: doc.Quantity, language: Language) -> dict[str, Any]:
     return {
         "label": language.text(label),
         "value": language.quantity(value),
@@ -134,7 +118,7 @@ def _part(label: Any, value: Quantity, language: Language) -> dict[str, Any]:
 
 def _raw(value: Any) -> float | None:
     """The number itself, where the figure is one."""
-    plain = value.value if isinstance(value, Quantity) else None
+    plain = value.value if isinstance(value, doc.Quantity) else None
     if isinstance(plain, tuple):  # an amount of money
         plain = plain[0]
     return float(plain) if isinstance(plain, int | float) else None

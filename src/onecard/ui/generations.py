@@ -9,10 +9,14 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onecard.errors import OnecardError, UserError
+from onecard.ui.conversation import Turn, chat_streams
 from onecard.ui.models import Models
+
+if TYPE_CHECKING:
+    from onecard.model.text_pieces import TextStream
 
 
 class Busy(Exception):
@@ -21,7 +25,8 @@ class Busy(Exception):
 
 @dataclass
 class Job:
-    """`choices` texts for each prompt; the seeds count up from the sampling's, as `onecard sample --n` does."""
+    """`choices` texts for each prompt, or for the conversation `turns`; the seeds count up from the sampling's, as those of
+    `onecard sample --n` do."""
 
     model: str
     prompts: list[str]
@@ -29,12 +34,18 @@ class Job:
     most_tokens: int
     choices: int = 1
     stop_texts: Sequence[str] = ()
+    turns: Sequence[Turn] = ()
     cancelled: bool = False
     prompt_tokens: int = 0
     tokens: int = 0
     pieces: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     streams: list[Any] = field(default_factory=list)
+
+    @property
+    def texts(self) -> int:
+        """How many it asks for."""
+        return (1 if self.turns else len(self.prompts)) * self.choices
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -89,34 +100,38 @@ class Generations:
             self.finished += 1
 
     def _generate(self, job: Job) -> None:
-        from dataclasses import replace
+        from onecard.model.text_pieces import stream_together
 
-        from onecard.model.sampling import Sampling
-        from onecard.model.text_pieces import TextStream, stream_together
-
-        sampler = self.models.sampler(job.model)
-        first = Sampling(**job.sampling).checked()
-        for prompt in job.prompts:
-            ids = sampler.encode(prompt)
-            job.prompt_tokens += len(ids)
-            job.streams += [
-                TextStream(
-                    sampler,
-                    ids,
-                    replace(first, seed=first.seed + n),
-                    most_tokens=job.most_tokens,
-                    stop_texts=job.stop_texts,
-                )
-                for n in range(job.choices)
-            ]
-        told: set[int] = set()
+        job.streams = self._streams(job)
+        each_prompt = job.streams[:: job.choices]
+        job.prompt_tokens = sum(len(stream.generation.prompt) for stream in each_prompt)
+        reported: set[int] = set()
         for pieces in stream_together(job.streams):
             if job.cancelled:
                 job.cancel()  # it may have been asked for before the streams were there
             for index, (piece, stream) in enumerate(zip(pieces, job.streams, strict=True)):
-                ended = stream.ended if index not in told else None
+                ended = stream.ended if index not in reported else None
                 if piece or ended:
                     job.give((index, piece, ended))
                 if ended:
-                    told.add(index)
+                    reported.add(index)
         job.tokens = sum(len(stream.ids) for stream in job.streams)
+
+    def _streams(self, job: Job) -> "list[TextStream]":
+        from dataclasses import replace
+
+        from onecard.model.sampling import Sampling
+        from onecard.model.text_pieces import TextStream
+
+        sampler = self.models.sampler(job.model)
+        first = Sampling(**job.sampling).checked()
+        if job.turns:
+            return chat_streams(
+                sampler, job.turns, first, job.most_tokens, job.choices, job.stop_texts
+            )
+        seeded = [replace(first, seed=first.seed + n) for n in range(job.choices)]
+        return [
+            TextStream(sampler, ids, each, most_tokens=job.most_tokens, stop_texts=job.stop_texts)
+            for ids in map(sampler.encode, job.prompts)
+            for each in seeded
+        ]

@@ -1,13 +1,16 @@
 """The models that can be asked: runs with a checkpoint and exported folders below the root, two in memory at once."""
 
+import math
 import os
+import threading
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onecard.errors import UserError
 from onecard.runs.record import RunRecord, is_run_folder
-from onecard.ui.registry import Registry
+from onecard.ui.registry import LOOK_SECONDS, Registry
 from onecard.ui.settings import Settings
 from onecard.untrusted import printable
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 _DEEPEST = 5
 _MOST_FILES = 5000
+_MOST_FOLDERS = 20_000  # looked into for exports: somebody may serve a home folder
 _SKIPPED = ("checkpoints", "samples", "node_modules", "__pycache__")
 
 
@@ -26,19 +30,25 @@ class Models:
         self.settings = settings
         self.registry = registry
         self._open: OrderedDict[tuple[str, int], Sampler] = OrderedDict()
+        self._found: dict[str, Path] = {}
+        self._looked = -math.inf
+        self._lock = threading.Lock()
 
     def folders(self) -> dict[str, Path]:
         """Every model by its name, its path below the root; `onecard serve` has one, by its folder's name."""
         if self.settings.only is not None:
             return {self.settings.only.name: self.settings.only}
-        runs = {
-            name: path for name, path in self.registry.folders().items() if has_checkpoint(path)
-        }
-        return dict(sorted({**runs, **self._exported()}.items()))
+        with self._lock:
+            if time.monotonic() - self._looked > LOOK_SECONDS:
+                there = self.registry.folders().items()
+                runs = {name: path for name, path in there if has_checkpoint(path)}
+                self._found = dict(sorted({**runs, **self._exported()}.items()))
+                self._looked = time.monotonic()
+            return self._found
 
     def _exported(self) -> dict[str, Path]:
         root, found = self.settings.root, {}
-        for here, inner, files in os.walk(root):
+        for (here, inner, files), _ in zip(os.walk(root), range(_MOST_FOLDERS), strict=False):
             path = Path(here)
             deep = len(path.parts) - len(root.parts) >= _DEEPEST
             kept = (name for name in inner if name not in _SKIPPED and not name.startswith("."))

@@ -1,7 +1,6 @@
 """The API that OpenAI's clients speak: /v1/models, /v1/completions, /v1/chat/completions, streaming and not.
 
-Beside their parameters: top_k, min_p and repetition_penalty. A chat with a model that was not tuned for it is written as
-a dialogue of "User:" and "Assistant:" lines, which the model goes on with.
+Beside their parameters: top_k, min_p and repetition_penalty.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ from starlette.routing import Route
 
 from onecard.errors import OnecardError, UserError
 from onecard.ui.answers import in_thread, json_answer
+from onecard.ui.conversation import is_text, turns_of
 from onecard.ui.generations import Busy, Generations, Job
 from onecard.ui.models import Models
 from onecard.ui.settings import Limits
@@ -24,7 +24,6 @@ from onecard.untrusted import parse_json, printable
 
 _LOOK_SECONDS = 0.25  # between two looks whether the client is still there
 _REASONS = {"stop": "stop", "length": "length", "cancelled": "stop"}
-_SPEAKERS = {"system": "", "developer": "", "user": "User: ", "assistant": "Assistant: "}
 
 
 class OpenAiApi:
@@ -84,33 +83,34 @@ class OpenAiApi:
         return await self._whole(request, reply)
 
     def _job(self, asked: dict[str, Any], sampling: dict[str, Any], chat: bool) -> Job:
-        prompts = [dialogue(asked.get("messages"))] if chat else _prompts(asked.get("prompt", ""))
+        turns = turns_of(asked.get("messages")) if chat else []
+        prompts = [] if chat else _prompts(asked.get("prompt", ""))
         limits = self.limits
-        if sum(map(len, prompts)) > limits.prompt_characters:
+        if sum(map(len, (*prompts, *(text for _, text in turns)))) > limits.prompt_characters:
             raise UserError(f"the prompt has more than {limits.prompt_characters:,} characters")
         most = asked.get("max_completion_tokens") or asked.get("max_tokens")
         tokens = _whole_number("max_tokens", most, 256 if chat else 16, limits.tokens)
         choices = _whole_number("n", asked.get("n"), 1, limits.choices)
-        if len(prompts) * choices > limits.choices:
-            raise UserError(f"at most {limits.choices} texts at once")
         stops = asked.get("stop") or []
         stops = [stops] if isinstance(stops, str) else stops
-        if not isinstance(stops, list) or len(stops) > 16 or not all(_is_text(s) for s in stops):
+        if not isinstance(stops, list) or len(stops) > 16 or not all(is_text(s) for s in stops):
             raise UserError("stop is a text or a list of at most 16")
-        if chat:
-            stops = [*stops, "\nUser:"]
-        return Job(
+        job = Job(
             model=asked["model"],
             prompts=prompts,
             sampling=sampling,
             most_tokens=tokens,
             choices=choices,
             stop_texts=stops,
+            turns=turns,
         )
+        if job.texts > limits.choices:
+            raise UserError(f"at most {limits.choices} texts at once")
+        return job
 
     async def _whole(self, request: Request, reply: "_Reply") -> Response:
         job = reply.job
-        texts = [reply.start(index) for index in range(len(job.prompts) * job.choices)]
+        texts = [reply.start(index) for index in range(job.texts)]
         ended: dict[int, str] = {}
         watching = asyncio.create_task(_cancel_when_gone(request, job))
         try:
@@ -129,7 +129,7 @@ class OpenAiApi:
         job = reply.job
         watching = asyncio.create_task(_cancel_when_gone(request, job))
         try:
-            for index in range(len(job.prompts) * job.choices):
+            for index in range(job.texts):
                 if reply.chat or reply.echo:
                     yield reply.line(index, reply.start(index), None, first=True)
             async for index, piece, why in job:
@@ -177,9 +177,10 @@ class _Reply:
         choices: list[dict[str, Any]] = []
         for index, text in enumerate(texts):
             choice = {"index": index, "finish_reason": _REASONS[ended.get(index, "stop")]}
-            said = text.strip() if self.chat else text
             body = (
-                {"message": {"role": "assistant", "content": said}} if self.chat else {"text": text}
+                {"message": {"role": "assistant", "content": text.strip()}}
+                if self.chat
+                else {"text": text}
             )
             choices.append({**choice, "logprobs": None, **body})
         job = self.job
@@ -198,27 +199,9 @@ async def _cancel_when_gone(request: Request, job: Job) -> None:
     job.cancel()
 
 
-def dialogue(messages: Any) -> str:
-    """A conversation as text that a plain language model can go on with."""
-    if not isinstance(messages, list) or not 1 <= len(messages) <= 1000:
-        raise UserError("messages is a list of at least one message")
-    lines = []
-    for message in messages:
-        role = message.get("role") if isinstance(message, dict) else None
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):  # parts, of which only texts can be meant here
-            content = "".join(
-                str(part.get("text", "")) for part in content if isinstance(part, dict)
-            )
-        if role not in _SPEAKERS or not _is_text(content):
-            raise UserError("a message has a role (system, user, assistant) and a text")
-        lines.append(f"{_SPEAKERS[role]}{str(content).strip()}")
-    return "\n".join([*lines, "Assistant:"])
-
-
 def _prompts(prompt: Any) -> list[str]:
     texts = [prompt] if isinstance(prompt, str) else prompt
-    if not isinstance(texts, list) or not texts or not all(_is_text(text) for text in texts):
+    if not isinstance(texts, list) or not texts or not all(is_text(text) for text in texts):
         raise UserError("prompt is a text or a list of texts")
     return texts
 
@@ -253,10 +236,6 @@ def _whole_number(name: str, value: Any, usual: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise UserError(f"{name} is a whole number from 1 to {most:,}")
     return value
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _model(name: str) -> dict[str, Any]:

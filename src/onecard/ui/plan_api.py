@@ -18,7 +18,7 @@ from onecard.report.language import Language
 from onecard.report.plan_fit import memory_section
 from onecard.report.plan_summary import headline
 from onecard.report.plan_view import plan_document, subtitle
-from onecard.ui.answers import in_thread, json_answer, language_of, said
+from onecard.ui.answers import errors_as_json, in_thread, json_answer, language_of
 from onecard.ui.document_json import block_json, document_json, figure_json
 from onecard.ui.plan_request import PAGE_KEYS, PlanRequest, overrides_of
 from onecard.units import HOUR
@@ -32,18 +32,18 @@ def plan_routes() -> list[Route]:
     def asked(request: Request) -> PlanRequest:
         return PlanRequest.from_query(request.query_params, prepared_folders())
 
-    @said
+    @errors_as_json
     async def plan(request: Request) -> Response:
         ask, words = asked(request), language_of(request)
         return json_answer(await in_thread(lambda: _plan_answer(ask, words)))
 
-    @said
+    @errors_as_json
     async def recommend(request: Request) -> Response:
         ask, words = asked(request), language_of(request)
         hours = float(request.query_params.get("for_hours", "0") or 0)
         return json_answer(await in_thread(lambda: _recommended(ask, hours, words)))
 
-    @said
+    @errors_as_json
     async def curve(request: Request) -> Response:
         ask = asked(request)
         hours = min(float(request.query_params.get("at", "1")), MOST_CURVE_HOURS)
@@ -51,7 +51,7 @@ def plan_routes() -> list[Route]:
             return json_answer({})
         return json_answer(await in_thread(lambda: _curve_point(ask, hours)))
 
-    @said
+    @errors_as_json
     async def config(request: Request) -> Response:
         made, answer = await in_thread(asked(request).plan)
         text = to_toml(answer.config, head=f"made by: {made.command}")

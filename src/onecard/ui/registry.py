@@ -16,7 +16,7 @@ from onecard.ui.run_watch import RunWatch, run_row
 from onecard.ui.settings import Settings
 from onecard.untrusted import printable
 
-_LOOK_SECONDS = 3.0  # between two walks through the folders
+LOOK_SECONDS = 3.0  # between two walks through the folders
 _MOST_RUNS = 2000
 _MOST_WATCHED = 8  # runs whose points are held at once
 # What is read of a run; a link in one of these places that leads out of the root makes the folder nobody's run.
@@ -48,13 +48,14 @@ class Registry:
     def folders(self) -> dict[str, Path]:
         """Every run by its name, which is its path below the root."""
         with self._lock:
-            if time.monotonic() - self._looked > _LOOK_SECONDS or not self._looked:
+            if time.monotonic() - self._looked > LOOK_SECONDS or not self._looked:
                 root = self.settings.root
                 self._found = {
                     path.relative_to(root).as_posix() if path != root else ".": path
                     for path, _ in zip(run_folders(root), range(_MOST_RUNS), strict=False)
                     if inside(root, path)
                 }
+                self._rows = {k: row for k, row in self._rows.items() if k in self._found}
                 self._looked = time.monotonic()
             return self._found
 
@@ -68,7 +69,7 @@ class Registry:
 
     def rows(self) -> list[dict[str, Any]]:
         with self._lock:
-            rows = [self._row(name, path) for name, path in sorted(self.folders().items())]
+            rows = [self.row(name, path) for name, path in sorted(self.folders().items())]
             for name, run in self._dropped.items():
                 loss = run.curve.losses[-1] if run.curve.losses else None
                 rows.append(
@@ -85,7 +86,8 @@ class Registry:
                 )
             return rows
 
-    def _row(self, name: str, path: Path) -> dict[str, Any]:
+    def row(self, name: str, path: Path) -> dict[str, Any]:
+        """A run in the list; what has ended is read once."""
         key = tuple(_stamp(path / part) for part in ("log.jsonl", "run.json"))
         known = self._rows.get(name)
         if known is not None and known[0] == key and known[1]["state"] in ("finished", "stopped"):

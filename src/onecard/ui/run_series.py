@@ -5,6 +5,7 @@ Each point keeps where its first line is in the log, so that a part of the run c
 
 import math
 from array import array
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 CAPACITY = 2048
@@ -28,13 +29,14 @@ _READ = tuple(name for name in COLUMNS if name not in ("low", "high"))
 class RunSeries:
     """`version` changes where earlier points did: a reader then takes all of them again."""
 
-    def __init__(self, capacity: int = CAPACITY):
-        self.version = 0
+    def __init__(self, capacity: int = CAPACITY, version: int = 0):
+        self.version = version
         self._capacity = capacity
         self._columns = {name: array("d") for name in COLUMNS}
         self._counts = array("q")
         self._offsets = array("q")
         self._lines_per_point = 1
+        self._means = [(name, self._columns[name]) for name in _READ]
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -46,21 +48,29 @@ class RunSeries:
 
     def add(self, line: dict[str, Any], offset: int) -> None:
         """One step's line; a step that goes back takes away what a resume does again."""
-        values = {name: _number(line.get(name)) for name in _READ}
-        values["low"] = values["high"] = values["loss"]
-        if math.isnan(values["step"]):
+        step = _number(line.get("step"))
+        if math.isnan(step):
             return
         last = self.last_step
-        if last is not None and values["step"] <= last:
-            self._rewind(values["step"])
-        if self._counts and self._counts[-1] < self._lines_per_point:
-            for name, value in values.items():
-                column = self._columns[name]
-                column[-1] = _merged(name, column[-1], self._counts[-1], value, 1)
+        if last is not None and step <= last:
+            self._rewind(step)
+        loss = _number(line.get("loss"))
+        count = self._counts[-1] if self._counts else 0
+        if 0 < count < self._lines_per_point:
+            for name, column in self._means:
+                value = _number(line.get(name))
+                if value == value:  # not NaN, which is what is unknown
+                    mean = column[-1]
+                    column[-1] = mean + (value - mean) / (count + 1) if mean == mean else value
+            low, high = self._columns["low"], self._columns["high"]
+            low[-1] = _merged("low", low[-1], count, loss, 1)
+            high[-1] = _merged("high", high[-1], count, loss, 1)
             self._counts[-1] += 1
             return
-        for name, value in values.items():
-            self._columns[name].append(value)
+        for name, column in self._means:
+            column.append(_number(line.get(name)))
+        self._columns["low"].append(loss)
+        self._columns["high"].append(loss)
         self._counts.append(1)
         self._offsets.append(offset)
         if len(self) >= self._capacity:
@@ -73,16 +83,19 @@ class RunSeries:
             for name, column in self._columns.items()
         }
 
+    def points_between(self, first: float, last: float) -> dict[str, list[float | None]]:
+        """The points of these steps."""
+        steps = self._columns["step"]
+        low, high = bisect_left(steps, first), bisect_right(steps, last)
+        return {name: values[low:high] for name, values in self.points().items()}
+
     def place(self, first: float, last: float) -> tuple[int, int | None]:
         """The bytes of the log that hold these steps: where they begin, and where they end (None: at the log's end)."""
+        # a point's step is the mean of its lines: those before it begin earlier, and so may the one after the last
         steps = self._columns["step"]
-        begin, end = 0, None
-        for step, offset in zip(steps, self._offsets, strict=True):
-            if step <= first:
-                begin = offset
-            elif step > last and end is None:
-                end = offset
-        return begin, end
+        before, after = bisect_right(steps, first) - 1, bisect_right(steps, last) + 1
+        begin = self._offsets[before] if before >= 0 else 0
+        return begin, self._offsets[after] if after < len(steps) else None
 
     def _rewind(self, step: float) -> None:
         keep = sum(1 for each in self._columns["step"] if each < step)
@@ -98,7 +111,7 @@ class RunSeries:
             merged = (
                 _merged(name, column[i], counts[i], column[i + 1], counts[i + 1]) for i in pairs
             )
-            self._columns[name] = array("d", merged)
+            column[:] = array("d", merged)
         self._offsets = array("q", (self._offsets[i] for i in pairs))
         self._counts = array("q", (counts[i] + counts[i + 1] for i in pairs))
         self._lines_per_point *= 2
@@ -116,6 +129,7 @@ def _merged(name: str, a: float, weight_a: int, b: float, weight_b: int) -> floa
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
+    """The number, or NaN: for a bool, a text, and what no honest log holds."""
+    if type(value) in (float, int) and -1e300 < value < 1e300:
         return float(value)
     return math.nan

@@ -3,6 +3,7 @@
 import mmap
 import threading
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,22 @@ from onecard.units import HOUR
 from onecard.untrusted import printable
 
 TAIL_BYTES = 96 * 1024  # of a log, for its row in the list
-SLICE_BYTES = 4 * 2**20  # read before others get their turn
+SLICE_BYTES = 2**19  # read before others get their turn
+MOST_ZOOM_BYTES = 16 * 2**20  # read again for a closer look
 _MOST_EVENTS = 300
 _MOST_SAMPLES = 40
 _MOST_EVALS = 2000
 _LONGEST_TEXT = 4000
+
+
+@dataclass(frozen=True)
+class NewPoints:
+    """The columns from point `start` on, of a series that now has `count` points."""
+
+    version: int
+    count: int
+    start: int
+    points: dict[str, list[float | None]]
 
 
 class RunWatch:
@@ -39,13 +51,13 @@ class RunWatch:
         self._turn = threading.Lock()  # two pages may watch one run
         self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self, version: int = 0, changes: int = 0) -> None:
         self.follower = LogFollower(self.record.log_path)
-        self.series = RunSeries()
+        self.series = RunSeries(version=version)
         self.evals: list[dict[str, Any]] = []
         self.events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
         self.samples: deque[dict[str, Any]] = deque(maxlen=_MOST_SAMPLES)
-        self.changes = 0  # counts what evals, events and samples gained
+        self.changes = changes  # counts what evals, events and samples gained
         self._builder = FolderBuilder(self.path)
         self._explained: tuple[int, tuple[Any, ...]] = (-1, ())
 
@@ -58,10 +70,19 @@ class RunWatch:
         before = self.follower.offset
         for offset, line in self.follower.read(SLICE_BYTES):
             if self.follower.restarted and before:
-                self._begin()  # the log was cut: from the start, at the next call
+                # the log was cut: from the start, at the next call, and a reader takes all of it again
+                self._begin(self.series.version + 1, self.changes + 1)
                 return True
             self._take(line, offset)
         return self.follower.offset - before >= SLICE_BYTES
+
+    def points_since(self, version: int, count: int) -> NewPoints:
+        """The points for a reader who has `count` of that version: the last one again, for it may have grown."""
+        with self._turn:  # another page's thread may be adding some
+            same = self.series.version == version
+            start = max(0, count - 1) if same else 0
+            points = self.series.points(start)
+            return NewPoints(self.series.version, len(self.series), start, points)
 
     @property
     def share_read(self) -> float:
@@ -86,9 +107,12 @@ class RunWatch:
     def zoom(self, first: float, last: float) -> dict[str, Any]:
         """The steps from `first` to `last` in more detail, read again from the log."""
         begin, end = self.series.place(first, last)
+        end = self.follower.offset if end is None else end
+        if end - begin > MOST_ZOOM_BYTES:  # so long a part has points enough already
+            return self.series.points_between(first, last)
         follower, detail = LogFollower(self.record.log_path), RunSeries()
         follower.offset = begin
-        for offset, line in follower.read((end or self.follower.offset) - begin):
+        for offset, line in follower.read(end - begin):
             step = line.get("step")
             if line.get("kind") == "step" and isinstance(step, int) and first <= step <= last:
                 detail.add(line, offset)

@@ -1,6 +1,7 @@
 """Runs: the list and one run, live by server-sent events; compare; dropped logs; stop and resume where allowed."""
 
 import asyncio
+import functools
 import json
 import math
 import time
@@ -17,16 +18,19 @@ from onecard.report.language import Language
 from onecard.runs.compare import compare
 from onecard.runs.explain import explain, explained
 from onecard.runs.run import Run
-from onecard.ui.answers import in_thread, json_answer, language_of, said
+from onecard.ui.answers import errors_as_json, in_thread, json_answer, language_of
 from onecard.ui.control import resume_run, stop_run
 from onecard.ui.document_json import document_json
 from onecard.ui.registry import Registry
+from onecard.ui.run_watch import RunWatch
 from onecard.ui.settings import Settings
 
 POLL_SECONDS = 0.7
 BEAT_SECONDS = 15.0  # a word now and then, so that a connection that is gone is noticed
 FINDINGS_SECONDS = 5.0
+_CATCH_UP_SECONDS = 0.5  # between two pictures of a run whose log is still being read
 _MOST_COMPARED = 12
+_MOST_HEAVY = 2  # comparisons and zooms at once: others must find a thread free
 
 
 class RunsApi:
@@ -36,16 +40,17 @@ class RunsApi:
         self.settings = settings
         self.registry = registry
         self.streams = 0
+        self._heavy = asyncio.Semaphore(_MOST_HEAVY)
 
     def routes(self) -> list[Route]:
         return [
-            Route("/api/runs", said(self.rows)),
-            Route("/api/runs/live", said(self.rows_live)),
-            Route("/api/run/live", said(self.run_live)),
-            Route("/api/run/zoom", said(self.zoom)),
-            Route("/api/compare", said(self.compare)),
-            Route("/api/logs", said(self.drop), methods=["POST", "DELETE"]),
-            Route("/api/run/{action}", said(self.control), methods=["POST"]),
+            Route("/api/runs", errors_as_json(self.rows)),
+            Route("/api/runs/live", errors_as_json(self.rows_live)),
+            Route("/api/run/live", errors_as_json(self.run_live)),
+            Route("/api/run/zoom", errors_as_json(self.zoom)),
+            Route("/api/compare", errors_as_json(self.compare)),
+            Route("/api/logs", errors_as_json(self.drop), methods=["POST", "DELETE"]),
+            Route("/api/run/{action}", errors_as_json(self.control), methods=["POST"]),
         ]
 
     async def rows(self, request: Request) -> Response:
@@ -78,21 +83,17 @@ class RunsApi:
         return self._stream(lambda: self._run_changes(name, words))
 
     async def _run_changes(self, name: str, words: Language) -> AsyncIterator[dict[str, Any]]:
-        version, sent, changes, explained_at, shown = -1, 0, -1, -1e9, None
+        version, sent, changes, explained_at = -1, 0, -1, -1e9
+        shown: dict[str, Any] = {}  # the newest point as the page has it
         watch = await in_thread(lambda: self.registry.watch(name))
-        first = True
+        message: dict[str, Any] = {"plan": await in_thread(watch.plan_band)}
+        more = await in_thread(watch.advance)
         while True:
-            more = await in_thread(watch.advance)
-            message: dict[str, Any] = {}
-            if first:
-                message["plan"], first = watch.plan_band(), False
-            if watch.series.version != version or len(watch.series) != sent or not more:
-                start = 0 if watch.series.version != version else max(0, sent - 1)
-                points = watch.series.points(start)
-                if start == 0 or points != shown:
-                    message |= {"from": start, "points": points}
-                    shown = watch.series.points(max(0, len(watch.series) - 1))
-                version, sent = watch.series.version, len(watch.series)
+            new = await in_thread(functools.partial(watch.points_since, version, sent))
+            if new.version != version or new.points != shown:
+                message |= {"from": new.start, "points": new.points}
+                shown = {column: values[-1:] for column, values in new.points.items()}
+            version, sent = new.version, new.count
             if watch.changes != changes:
                 changes = watch.changes
                 message |= {
@@ -100,13 +101,23 @@ class RunsApi:
                     "events": list(watch.events),
                     "samples": list(watch.samples),
                 }
-            row = await in_thread(lambda: self.registry._row(name, watch.path))
+            row = await in_thread(lambda: self.registry.row(name, watch.path))
             message |= {"row": row, "read": watch.share_read}
             if not more and time.monotonic() - explained_at > FINDINGS_SECONDS:
                 message["findings"] = await in_thread(lambda: watch.findings(words))
                 explained_at = time.monotonic()
             yield message
-            await asyncio.sleep(0.01 if more else POLL_SECONDS)
+            message = {}
+            if not more:
+                await asyncio.sleep(POLL_SECONDS)
+            more = await self._read_on(watch)
+
+    async def _read_on(self, watch: RunWatch) -> bool:
+        """What is new in the log, for as long as a reader may wait for the next picture; whether there is more."""
+        until = time.monotonic() + _CATCH_UP_SECONDS
+        while (more := await in_thread(watch.advance)) and time.monotonic() < until:
+            await asyncio.sleep(0.002)  # without a pause, the others' requests would be slow
+        return more
 
     def _stream(self, changes: Callable[[], AsyncIterator[dict[str, Any]]]) -> Response:
         if self.streams >= self.settings.limits.streams:
@@ -117,7 +128,7 @@ class RunsApi:
             last, beat = None, time.monotonic()
             try:
                 async for message in changes():
-                    text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+                    text = await in_thread(functools.partial(_compact, message))
                     if message and text != last:
                         last, beat = text, time.monotonic()
                         yield f"data: {text}\n\n"
@@ -136,8 +147,10 @@ class RunsApi:
             first, last = float(query["from"]), float(query["to"])
         except (KeyError, ValueError):
             raise UserError("a part of a run has two ends", hint="from and to are steps") from None
-        watch = self.registry.watch(query.get("id", ""))
-        return json_answer(await in_thread(lambda: watch.zoom(first, last)))
+        name = query.get("id", "")
+        async with self._heavy:
+            detail = await in_thread(lambda: self.registry.watch(name).zoom(first, last))
+        return json_answer(detail)
 
     async def compare(self, request: Request) -> Response:
         names, words = request.query_params.getlist("run"), language_of(request)
@@ -148,7 +161,9 @@ class RunsApi:
             result = explained(compare([self.registry.figures(name) for name in names]))
             return document_json(compare_document(result), words)
 
-        return json_answer(await in_thread(work))
+        async with self._heavy:
+            answer = await in_thread(work)
+        return json_answer(answer)
 
     async def drop(self, request: Request) -> Response:
         name = request.query_params.get("name", "log")
@@ -161,14 +176,18 @@ class RunsApi:
     async def control(self, request: Request) -> Response:
         if not self.settings.control:
             raise UserError("this page may only look", hint="start it with `onecard ui --control`")
-        path = self.registry.folder(request.query_params.get("id", ""))
+        name = request.query_params.get("id", "")
         action = {"stop": stop_run, "resume": resume_run}.get(request.path_params["action"])
         if action is None:
             raise UserError(
                 "a run can be stopped or resumed", hint="nothing else is done from here"
             )
-        await in_thread(lambda: action(path))
+        await in_thread(lambda: action(self.registry.folder(name)))
         return json_answer({})
+
+
+def _compact(message: dict[str, Any]) -> str:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
 
 
 async def _once(message: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:

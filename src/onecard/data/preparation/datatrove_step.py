@@ -20,7 +20,7 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 
 from onecard.data.preparation.options import SHARD_TOKENS
-from onecard.data.preparation.order import Order, drop_duplicates, lay_out, take, write_shard
+from onecard.data.preparation.order import Order, Taken, drop_duplicates, lay_out, take, write_shard
 from onecard.data.preparation.parts import Cutting, Part, PartBuilder, open_part, part_path
 from onecard.data.preparation.work_folder import WorkFolder, claim
 from onecard.data.preparation.worker import PART_BYTES
@@ -108,7 +108,9 @@ class MakeShards(PipelineStep):  # type: ignore[misc]
     def _write(self, folder: Path, work: Path) -> None:
         parts = [open_part(path) for path in sorted((work / "parts").glob("*.part"))]
         _check_whole(parts, folder)
-        dropped = drop_duplicates(parts) if self.dedup else [None] * len(parts)
+        dropped = (
+            drop_duplicates([Taken(part) for part in parts]) if self.dedup else [None] * len(parts)
+        )
         taken, total = take(parts, None, dropped)
         if not total:
             raise UserError(f"{folder}: no document came out of the first step")

@@ -5,7 +5,7 @@ nearest to its quota; its validation documents are those of the same beginning. 
 gone through again: the same documents at other places of the shuffle, never those for validation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,32 +40,31 @@ def mix_sources(
     plan: Plan, work: Path, crew: Crew, text_bytes: int, report: Callable[[Event], None]
 ) -> Mixed:
     """Encode as much of each source as its share needs, then decide what is taken and what is repeated."""
-    parts, copies_found, dropped, have = _encoded(plan, work, crew, text_bytes, report)
-    total, policy = plan.options.tokens, too_small(plan)
-    train = None if total is None else round(total * (1 - plan.val_fraction))
-    quotas = allot(plan.names, plan.shares, have, train, policy)
+    parts, limits, chosen = _encoded(plan, work, crew, text_bytes, report)
+    total = plan.options.tokens
+    train = None if total is None else _to_train_on(plan, total)
+    quotas = allot(plan.names, plan.shares, [c.have for c in chosen], train, too_small(plan))
+    if quotas != limits:
+        chosen = _chosen(plan, parts, quotas)
     taken: list[Taken] = []
     promoted: list[list[int]] = []
     copies: list[Taken] = []
     epochs = []
-    at = 0
-    for number, mine in enumerate(parts):
-        gone = dropped[at : at + len(mine)]
-        at += len(mine)
-        here = _beginning(mine, gone, quotas[number])
-        chosen = _validation(here, len(taken)) if plan.fraction(number) > 0 else None
-        if chosen is not None:
-            promoted.append(chosen)
-        lists = [_train_rows(item, place, chosen, len(taken)) for place, item in enumerate(here)]
+    for number, source in enumerate(chosen):
+        here = source.taken
+        moved = _validation(here, len(taken)) if plan.fraction(number) > 0 else None
+        if moved is not None:
+            promoted.append(moved)
+        lists = [_train_rows(item, place, moved, len(taken)) for place, item in enumerate(here)]
         once = sum(int(rows["length"].sum(dtype=np.int64)) for rows in lists)
         given = once
-        if quotas[number] > have[number]:
+        if quotas[number] > source.have:
             made, given = _repeated(here, lists, quotas[number], once, work)
             copies += made
-        epochs.append(given / max(have[number], 1))
+        epochs.append(given / max(once, 1))
         taken += here
-    exact = _counted(taken, copies_found)
-    near = _counted(taken, dropped) - exact if plan.options.dedup == "near" else 0
+    exact = sum(source.exact for source in chosen)
+    near = sum(source.near for source in chosen)
     return Mixed([*taken, *copies], promoted, epochs, exact, near)
 
 
@@ -73,70 +72,118 @@ def too_small(plan: Plan) -> TooSmall:
     return "repeat" if plan.options.repeat else "largest" if plan.options.largest else None
 
 
+def _to_train_on(plan: Plan, total: int) -> int:
+    return round(total * (1 - plan.val_fraction))
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What one source gives: its beginning, without the copies that are left out."""
+
+    taken: list[Taken]
+    have: int  # tokens to train on in all that was encoded
+    exact: int  # copies among the documents taken, left out or not
+    near: int  # near copies that were left out, the exact ones not among them
+
+
 def _encoded(
     plan: Plan, work: Path, crew: Crew, text_bytes: int, report: Callable[[Event], None]
-) -> tuple[list[list[Part]], Dropped, Dropped, list[int]]:
-    """The parts of each source, which of their rows are exact copies, which are left out, and the tokens to train on."""
+) -> tuple[list[list[Part]], list[int | None], list[_Chosen]]:
+    """The parts of each source, the tokens that were aimed at, and what is chosen with these."""
     total = plan.options.tokens
-    goals = [
-        None if total is None else int(share * total * (1 - plan.val_fraction)) + 1
-        for share in plan.shares
+    limits = [
+        None if total is None else round(share * _to_train_on(plan, total)) for share in plan.shares
     ]
-    encodings: list[Encoding] = []
-    parts: list[list[Part]] = []
+    goals = [None if limit is None else limit + 1 for limit in limits]
+    encodings: dict[int, Encoding] = {}
+    parts: list[list[Part]] = [[] for _ in goals]
     try:
-        for number, goal in enumerate(goals):
+        for number in _scarcest_first(plan, goals):
             expected = int(text_bytes * plan.shares[number])
-            encodings.append(Encoding(plan, work, expected, report, number))
-            parts.append(encodings[-1].run(crew, goal))
+            found = encodings[number] = Encoding(plan, work, expected, report, number)
+            parts[number] = found.run(crew, goals[number])
+            _stop_if_too_small(plan, number, goals[number], found)
         while True:
-            exact, used = copies_of(plan, [part for mine in parts for part in mine])
-            have = _train_tokens(parts, used)
+            chosen = _chosen(plan, parts, limits)
             short = [
-                number
+                (number, goal - chosen[number].have)
                 for number, goal in enumerate(goals)
-                if goal is not None and have[number] < goal and not encodings[number].exhausted
+                if goal is not None
+                and chosen[number].have < goal
+                and not encodings[number].exhausted
             ]
             if not short:
-                return parts, exact, used, have
-            for number in short:  # duplicates took their share
-                goal = goals[number] or 0
-                more = encodings[number].reach_tokens + int(1.05 * (goal - have[number])) + 1
+                return parts, limits, chosen
+            for number, missing in short:  # duplicates took their share
+                more = encodings[number].reach_tokens + int(1.05 * missing) + 1
                 parts[number] = encodings[number].run(crew, more)
     finally:
-        for item in encodings:
+        for item in encodings.values():
             item.feed.stop()
+
+
+def _chosen(plan: Plan, parts: Sequence[list[Part]], limits: Sequence[int | None]) -> list[_Chosen]:
+    """Source by source: what is a copy depends on the documents taken before it alone.
+
+    How far a source happened to be encoded, which depends on the number of workers and on kills, must not show.
+    """
+    before: list[Taken] = []
+    found = []
+    for mine, limit in zip(parts, limits, strict=True):
+        copies = copies_of(plan, [*before, *(Taken(part) for part in mine)])
+        exact, dropped = (lists[len(before) :] for lists in copies)
+        here = _beginning(mine, dropped, limit)
+        counted = _counted(here, exact)
+        near = _counted(here, dropped) - counted if plan.options.dedup == "near" else 0
+        found.append(_Chosen(here, _train_tokens(mine, dropped), counted, near))
+        before += here
+    return found
+
+
+def _scarcest_first(plan: Plan, goals: list[int | None]) -> list[int]:
+    """The sources in the order in which they are tokenised: one that may be too small is known before the others' work."""
+
+    def spare(number: int) -> float:
+        return sum(item.text_bytes for item in plan.sources[number].inputs) / (goals[number] or 1)
+
+    return sorted(range(len(goals)), key=spare)
+
+
+def _stop_if_too_small(plan: Plan, number: int, goal: int | None, found: Encoding) -> None:
+    """One that is counted and has less than its share, with no choice made: nothing else is tokenised for nothing."""
+    have = found.reach_tokens
+    if goal is None or too_small(plan) or not found.exhausted or have >= goal - 1:
+        return
+    total, plenty = round((goal - 1) / plan.shares[number]), 1 << 62
+    available = [have if place == number else plenty for place in range(len(plan.shares))]
+    allot(plan.names, plan.shares, available, total)
 
 
 _NONE = np.zeros(0, np.uint32)
 
 
-def copies_of(plan: Plan, parts: list[Part]) -> tuple[Dropped, Dropped]:
+def copies_of(plan: Plan, items: Sequence[Taken]) -> tuple[Dropped, Dropped]:
     """The rows of each part that are exact copies of an earlier document, and those that are left out."""
-    exact = drop_duplicates(parts)
+    exact = drop_duplicates(items)
     if not plan.options.dedup:
-        return exact, [_NONE] * len(parts)
+        return exact, [_NONE] * len(items)
     if plan.options.dedup != "near":
         return exact, exact
-    near = near_copies(parts)
+    near = near_copies([(item.part, item.below) for item in items])
     both = [np.union1d(*pair).astype(np.uint32) for pair in zip(exact, near, strict=True)]
     return exact, both
 
 
-def _train_tokens(parts: list[list[Part]], dropped: Dropped) -> list[int]:
-    have, place = [], 0
-    for mine in parts:
-        total = 0
-        for part in mine:
-            rows = part.rows()
-            kept = of_split(Taken(part, None, dropped[place]), rows, 0, "train", 0, [])
-            total += int(rows["length"][kept].sum(dtype=np.int64))
-            place += 1
-        have.append(total)
-    return have
+def _train_tokens(parts: list[Part], dropped: Dropped) -> int:
+    total = 0
+    for part, gone in zip(parts, dropped, strict=True):
+        rows = part.rows()
+        kept = of_split(Taken(part, None, gone), rows, 0, "train", 0, [])
+        total += int(rows["length"][kept].sum(dtype=np.int64))
+    return total
 
 
-def _beginning(parts: list[Part], dropped: Dropped, quota: int) -> list[Taken]:
+def _beginning(parts: list[Part], dropped: Dropped, quota: int | None) -> list[Taken]:
     """The documents as read up to the one that brings the tokens to train on nearest to the quota."""
     out: list[Taken] = []
     total = 0
@@ -145,7 +192,7 @@ def _beginning(parts: list[Part], dropped: Dropped, quota: int) -> list[Taken]:
         rows = part.rows()
         rows = rows[of_split(item, rows, 0, "train", 0, [])]
         here = int(rows["length"].sum(dtype=np.int64))
-        if total + here >= quota:
+        if quota is not None and total + here >= quota:
             item.below = _cut_at(rows, quota - total, first=total == 0)
             return [*out, item]
         total += here
@@ -229,7 +276,7 @@ def _repeated(
 
 
 def _counted(taken: list[Taken], dropped: Dropped) -> int:
-    """Exact copies among the documents taken, whether or not they were left out."""
+    """How many of the rows found are among the documents taken."""
     return sum(copies_among(item, gone) for item, gone in zip(taken, dropped, strict=False))
 
 

@@ -1,12 +1,13 @@
 """Near copies of documents by MinHash: two texts that share about three quarters of their five-word runs.
 
 The parameters are datatrove's, which FineWeb was made with: runs of 5 words, 14 bands of 8 hashes, so that texts with
-a Jaccard similarity of 0.72 are found with a chance of one half, of 0.8 with 92 %, of 0.5 with 5 %. A band that two
-documents have in common makes them copies of each other; of such a group the first as read is kept.
+a Jaccard similarity of 0.72 are found with a chance of one half, of 0.8 with 92 %, of 0.5 with 5 %. A document
+that has a band in common with one read before it is a near copy.
 """
 
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,39 +58,32 @@ def write_bands(part: Path, bands: list[U64], order: npt.NDArray[np.int64]) -> N
     write_bytes(bands_path(part), np.ascontiguousarray(rows).data.cast("B"))
 
 
-def near_copies(parts: "list[Part]") -> list[npt.NDArray[np.uint32]]:
-    """The rows of each part that are near copies of a document read before; a band at a time, in 24 bytes a document."""
-    counts = [part.documents for part in parts]
-    firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+def near_copies(items: "Sequence[tuple[Part, int | None]]") -> list[npt.NDArray[np.uint32]]:
+    """The rows of each part that are near copies of a document read before; a band at a time, in 24 bytes a document.
+
+    Of a part with a limit only the documents read before it count. What comes later never decides about what came
+    before: so the result does not depend on how far the reading went.
+    """
+    parts = [part for part, _ in items]
+    firsts = np.concatenate([[0], np.cumsum([part.documents for part in parts])]).astype(np.int64)
     whole = int(firsts[-1])
     place = np.empty(whole, np.int64)  # of each row, in the order of reading
-    for number, part in enumerate(parts):
+    counts = np.ones(whole, np.bool_)
+    for number, (part, below) in enumerate(items):
         low, high = firsts[number], firsts[number + 1]
         place[low:high] = low + part.rows()["order"]
-    group = np.arange(whole, dtype=np.int64)  # by place in reading: the first of its group
+        if below is not None:
+            counts[low + below : high] = False
+    copies = np.zeros(whole, np.bool_)  # by place in reading
     for band in range(BANDS):
         keys = np.empty(whole, np.uint64)
         for number, part in enumerate(parts):
             raw = np.fromfile(bands_path(part.path), "<u8").reshape(-1, BANDS)
             keys[place[firsts[number] : firsts[number + 1]]] = raw[:, band]
         order = np.argsort(keys, kind="stable")  # within a key, as read
-        same = np.flatnonzero(keys[order][1:] == keys[order][:-1])
-        for at in same.tolist():
-            _join(group, int(order[at]), int(order[at + 1]))
-    copies = np.array([_first(group, item) != item for item in range(whole)], np.bool_)
+        order = order[counts[order]]
+        copies[order[1:][keys[order][1:] == keys[order][:-1]]] = True
     return [
         np.flatnonzero(copies[place[firsts[number] : firsts[number + 1]]]).astype(np.uint32)
         for number in range(len(parts))
     ]
-
-
-def _first(group: npt.NDArray[np.int64], item: int) -> int:
-    while group[item] != item:
-        group[item] = group[group[item]]
-        item = int(group[item])
-    return item
-
-
-def _join(group: npt.NDArray[np.int64], a: int, b: int) -> None:
-    first, second = _first(group, a), _first(group, b)
-    group[max(first, second)] = min(first, second)

@@ -42,12 +42,12 @@ class Taken:
         return wanted
 
 
-def drop_duplicates(parts: list[Part]) -> list[npt.NDArray[np.uint32]]:
+def drop_duplicates(items: Sequence[Taken]) -> list[npt.NDArray[np.uint32]]:
     """The rows of each part whose text was read before, exactly the same; a share of the hashes at a time."""
-    dropped: list[list[int]] = [[] for _ in parts]
-    passes = np.uint64(sum(part.documents for part in parts) // _DEDUP_ROWS + 1)
+    dropped: list[list[int]] = [[] for _ in items]
+    passes = np.uint64(sum(item.part.documents for item in items) // _DEDUP_ROWS + 1)
     for share in range(int(passes)):
-        found = [_share(part, place, share, passes) for place, part in enumerate(parts)]
+        found = [_share(item, place, share, passes) for place, item in enumerate(items)]
         table = np.concatenate(found) if found else np.zeros(0, _SEEN)
         table = table[np.argsort(table["hash0"], kind="stable")]
         alike = np.flatnonzero(table["hash0"][1:] == table["hash0"][:-1])
@@ -66,9 +66,12 @@ _SEEN = np.dtype(
 )
 
 
-def _share(part: Part, place: int, share: int, passes: np.uint64) -> npt.NDArray[np.void]:
-    rows = part.rows()
-    chosen = np.flatnonzero(rows["hash0"] % passes == np.uint64(share))
+def _share(item: Taken, place: int, share: int, passes: np.uint64) -> npt.NDArray[np.void]:
+    rows = item.part.rows()
+    wanted = rows["hash0"] % passes == np.uint64(share)
+    if item.below is not None:
+        wanted &= rows["order"] < item.below
+    chosen = np.flatnonzero(wanted)
     out = np.zeros(len(chosen), _SEEN)
     for name in ("hash0", "hash1", "order"):
         out[name] = rows[name][chosen]

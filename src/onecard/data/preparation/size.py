@@ -11,6 +11,7 @@ from pathlib import Path
 
 from onecard.data.preparation.options import Options
 from onecard.data.preparation.parts import ROW
+from onecard.data.preparation.sample_count import Count, count_of
 from onecard.data.shares import TooSmall, allot, largest_mix, shortages
 from onecard.data.sources.source import Source
 from onecard.errors import UserError
@@ -22,7 +23,6 @@ _MB_PER_SECOND = 60e6  # per core, text to shards: 90 to 110 MB/s measured, some
 _DOWNLOAD_PER_SECOND = 50e6  # a 400 Mbit/s line; the real rate shows in the progress bar
 _DOCUMENT_BYTES = 3000  # a web page's text, about: for the size of the work files' index
 _START_SECONDS = 2.0  # a worker loads its libraries and the vocabulary
-_SURELY_TOO_SMALL = 2.0  # times: estimates of local text are up to twice off
 _SPARE = 64 * 1024 * 1024
 
 
@@ -35,6 +35,9 @@ class Size:
     seconds: float
     text_bytes: int = 0
     repeats: tuple[tuple[str, float], ...] = ()  # sources that a mix goes through more than once
+    uncertain: tuple[
+        tuple[str, float, float], ...
+    ] = ()  # (source, its share over what it has, margin)
 
     @property
     def disk_bytes(self) -> int:
@@ -54,20 +57,26 @@ def estimate(
 def _estimated_mix(
     sources: list[Source], tokenizer: str, tokens: int | None, workers: int, options: Options
 ) -> Size:
-    """A mix, source by source; one that is far too small for its share is named before anything is done."""
+    """A mix, source by source; one that is too small for its share is named before anything is done."""
     shares = [own.share for own in options.mix]
     names = [own.word for own in options.mix]
-    whole = [_estimate([source], tokenizer, None, workers) for source in sources]
-    have = [max(size.tokens, 1) for size in whole]
+    rough = [max(_estimate([source], tokenizer, None, workers).tokens, 1) for source in sources]
+    wanted = [round(share * (tokens or largest_mix(shares, rough))) for share in shares]
+    counts = [
+        count_of(source, number, tokenizer, rough[number], options)
+        if tokens is not None
+        else Count(rough[number])
+        for number, source in enumerate(sources)
+    ]
+    have = [max(count.tokens, 1) for count in counts]
     total = min(largest_mix(shares, have), tokens or largest_mix(shares, have))
     policy: TooSmall = "repeat" if options.repeat else "largest" if options.largest else None
     short = [] if tokens is None else shortages(names, shares, have, tokens)
-    if tokens is not None and (policy == "repeat" or not short):
-        total = tokens
-    elif short and policy is None and short[0].times > _SURELY_TOO_SMALL:
+    surely = any(count.surely_below(goal) for count, goal in zip(counts, wanted, strict=True))
+    if tokens is not None and policy is None and surely:
         allot(names, shares, have, tokens, None, about="about ")
-    elif tokens is not None and policy is None:
-        total = tokens  # near enough: the exact count decides
+    if tokens is not None and policy != "largest":
+        total = tokens  # for one near the limit the exact count decides
     parts = [
         _estimate([source], tokenizer, max(round(share * total), 1), workers)
         for source, share in zip(sources, shares, strict=True)
@@ -80,6 +89,18 @@ def _estimated_mix(
         sum(size.seconds for size in parts) - (len(parts) - 1) * _START_SECONDS,
         sum(size.text_bytes for size in parts),
         tuple((item.name, round(item.times, 1)) for item in short) if policy == "repeat" else (),
+        _uncertain(names, counts, wanted) if tokens is not None and policy is None else (),
+    )
+
+
+def _uncertain(
+    names: list[str], counts: list[Count], wanted: list[int]
+) -> tuple[tuple[str, float, float], ...]:
+    """Sources whose estimate does not say whether they are large enough."""
+    return tuple(
+        (name, round(goal / max(count.tokens, 1), 2), round(count.margin, 2))
+        for name, count, goal in zip(names, counts, wanted, strict=True)
+        if not count.surely_below(goal) and not count.surely_above(goal)
     )
 
 

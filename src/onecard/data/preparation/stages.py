@@ -10,7 +10,7 @@ from typing import Any
 from onecard.data.preparation.crew import Crew
 from onecard.data.preparation.encode import Encoding, Event
 from onecard.data.preparation.mixing import Mixed, copies_among, copies_of, mix_sources
-from onecard.data.preparation.order import by_source, lay_out, take
+from onecard.data.preparation.order import Taken, by_source, lay_out, take
 from onecard.data.preparation.request import Plan
 from onecard.data.preparation.size import Size
 from onecard.data.tokenizers.kinds import Tokenizer
@@ -65,7 +65,7 @@ def _plain(plan: Plan, work: Path, crew: Crew, size: Size, report: Report) -> Mi
         wanted = goal = plan.options.tokens
         while True:
             parts = encoding.run(crew, goal)
-            copies, dropped = copies_of(plan, parts)
+            copies, dropped = copies_of(plan, [Taken(part) for part in parts])
             taken, total = take(parts, wanted, dropped)
             if goal is None or wanted is None or encoding.exhausted or total >= wanted:
                 break

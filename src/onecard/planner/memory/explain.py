@@ -35,6 +35,8 @@ class Point:
 
 @dataclass(frozen=True)
 class AliveTensor:
+    """A tensor that is alive at the peak, and which savers would remove it."""
+
     name: str
     part: str
     bytes: int
@@ -44,6 +46,8 @@ class AliveTensor:
 
 @dataclass(frozen=True)
 class Saving:
+    """One saver switched on: what the peak becomes."""
+
     setting: str  # as in a config file
     allocated_bytes: int  # at the peak with it
     saved_bytes: int
@@ -52,6 +56,8 @@ class Saving:
 
 @dataclass(frozen=True)
 class MemoryExplained:
+    """Memory over one step, what is alive at its peak, and what each saver takes away."""
+
     course: list[Point]
     peak: Point
     tensors: list[AliveTensor]  # all that are alive at the peak, the largest first

@@ -27,6 +27,8 @@ METAL_BYTES = 150 * MIB  # compiled shaders and command buffers; an estimate, no
 
 @dataclass(frozen=True)
 class StepMemory:
+    """The memory of one step, by part and as the three programs that report it count it."""
+
     parts: dict[str, int]  # at the peak, with context and slack
     allocated: Range  # torch.cuda.max_memory_allocated
     reserved: Range  # torch.cuda.max_memory_reserved

@@ -12,6 +12,7 @@ from onecard.units import GIB, MIB, show_bytes
 _LEAST_DISK = 5 * GIB  # a few checkpoints of GPT-2 small
 _SLOW_DISK = 50e6  # bytes a second: a checkpoint of GPT-2 small would take half a minute
 _SLOW_CLOCK = 0.6  # of the highest clock under load
+_ON_CPU = "until then `train` runs on the CPU"
 
 
 def device(found: Answers) -> Check:
@@ -40,7 +41,7 @@ def build(found: Answers) -> Check:
         return Check("torch build", "ok", f"{name} for {found.kind}")
     if found.hip:
         served = not found.gcn_arch or found.gcn_arch.partition(":")[0] in found.kernels
-        wrong = f"{name} has no kernels for {found.gcn_arch}: it is built for {', '.join(found.kernels)}"
+        wrong = f"{name} has no kernels for {found.gcn_arch}: it is built for {', '.join(found.kernels)}; {_ON_CPU}"
         return Check("torch build", "ok" if served else "action", name if served else wrong)
     capability = found.capability or (0, 0)
     shown = f"{capability[0]}.{capability[1]}"
@@ -48,7 +49,8 @@ def build(found: Answers) -> Check:
         return Check("torch build", "ok", f"{name}, made for compute capability {shown}")
     serving = serving_build(capability)
     hint = install_hint(serving) if serving else "no build of this torch runs on it"
-    return Check("torch build", "action", f"{name} has no kernels for capability {shown}: {hint}")
+    wrong = f"{name} has no kernels for capability {shown}: {hint}; {_ON_CPU}"
+    return Check("torch build", "action", wrong)
 
 
 def paging(found: Answers) -> Check:

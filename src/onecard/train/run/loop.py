@@ -27,13 +27,12 @@ from onecard.train.run import recovery
 from onecard.train.run.branch import PREDECAY, predecay_due
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
-from onecard.train.run.progress import Progress, RunState, advance, finished, random_seed
+from onecard.train.run.outputs import Silent, Viewer
+from onecard.train.run.progress import Progress, RunState, StepClock, advance, finished, random_seed
 from onecard.train.run.sampling import write_sample
 from onecard.train.run.session import Session, save, save_apart, validate
 from onecard.train.run.setup import open_session
-from onecard.train.run.side_shows import Silent, Viewer
 from onecard.train.run.signals import StopSignals
-from onecard.train.run.step_clock import StepClock
 from onecard.train.run.workers import Workers
 
 # the model, its data and the step → for each task its figures

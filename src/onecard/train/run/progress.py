@@ -2,16 +2,19 @@
 
 `Progress` is what must survive a stop and is neither weights nor optimizer; it lives in each checkpoint's state.json.
 What is not in it is derived from the step: the rows of a step and its random numbers are functions of (seed, step), so
-there is no data position or generator to save. `RunState` adds what only the running process needs.
+there is no data position or generator to save. `RunState` adds what only the running process needs, and `StepClock` measures how long the steps of this sitting take.
 """
 
 import dataclasses
 import math
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from onecard.config import RunConfig
 from onecard.train.run.loss_watch import LossWatch
+
+_STEPS_TO_JUDGE = 3  # the first steps of a sitting are slower than the rest
 
 
 @dataclass(frozen=True)
@@ -84,3 +87,50 @@ def advance(
 
 def finished(config: RunConfig, progress: Progress) -> bool:
     return progress.step >= config.max_iters or progress.position >= config.max_iters - 1e-6
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The steps since the last log line."""
+
+    step_seconds: float  # the mean; neither evaluations nor checkpoints
+    data_wait: float  # the share of it spent waiting for rows
+
+
+class StepClock:
+    """begin() and end() around each step; a step that is done again begins again."""
+
+    def __init__(self) -> None:
+        self._sitting_began = self._last_end = self._step_began = time.perf_counter()
+        self._sitting_steps = 0
+        self._seconds, self._wait, self._steps = 0.0, 0.0, 0  # since the last log line
+
+    def begin(self) -> None:
+        self._step_began = time.perf_counter()
+
+    def end(self, wait_seconds: float) -> float:
+        """Seconds since the last step ended: this one and all that came between."""
+        now = time.perf_counter()
+        passed, self._last_end = now - self._last_end, now
+        self._sitting_steps += 1
+        self._seconds += now - self._step_began
+        self._wait += wait_seconds
+        self._steps += 1
+        return passed
+
+    def leave_out(self, seconds: float) -> None:
+        """Time between steps that is booked apart: neither a step's nor the run's."""
+        self._last_end += seconds
+        self._sitting_began += seconds
+
+    def pace(self) -> float | None:
+        """Seconds per step over the sitting, with all that comes between steps; None until that says something."""
+        if self._sitting_steps < _STEPS_TO_JUDGE:
+            return None
+        return (self._last_end - self._sitting_began) / self._sitting_steps
+
+    def interval(self) -> Interval:
+        """The steps since the last call."""
+        interval = Interval(self._seconds / self._steps, self._wait / self._seconds)
+        self._seconds, self._wait, self._steps = 0.0, 0.0, 0
+        return interval

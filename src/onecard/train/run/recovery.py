@@ -17,9 +17,9 @@ from onecard.model import checkpoint
 from onecard.model.out_of_memory import is_out_of_memory
 from onecard.runs.record import RunRecord
 from onecard.train.io.row_names import name_rows
+from onecard.train.run.outputs import in_words
 from onecard.train.run.progress import RunState
 from onecard.train.run.session import Session, restore, save
-from onecard.train.run.side_shows import in_words
 from onecard.train.run.workers import WorkerLostError
 from onecard.version import __version__
 

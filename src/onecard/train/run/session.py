@@ -19,10 +19,9 @@ from onecard.model import checkpoint, machine
 from onecard.model.gpt2 import GPT
 from onecard.train.io.loader import Loader
 from onecard.train.optim import optimizer_tensors, restore_optimizer
-from onecard.train.run.outputs import Outputs
+from onecard.train.run.outputs import Outputs, in_words
 from onecard.train.run.progress import Progress, RunState
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.side_shows import in_words
 from onecard.train.run.step import Stepper
 from onecard.train.run.validation import BASE, PLAIN, Evaluation, evaluate
 from onecard.train.run.workers import Workers

@@ -30,15 +30,15 @@ from onecard.train.run.branch import branch as branch_off
 from onecard.train.run.faults import Faults
 from onecard.train.run.gradient_sums import gradient_sums
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
-from onecard.train.run.outputs import Outputs
+from onecard.train.run.outputs import Outputs, Viewer
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.progress import Progress, RunState
 from onecard.train.run.row_marks import RowMarks, row_marks
 from onecard.train.run.run_folder import claimed, open_folder
 from onecard.train.run.session import Session, restore
-from onecard.train.run.side_shows import Viewer
 from onecard.train.run.step import Stepper
 from onecard.train.run.workers import Workers
+from onecard.units import show_duration
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def open_session(
         parts = find_parts(config, resume, change, flight)
         if workers.first and not parts.config.eval_only:
             preflight.check_disk(parts.config, params(parts.config.shape).total, flight)
-        session = _session(parts, workers, view, faults or Faults(), flight)
+        session = _session(parts, workers, view, faults or Faults(), flight, plan)
         open_parts.callback(session.close)
         state, resumed, changes = RunState(Progress()), None, parts.changes
         if parts.saved is not None:
@@ -118,7 +118,12 @@ def find_parts(
 
 
 def _session(
-    parts: RunParts, workers: Workers, view: Viewer, faults: Faults, flight: Preflight
+    parts: RunParts,
+    workers: Workers,
+    view: Viewer,
+    faults: Faults,
+    flight: Preflight,
+    plan: RunPlan | None,
 ) -> Session:
     """The model on its device with the optimizer, and the rows of its next step on their way."""
     config, data, device = parts.config, parts.data, workers.device
@@ -126,7 +131,7 @@ def _session(
     precision = agreed_precision(machine.precision_of(config.matmul_dtype, device), workers)
     flight.say(f"precision: {precision.why}")
     for sentence in (
-        machine.unseen_card(device, config.device),
+        machine.unseen_card(device, config.device, _planned_time(plan)),
         machine.limit_paged_memory(device),
     ):
         if sentence:
@@ -157,6 +162,13 @@ def _session(
         peak_flops=_peak_of_all(machine.peak_flops(device, precision.dtype), workers),
         outputs=outputs,
     )
+
+
+def _planned_time(plan: RunPlan | None) -> str:
+    if plan is None:
+        return ""
+    low, high = plan.time.total_seconds.low, plan.time.total_seconds.high
+    return f"the plan for the whole run: {show_duration(low)} to {show_duration(high)}"
 
 
 def _stepper(

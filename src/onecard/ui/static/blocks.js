@@ -1,6 +1,6 @@
 // A report's blocks, as the commands say them, laid out for the page.
 import { Chart } from "./chart.js";
-import { el, number, svg } from "./dom.js";
+import { el, marked, number, svg } from "./dom.js";
 
 export function stackedBar(block) {
   const limit = block.limit.raw, total = block.parts.reduce((sum, part) => sum + part.raw, 0);
@@ -34,8 +34,8 @@ const MAKERS = {
       ...row.map((cell, j) => el("td", { class: block.columns[j].align === "right" ? "right" : null, text: cell }))))))),
   stacked: stackedBar,
   bars: (block) => MAKERS.table({ columns: [{ title: block.title, align: "left" }, { title: "", align: "right" }], rows: block.rows.map((r) => [r.label, r.value]), marked: block.marked }),
-  notes: (block) => el("div", { class: `notice ${block.tone ?? ""}` }, el("ul", {}, ...block.items.map((item) => el("li", { text: item })))),
-  paragraph: (block) => el("p", { text: block.text }),
+  notes: (block) => el("div", { class: `notice ${block.tone ?? ""}` }, el("ul", {}, ...block.items.map((item) => el("li", {}, ...marked(item))))),
+  paragraph: (block) => el("p", {}, ...marked(block.text)),
   lines: (block) => {
     const place = el("div", {}, el("h3", { text: block.title }));
     const chart = new Chart(place, { height: 240, logX: block.log_x, xLabel: block.x_label, yLabel: block.y_label, title: block.title, levels: block.levels, tools: ["csv", "png"], name: "curve", yText: (v) => number(v, 4) });
@@ -51,8 +51,8 @@ export function documentNode(doc, { heading = true } = {}) {
     el("div", { class: "blocks" }, ...section.blocks.map(blockNode))));
   return el("div", { class: "stack" },
     heading ? el("div", {}, el("h2", { text: doc.title }), el("p", { class: "soft", text: doc.subtitle })) : null,
-    doc.answer ? el("p", { class: "notice", text: doc.answer }) : null,
-    doc.summary.length ? el("p", { class: "notice", text: doc.summary.join(" ") }) : null,
+    doc.answer ? el("p", { class: "notice" }, ...marked(doc.answer)) : null,
+    doc.summary.length ? el("p", { class: "notice" }, ...marked(doc.summary.join(" "))) : null,
     el("div", { class: "columns" }, ...sections),
     doc.footer ? el("p", { class: "soft small", text: doc.footer }) : null);
 }

@@ -1,7 +1,7 @@
 // Line charts as live SVG: bands, log scales, smoothing, zoom by dragging, values under the pointer, CSV and PNG.
 import { color, el, number, save, short, svg, w } from "./dom.js";
 
-const LEFT = 52, RIGHT = 14, TOP = 10, BOTTOM = 34;
+const LEFT = 52, RIGHT = 14, TOP = 10, BOTTOM = 40;
 
 export function ticks(low, high, about) {
   if (!(high > low)) return [low];
@@ -35,7 +35,7 @@ function smoothed(points, weight) {
 }
 
 export class Chart {
-  // options: height, xLabel, yLabel, xText, yText, logX, logY, smooth, tools, name, zoomed(range), levels
+  // options: height, xLabel, yLabel, xText, yText, logX, logY, smooth, tools, name, zoomed(range), levels, robust, skipStart
   constructor(place, options = {}) {
     this.options = { height: 280, xText: short, yText: (v) => number(v, 5), tools: [], name: "chart", ...options };
     this.series = [];
@@ -129,14 +129,17 @@ export class Chart {
     this.svg.setAttribute("height", height);
     const drawn = this.series.map((s) => ({ ...s, points: this.inside(s.smooth === false ? s.points : smoothed(s.points, this.smooth), logX, logY), band: this.inside(s.band ?? [], logX, false) }));
     const xs = drawn.flatMap((s) => [...s.points, ...s.band].map((p) => p[0]));
-    const ys = [...drawn.flatMap((s) => [...s.points.map((p) => p[1]), ...(s.bandInScale === false ? [] : s.band.flatMap((p) => [p[1], p[2]]))]), ...levels.map((l) => l.y)]
+    const [x0, x1] = this.range ?? [min(xs), max(xs)];
+    // a run's first steps are so high that the rest would look flat: the scale is of what follows them
+    const from = this.range || logX || logY ? -Infinity : x0 + (this.options.skipStart ?? -1) * (x1 - x0);
+    const late = (points) => points.filter((p) => p[0] >= from);
+    const ys = [...drawn.flatMap((s) => [...late(s.points).map((p) => p[1]), ...(s.bandInScale === false ? [] : late(s.band).flatMap((p) => [p[1], p[2]]))]), ...levels.map((l) => l.y)]
       .filter((y) => Number.isFinite(y) && (!logY || y > 0));
     this.svg.replaceChildren(svg("title", {}, this.options.title ?? yLabel));
     this.keys.replaceChildren();
     if (!xs.length || !ys.length) { this.scale = null; return; }
     const all = this.series.flatMap((s) => s.points.map((p) => p[0]));
-    const [x0, x1] = this.range ?? [min(xs), max(xs)];
-    let [y0, y1] = this.limits(drawn, ys, logY);
+    const [y0, y1] = this.limits(drawn, ys, logY);
     const tx = logX ? Math.log : (v) => v, ty = logY ? Math.log : (v) => v;
     const spanX = tx(x1) - tx(x0) || 1, spanY = ty(y1) - ty(y0) || 1;
     const px = (x) => LEFT + (tx(x) - tx(x0)) / spanX * (wide - LEFT - RIGHT);
@@ -175,7 +178,7 @@ export class Chart {
 
   limits(drawn, ys, logY) {
     let low = min(ys), high = max(ys);
-    // the first steps of a run are so high that the rest would look flat: the scale is of 98 % of the points
+    // a single spike must not flatten the rest: the scale is of 98 % of the points
     if (!logY && this.options.robust && ys.length > 50) high = [...ys].sort((a, b) => a - b)[Math.floor(ys.length * 0.98)];
     if (low === high) { low -= Math.abs(low) * 0.05 || 1; high += Math.abs(high) * 0.05 || 1; }
     if (logY) return [low, high];
@@ -188,7 +191,7 @@ export class Chart {
     const band = s.band.filter((p) => !logY || p[1] > 0);
     if (band.length > 1) {
       const edge = [...band.map(([x, , high]) => `${px(x).toFixed(1)} ${py(high).toFixed(1)}`), ...[...band].reverse().map(([x, low]) => `${px(x).toFixed(1)} ${py(low).toFixed(1)}`)];
-      plot.append(svg("path", { d: `M${edge.join("L")}Z`, fill: shade, opacity: s.bandOpacity ?? 0.16, "data-band": "" }));
+      plot.append(svg("path", { d: `M${edge.join("L")}Z`, fill: shade, "fill-opacity": s.bandOpacity ?? 0.16, stroke: s.bandEdge ? shade : "none", "stroke-opacity": 0.6, "data-band": s.key ?? i }));
     }
     if (s.dots) {
       for (const [x, y] of s.points) if (Number.isFinite(y)) plot.append(svg("circle", { cx: px(x), cy: py(y), r: s.radius ?? 4, fill: shade, stroke: getComputedStyle(document.documentElement).getPropertyValue("--card"), "stroke-width": 1.5 }));

@@ -21,6 +21,11 @@ export function el(name, attributes = {}, ...children) {
   return node;
 }
 
+// `Commands` in a sentence are set as code.
+export function marked(text) {
+  return text.split(/`([^`]+)`/).map((part, i) => (i % 2 ? el("code", { text: part }) : part));
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 export function svg(name, attributes = {}, ...children) {
   const node = document.createElementNS(SVG, name);
@@ -35,12 +40,12 @@ export function color(number) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--c${number % 8}`).trim();
 }
 
-export function toast(text) {
+export function toast(text, milliseconds = 2500) {
   const place = document.getElementById("toast");
   place.textContent = text;
   place.classList.add("shown");
   clearTimeout(toast.timer);
-  toast.timer = setTimeout(() => place.classList.remove("shown"), 2500);
+  toast.timer = setTimeout(() => place.classList.remove("shown"), milliseconds);
 }
 
 export async function copy(text) {

@@ -2,7 +2,7 @@
 import { documentNode, stackedBar } from "./blocks.js";
 import { Chart } from "./chart.js";
 import { combo } from "./combo.js";
-import { Refused, ask, boot, copy, el, number, short, w } from "./dom.js";
+import { Refused, ask, boot, copy, el, marked, number, short, w } from "./dom.js";
 
 const START = { gpu: "here", preset: "gpt2", data: "fineweb-edu-10B" };
 const CURVE_HOURS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
@@ -31,7 +31,7 @@ class PlanPage {
     this.advice = el("section", { class: "card", id: "advice" }, el("h2", { text: w("recommended") }), el("p", { class: "soft", text: w("loading") }));
     this.curvePlace = el("section", { class: "card" }, el("h2", { text: w("curve") }));
     this.curve = new Chart(this.curvePlace, { height: 250, logX: true, tools: ["csv", "png"], name: "loss-hours", xLabel: w("hours"), yLabel: w("expected"), title: w("curve"), yText: (v) => number(v, 4) });
-    this.curvePlace.append(el("p", { class: "soft small", text: w("curve_about") }));
+    this.curvePlace.append(el("p", { class: "soft small" }, ...marked(w("curve_about"))));
     this.command = el("code", { id: "command" });
     this.all = el("details", { class: "all" }, el("summary", { text: w("all_figures") }));
     this.all.addEventListener("toggle", () => this.drawAll());
@@ -204,7 +204,7 @@ class PlanPage {
       el("dd", { class: `value tone-${f.tone ?? "none"}`, text: f.value, "data-raw": raw[i] }), el("dd", { class: "beside", text: f.beside }))));
     this.memory.replaceChildren(stackedBar(view.memory));
     this.notes.replaceChildren(...[[view.changes, "fair", "to_fit"], [view.warnings, "", "warnings"]].filter(([items]) => items.length)
-      .map(([items, tone, title]) => el("div", { class: `notice ${tone}` }, el("b", { text: w(title) }), el("ul", {}, ...items.map((text) => el("li", { text }))))));
+      .map(([items, tone, title]) => el("div", { class: `notice ${tone}` }, el("b", { text: w(title) }), el("ul", {}, ...items.map((text) => el("li", {}, ...marked(text)))))));
     this.command.textContent = answer.command;
     this.download.href = `/api/config?${query}`;
     for (const [key, value] of Object.entries(answer.config)) {

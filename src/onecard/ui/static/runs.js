@@ -1,7 +1,7 @@
 // Runs: the list and one run, live; several compared; strangers' logs dropped on the page.
 import { documentNode } from "./blocks.js";
 import { Chart } from "./chart.js";
-import { ask, boot, el, lang, number, short, toast, w } from "./dom.js";
+import { ask, boot, el, lang, marked, number, short, toast, w } from "./dom.js";
 
 const HOUR = 3600;
 const ticked = new Set();
@@ -39,7 +39,7 @@ class RunList {
     this.body = el("tbody");
     this.button = el("button", { type: "button", class: "first", text: w("compare"), disabled: true, onclick: () => this.compare([...ticked]) });
     this.compared = el("div", { id: "compared" });
-    this.empty = el("p", { class: "soft", text: w("no_runs"), hidden: true });
+    this.empty = el("p", { class: "soft", hidden: true }, ...marked(w("no_runs")));
     const heads = ["", w("run"), w("state"), w("step"), w("loss"), w("left"), w("hours"), w("watts"), w("money")];
     main.append(el("div", { class: "stack" },
       el("div", { class: "row between" }, this.title, el("div", { class: "row" }, el("span", { class: "soft small", text: w("compare_hint") }), this.button)),
@@ -113,7 +113,7 @@ class RunPage {
     this.facts = el("dl", { class: "answers", id: "facts" });
     this.reading = el("p", { class: "notice", hidden: true });
     this.lossPlace = el("section", { class: "card", id: "loss" }, el("div", { class: "row between" }, el("h2", { text: w("loss_chart") }), this.axisSwitch()));
-    this.loss = new Chart(this.lossPlace, { height: 340, robust: true, tools: ["log", "smooth", "csv", "png"], name: `${id.replaceAll("/", "-")}-loss`, yLabel: w("loss"), title: w("loss_chart"), zoomed: (range) => this.zoom(range) });
+    this.loss = new Chart(this.lossPlace, { height: 340, robust: true, skipStart: 0.05, tools: ["log", "smooth", "csv", "png"], name: `${id.replaceAll("/", "-")}-loss`, yLabel: w("loss"), title: w("loss_chart"), zoomed: (range) => this.zoom(range) });
     const small = (title, key, yText) => {
       const place = el("section", { class: "card" }, el("h2", { text: title }));
       const chart = new Chart(place, { height: 170, tools: ["csv", "png"], name: `${id.replaceAll("/", "-")}-${key}`, yText, title, yLabel: title, fromZero: true });
@@ -156,7 +156,10 @@ class RunPage {
   }
 
   async control(action) {
-    try { await ask(`/api/run/${action}?id=${encodeURIComponent(this.id)}`, { method: "POST" }); } catch (error) { toast(error.message); }
+    const button = this.tools.querySelector(`#${action}-run`);
+    button.disabled = true;
+    try { await ask(`/api/run/${action}?id=${encodeURIComponent(this.id)}`, { method: "POST" }); } catch (error) { toast(error.message, 10_000); }
+    button.disabled = false;
   }
 
   show(message) {
@@ -170,8 +173,14 @@ class RunPage {
     this.reading.hidden = message.read > 0.999;
     this.reading.textContent = w("reading", { share: `${Math.round(100 * message.read)} %` });
     if (message.row) this.head(message.row);
-    if (message.findings) this.findings.replaceChildren(...message.findings.map((f) => el("li", { "data-rule": f.rule, text: f.text })));
+    if (message.findings) this.findings.replaceChildren(...message.findings.map((f) => el("li", { "data-rule": f.rule }, ...marked(this.withoutName(f.text)))));
     if (message.points || message.evals) this.draw();
+  }
+
+  // Every finding begins with the run's name, which is the page's title already.
+  withoutName(text) {
+    const name = `${this.title.textContent}: `;
+    return text.startsWith(name) ? text.slice(name.length) : text;
   }
 
   head(row) {
@@ -224,7 +233,7 @@ class RunPage {
       const band = this.plan.band.map(([step, low, high]) => [at(step), low, high]);
       const seen = this.points.step.at(-1);
       const until = this.plan.band.filter(([step]) => step <= seen * 1.3 || step <= 2).length + 1;
-      series.push({ label: w("expected_band"), color: 4, band: band.slice(0, until), points: band.slice(0, until).map(([x, low, high]) => [x, (low + high) / 2]), dashed: true, thin: true, smooth: false, bandOpacity: 0.2, key: "plan" });
+      series.push({ label: w("expected_band"), color: 4, band: band.slice(0, until), points: band.slice(0, until).map(([x, low, high]) => [x, (low + high) / 2, null, null, `${number(low, 3)} – ${number(high, 3)}`]), dashed: true, thin: true, smooth: false, bandOpacity: 0.3, bandEdge: true, key: "plan" });
     }
     const wide = p.low && p.low.some((low, i) => low !== p.high[i]);
     series.push({ label: w("train_loss"), color: 0, points: xs.map((x, i) => [x, p.loss[i] ?? NaN]), band: wide ? xs.map((x, i) => [x, p.low[i], p.high[i]]).filter((b) => b[1] !== null) : [], bandInScale: false, key: "train" });

@@ -27,7 +27,7 @@ class TalkPage {
       el("form", { class: "card stack", onsubmit: (e) => { e.preventDefault(); this.generate(); } },
         el("div", { class: "grid2" }, choice("one", w("model_one")), choice("two", w("model_two"))),
         el("div", { class: "segments" }, mode(false, w("prompt")), mode(true, w("chat"))), this.prompt,
-        el("div", { class: "answers" }, ...[["temperature", "temperature", "0.8"], ["topK", "top_k", ""], ["tokens", "max_tokens", "200"], ["seed", "seed", "1337"]].map(([name, key, value]) => { box(name, key, value); return el("label", { class: "field" }, el("span", { class: "name", text: w(key) }), this[name]); })),
+        el("div", { class: "settings" }, ...[["temperature", "temperature", "0.8"], ["topK", "top_k", ""], ["tokens", "max_tokens", "200"], ["seed", "seed", "1337"]].map(([name, key, value]) => { box(name, key, value); return el("label", { class: "field" }, el("span", { class: "name", text: w(key) }), this[name]); })),
         el("div", { class: "row" }, this.button, this.halt, el("button", { type: "button", text: w("clear"), onclick: () => { this.turns = []; this.prompt.value = ""; this.layout(); } }))), this.answers));
   }
 
@@ -84,7 +84,7 @@ class TalkPage {
   }
 
   async stream(place, words, control) {
-    const asked = { model: place.model, stream: true, max_tokens: +this.tokens.value || 200, temperature: this.temperature.value === "" ? 0.8 : +this.temperature.value, seed: Math.round(+this.seed.value) || 0 };
+    const asked = { model: place.model, stream: true, max_tokens: +this.tokens.value || 200, temperature: this.temperature.value === "" ? 0.8 : +this.temperature.value, seed: (Math.round(+this.seed.value) || 0) + this.answered(place) };
     if (this.topK.value) asked.top_k = +this.topK.value;
     if (this.chat) asked.messages = this.turns[place.number]; else asked.prompt = words;
     const answer = el("span"), bubble = this.chat ? el("div", { class: "turn assistant" }, answer) : answer;
@@ -119,6 +119,9 @@ class TalkPage {
     place.says.classList.remove("busy");
     if (place.rate.textContent === w("waiting")) place.rate.textContent = "";
   }
+
+  // Each answer of a chat draws numbers of its own, as in `onecard chat`; the same question need not get the same answer.
+  answered(place) { return this.chat ? this.turns[place.number].filter((turn) => turn.role === "assistant").length : 0; }
 
   stop() {
     this.control?.abort();
