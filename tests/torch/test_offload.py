@@ -10,6 +10,7 @@ from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.model.checkpoint import OPTIMIZER, checkpoints, read_state, read_tensors
 from onecard.train.run.loop import train
+from onecard.train.run.preflight import check_host
 
 CHOICES = [("adamw", "float32"), ("adamw", "8bit"), ("muon", "8bit")]
 
@@ -59,6 +60,15 @@ def test_where_layer_inputs_are_kept_changes_nothing(config, tmp_path, recipe):
     train(config)
     train(away)
     assert losses(config.out_dir) == losses(away.out_dir)
+
+
+def test_a_computer_with_too_little_memory(config, tmp_path):
+    from onecard.facts.here import cpu
+
+    huge = config.replace(n_layer=1000, n_embd=20_000, n_head=100, offload_optimizer=True)
+    assert 8 * 12 * huge.n_layer * huge.n_embd**2 > cpu().memory_bytes
+    with pytest.raises(UserError, match="are to be kept in the computer's memory, and it has"):
+        check_host(huge, "bfloat16")
 
 
 def test_only_layer_inputs_can_be_kept_there():

@@ -127,6 +127,8 @@ def _session(
 ) -> Session:
     """The model on its device with the optimizer, and the rows of its next step on their way."""
     config, data, device = parts.config, parts.data, workers.device
+    if config.offload_optimizer or config.offload_activations:
+        preflight.check_host(config, "bfloat16")
     model = _model(config, parts.saved, device, flight, data)
     precision = agreed_precision(machine.precision_of(config.matmul_dtype, device), workers)
     flight.say(f"precision: {precision.why}")
