@@ -42,8 +42,7 @@ def block_runner(config: RunConfig, compiled: Callable[[Runner], Runner] | None 
     """Runs a block as the config says; `compiled` compiles what it is given."""
     run = compiled or _as_it_is
     if config.recompute == "cheap":
-        contexts = partial(create_selective_checkpoint_contexts, _keep_costly)
-        return run(partial(checkpoint, use_reentrant=False, context_fn=contexts))
+        return run(_cheaply)
     if config.recompute == "none":
         return run(plainly)
     if compiled is None and not config.offload_activations:
@@ -57,6 +56,11 @@ def _input_on_host(run: Runner, *inputs: Any) -> Any:
     """The layer's input is all that is kept for the backward pass, and that on the host."""
     with saved_on_host():
         return run(*inputs)
+
+
+def _cheaply(block: Runner, *inputs: Any) -> Any:
+    contexts = partial(create_selective_checkpoint_contexts, _keep_costly)
+    return checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)
 
 
 def _as_it_is(run: Runner) -> Runner:

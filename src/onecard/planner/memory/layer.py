@@ -13,7 +13,7 @@ from onecard.planner.memory.timeline import AGAIN, BACKWARD, END, FORWARD, LAYER
 
 __all__ = ["LAYER_PLACES", "Layer"]
 
-# What recompute = "cheap" keeps: the outputs of matmuls and attention (_COSTLY in model/gpt2.py)
+# What recompute = "cheap" keeps: the outputs of matmuls and attention (_COSTLY in model/run_blocks.py)
 COSTLY = frozenset(
     f"{name} output"
     for name in ("c_attn", "attention", "attention c_proj", "c_fc", "gate", "mlp c_proj")

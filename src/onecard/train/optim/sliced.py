@@ -120,8 +120,9 @@ class SlicedOptimizer(torch.optim.Optimizer):
 
     def placed(self, tensor: Tensor, parameter: Tensor) -> Tensor:
         """Where it is kept between steps: on the parameter's device, or on the host."""
-        tensor = tensor.to(parameter.device)
-        return on_host(tensor) if self._host else tensor
+        if self._host:
+            return on_host(tensor.to(parameter.device))
+        return tensor.to(parameter.device, copy=True)
 
     def _read(self, parameter: Tensor, name: str, first: int, count: int) -> Tensor:
         state, device = self.state[parameter], parameter.device if self._host else None
