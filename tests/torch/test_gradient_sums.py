@@ -13,6 +13,8 @@ from onecard.train.run.preflight import Preflight
 from onecard.train.run.trial import compiled_forward
 
 CPU = torch.device("cpu")
+# the compiler warns of its own insides
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_small_gradients_are_not_lost_beside_their_sum():

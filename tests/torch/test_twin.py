@@ -11,6 +11,8 @@ from onecard.advise.can import can
 from onecard.config import to_toml
 from onecard.train.run.loop import train
 
+# the compiler warns of its own insides
+pytestmark = pytest.mark.filterwarnings("ignore")
 SMALL = {"n_layer": 3, "n_head": 2, "n_embd": 64, "block_size": 16, "vocab_size": 64}
 SHORT = {"batch_size": 2, "gradient_accumulation_steps": 4, "max_iters": 9, "lr_decay_iters": 9}
 SHORT |= {"warmup_iters": 2, "eval_interval": 4, "eval_iters": 2, "learning_rate": 1e-2}
