@@ -8,7 +8,7 @@
 
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
-from onecard.planner.memory.sizes import FULL, Sizes
+from onecard.planner.memory.sizes import FULL, HALF, Sizes
 from onecard.planner.memory.timeline import Rest, Step, sweep
 from onecard.planner.workload import Workload
 
@@ -135,7 +135,8 @@ def embedding(sizes: Sizes, rest: Rest) -> None:
     rest.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
     if work.half_gradients and work.accumulation > 1:
         numbers = min(STATE_SLICE, sizes.table)
-        rest.lives("slices of sums", "gradients", SUM_BYTES * numbers, last, last)
+        cast = 0 if work.half_weights else HALF * sizes.table
+        rest.lives("slices of sums", "gradients", SUM_BYTES * numbers + cast, last, last)
     elif (
         work.half_weights and work.one_graph and work.accumulation > 1
     ):  # to be added to the others
