@@ -62,8 +62,16 @@ def test_losses_are_near_fp32s_and_a_resume_is_exact(config, tmp_path, weights):
     assert_same_weights(again.out_dir, half.out_dir)
 
 
-@pytest.mark.parametrize("recipe", ["gpt2", "modern"])
-@pytest.mark.parametrize("recompute", ["none", "block"])
+@pytest.mark.parametrize(
+    ("recipe", "recompute"),
+    [
+        ("gpt2", "block"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("gpt2", "none"), ("modern", "none"), ("modern", "block"))
+        ),
+    ],
+)
 def test_layers_compiled_one_by_one_give_the_same_gradients(recipe, recompute):
     config = TINY.replace(
         n_layer=3, recipe=recipe, recompute=recompute, dropout=0.0, compile_unit="block"
