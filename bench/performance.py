@@ -7,10 +7,15 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench.ui_section import ui_section  # noqa: E402
+
 PAGE = ROOT / "docs" / "performance.md"
 IMAGES = ROOT / "docs" / "images"
 RESULTS = Path(__file__).parent / "results"
@@ -235,6 +240,9 @@ def page() -> str:
     result = newest("saver_memory")
     if result:
         lines += saver_memory_section(result)
+    result = newest("ui")
+    if result:
+        lines += ui_section(result)
     return "\n".join(lines)
 
 

@@ -132,7 +132,9 @@ class Onecard:
         from onecard.train.profile import profile_steps
 
         with tempfile.TemporaryDirectory() as folder:
-            found = profile_steps(self.step, Path(folder))
+            found = profile_steps(
+                self.step, Path(folder), on_card=self.session.workers.device.type == "cuda"
+            )
         return {part.kind: part.share * found.step_seconds for part in found.parts}
 
     def eval(self) -> float:

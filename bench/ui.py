@@ -1,12 +1,14 @@
-"""The page, measured: time to the first page, a log line's way to its point on the page, the server's memory.
+"""The page, measured: time to the first page, a change of the plan and the recommended run, a log line's way to its point on
+the page, the server's memory, a run of a million lines.
 
-python bench/ui.py [--runs 100 --lines 100000 --million] [--json]
+python bench/ui.py [--runs 100 --lines 100000 --million] [--json] [--save]      # --save: bench/results/ui-DATE.json
 
 Needs Chromium and the extras `ui` and `test`. Beside the times stands what the same machine takes to open an empty page, so that
 a busy machine shows.
 """
 
 import argparse
+import datetime
 import json
 import os
 import shutil
@@ -103,6 +105,40 @@ def first_page(browser: Any, address: str, rounds: int = 5) -> dict[str, float]:
     return {"page": statistics.median(ours), "empty_page": statistics.median(empty)}
 
 
+# In the page itself: from the input event until the figures of the new question stand there.
+_CHANGE = """async ([layers, place]) => {
+  const box = document.querySelector("#n_layer"), began = performance.now();
+  box.value = layers;
+  box.dispatchEvent(new Event("input", { bubbles: true }));
+  for (;;) {
+    await new Promise(requestAnimationFrame);
+    if (document.querySelector(place)?.dataset.query === location.search.slice(1)) return (performance.now() - began) / 1000;
+  }
+}"""
+
+
+def planner_changes(page: Any, place: str, layers: range, pause: float) -> dict[str, float]:
+    """Seconds from an input event until the page shows its answer: `.results` the plan's, `#advice` the recommended run's."""
+    times = []
+    for number in layers:
+        times.append(page.evaluate(_CHANGE, [number, place]))
+        time.sleep(pause)  # 0: the next change comes while the curve of the last is being computed
+    return {"median": statistics.median(times), "worst": max(times)}
+
+
+def planner(browser: Any, address: str) -> dict[str, Any]:
+    page = browser.new_page()
+    page.goto(address + "plan?gpu=RTX+4070&preset=gpt2&data=fineweb-edu-10B")
+    page.wait_for_selector("#advice dl", timeout=60_000)
+    found = {
+        "plan": planner_changes(page, ".results", range(3, 23), 0.3),
+        "plan_at_once": planner_changes(page, ".results", range(4, 24), 0.0),
+        "recommend": planner_changes(page, "#advice", range(3, 18), 0.3),
+    }
+    page.close()
+    return found
+
+
 def line_to_point(
     browser: Any, server: Server, log: Path, last: int, rounds: int = 12
 ) -> list[float]:
@@ -126,20 +162,29 @@ def line_to_point(
     return times
 
 
-def million(root: Path, server: Server, browser: Any) -> dict[str, float]:
-    """A run of a million lines: until its curve is there, until it is read, and a plan asked meanwhile."""
+def million(root: Path, server: Server, browser: Any) -> dict[str, Any]:
+    """A run of a million lines: until its curve is there, until it is read; what the planner's page takes meanwhile; then a
+    line's way to its point, and a closer look."""
     make_runs(root / "large", 1, 1_000_000)
     time.sleep(4)
+    plan_page = browser.new_page()
+    plan_page.goto(server.address + "plan?gpu=RTX+4070&preset=gpt2&data=fineweb-edu-10B")
+    plan_page.wait_for_selector("#advice dl", timeout=60_000)
     page = browser.new_page()
     began = time.perf_counter()
     page.goto(f"{server.address}runs?id=large/run-000")
     page.wait_for_selector("#loss [data-series]", timeout=300_000)
-    curve = time.perf_counter() - began
-    meanwhile = server.seconds("api/plan?gpu=RTX+4070&preset=gpt2", 5)
+    answer: dict[str, Any] = {"first_curve": time.perf_counter() - began}
+    answer["plan_meanwhile"] = planner_changes(plan_page, ".results", range(3, 18), 0.2)
+    plan_page.close()
     page.wait_for_selector("#findings li", timeout=300_000)
-    whole = time.perf_counter() - began
+    answer["whole"] = time.perf_counter() - began
+    answer["memory_bytes"] = server.memory_bytes()
     page.close()
-    return {"first_curve": curve, "whole": whole, "plan_meanwhile": meanwhile}
+    answer["zoom"] = server.seconds("api/run/zoom?id=large/run-000&from=500000&to=510000", 3)
+    times = line_to_point(browser, server, root / "large" / "run-000" / "log.jsonl", 1_000_000)
+    answer["line_to_point"] = {"median": statistics.median(times), "worst": max(times)}
+    return answer
 
 
 def main() -> int:
@@ -150,6 +195,7 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--million", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--save", action="store_true")
     args = parser.parse_args()
     if CHROMIUM is None:
         print("no Chromium here", file=sys.stderr)
@@ -172,10 +218,13 @@ def main() -> int:
             answer["list_first_seconds"] = time.perf_counter() - began
             answer["list_again_seconds"] = server.seconds("api/runs")
             answer["plan_seconds"] = server.seconds("api/plan?gpu=RTX+4070&preset=gpt2")
+            answer["planner_seconds"] = planner(browser, server.address)
             log = root / "run-000" / "log.jsonl"
             times = line_to_point(browser, server, log, args.lines)
-            answer["line_to_point_seconds"] = statistics.median(times)
-            answer["line_to_point_worst_seconds"] = max(times)
+            answer["line_to_point_seconds"] = {
+                "median": statistics.median(times),
+                "worst": max(times),
+            }
             for number in range(1, min(11, args.runs)):  # more than are kept in memory
                 page = browser.new_page()
                 page.goto(f"{server.address}runs?id=run-{number:03}")
@@ -184,10 +233,14 @@ def main() -> int:
             answer["memory_bytes"] = server.memory_bytes()
             if args.million:
                 answer["million"] = million(root, server, browser)
-                answer["memory_after_million_bytes"] = server.memory_bytes()
         finally:
             browser.close()
             server.close()
+    if args.save:
+        today = datetime.date.today().isoformat()
+        asked = {"runs": args.runs, "lines": args.lines, "cores": os.cpu_count()}
+        file = Path(__file__).parent / "results" / f"ui-{today}.json"
+        file.write_text(json.dumps({"date": today, **asked, **answer}, indent=1) + "\n")
     print(
         json.dumps(answer, indent=1)
         if args.json

@@ -78,6 +78,7 @@ def main() -> int:
         terminal(COMMAND, show(shortened(document), "terminal", "en", WIDTH, True, "utf-8")),
         encoding="utf-8",
     )
+    os.environ["COLUMNS"] = str(WIDTH)
     (IMAGES / "go.svg").write_text(
         terminal(shlex.join(["onecard", *GO[:-1]]), page_of(GO)), encoding="utf-8"
     )

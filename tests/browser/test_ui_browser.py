@@ -1,5 +1,6 @@
 """The page in a real browser: figures, languages, accessibility, a live training, talk, hostile names."""
 
+import io
 import json
 import math
 import os
@@ -80,9 +81,14 @@ def shown(page) -> dict[str, str]:
     )
 
 
-def test_thirty_settings_show_the_commands_figures(port, open_page, capsys):
+@pytest.mark.parametrize(
+    "seeds",
+    [range(8), pytest.param(range(8, 30), marks=pytest.mark.long)],
+    ids=["some", "the rest"],
+)
+def test_thirty_settings_show_the_commands_figures(port, open_page, capsys, seeds):
     watched = open_page(port)
-    for seed in range(30):
+    for seed in seeds:
         state = random_state(random.Random(100 + seed))
         watched.open("/plan?" + urlencode(state))
         figures = shown(watched.page)
@@ -160,7 +166,7 @@ def test_three_languages_by_the_browsers_own_and_a_switch(port, open_page, local
     watched.check()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.long)])
 def test_no_serious_violation_of_accessibility(port, root, open_page, theme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     planned_run(root / "one")
@@ -344,6 +350,7 @@ def test_a_real_training_arrives_is_stopped_resumed_and_talked_to(port, root, tr
     watched.check()
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_be_resumed_says_why_on_the_page(port, root, open_page):
     pytest.importorskip("torch")
     make_run(root / "empty")  # no checkpoint to go on from, and no data
@@ -355,3 +362,41 @@ def test_a_run_that_cannot_be_resumed_says_why_on_the_page(port, root, open_page
     page.wait_for_selector("#toast.shown", timeout=60_000)
     assert "the run did not start: " in page.inner_text("#toast")
     assert RunRecord(root / "empty").state == "stopped"
+
+
+@pytest.mark.long
+def test_a_chat_with_a_tuned_model_is_that_of_the_command(
+    port, root, open_page, monkeypatch, capsys
+):
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    (root / "text.txt").write_text("a step of tokens and a loss " * 200)
+    (root / "talks.jsonl").write_text('{"prompt": "a step", "completion": "of tokens"}\n' * 20)
+    shape = "n_layer=1 n_head=2 n_embd=32 block_size=64 batch_size=4 gradient_accumulation_steps=1"
+    short = "max_iters=20 warmup_iters=0 lr_decay_iters=20 eval_iters=1 compile=False device=cpu"
+    words = [f"--{word}" for word in f"{shape} {short} dataset=toy out_dir=base".split()]
+    assert main(["data", "text.txt", "--tokenizer", "bytes", "--out", "data/toy"]) == 0
+    assert main(["train", *words, "--quiet"]) == 0
+    assert main(["tune", "base", "talks.jsonl", "--max_iters=20", "--quiet"]) == 0
+    questions = ["a step", "and"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{q}\n" for q in questions)))
+    capsys.readouterr()
+    wanted = ["--temperature", "0.9", "--seed", "5", "--tokens", "20", "--device", "cpu"]
+    assert main(["chat", "base-chat", "--turns", "--json", *wanted]) == 0
+    answers = [json.loads(line)["answer"] for line in capsys.readouterr().out.splitlines()]
+    assert all(answers)
+
+    watched = open_page(port)
+    page = watched.page
+    watched.open("/talk?model=base-chat&chat=1")
+    page.wait_for_function("() => document.querySelector('#model-one')?.value === 'base-chat'")
+    for key, value in (("temperature", "0.9"), ("seed", "5"), ("max_tokens", "20")):
+        page.fill(f"#{key}", value)
+    for number, question in enumerate(questions):
+        page.fill("#prompt", question)
+        page.click("#generate")
+        page.wait_for_function("() => document.querySelector('#stop').disabled", timeout=60_000)
+        turns = page.eval_on_selector_all("#text-0 .turn", "t => t.map((e) => e.textContent)")
+        assert turns[-2] == question
+        assert turns[-1].strip() == answers[number]
+    watched.check()

@@ -1,18 +1,31 @@
 """On a real card: `make test-gpu`. Everything here is skipped where torch finds none."""
 
+import gc
 import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
 import warnings
 from pathlib import Path
+
+os.environ.setdefault(
+    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+)  # read by the first product of a process
 
 import numpy as np
 import pytest
 import torch
 
 from onecard.cli import main
-from onecard.config import RunConfig
+from onecard.config import RunConfig, to_toml
+from onecard.data import Dataset
 from onecard.facts.here import seen_cards
 from onecard.model import machine
 from onecard.model.build import make_model
+from onecard.model.checkpoint import checkpoints, read_state
 from onecard.model.generate import Sampling, generate
 from onecard.model.power import power_meter
 from onecard.planner import plan
@@ -28,6 +41,7 @@ pytestmark = [
     # torch warns of much that is no fault of a run's; elsewhere in the tests a warning is an error
     pytest.mark.filterwarnings("default"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA card"),
+    pytest.mark.timeout(900),  # compilers are slow where the processor is
 ]
 CUDA = torch.device("cuda", 0)
 
@@ -36,10 +50,12 @@ CUDA = torch.device("cuda", 0)
 def config(tmp_path) -> RunConfig:
     folder = tmp_path / "data"
     folder.mkdir()
-    for name in ("train", "val"):
-        np.random.default_rng(7).integers(0, 512, 200_000).astype("<u2").tofile(
-            folder / f"{name}.bin"
-        )
+    for name in (
+        "train",
+        "val",
+    ):  # some ids far more often than others: there is something to learn
+        ids = np.random.default_rng(7).zipf(1.5, 200_000) % 512
+        ids.astype("<u2").tofile(folder / f"{name}.bin")
     return RunConfig(
         dataset=str(folder),
         out_dir=str(tmp_path / "out"),
@@ -69,7 +85,7 @@ def test_a_run_learns_in_every_dtype(config, dtype):
     outcome = train(config.replace(dtype=dtype))
     losses = [line["loss"] for line in log_of(config) if line["kind"] == "step"]
     assert outcome.state == "finished"
-    assert losses[-1] < losses[0]
+    assert losses[-1] < losses[0] - 0.1
 
 
 @pytest.fixture
@@ -186,6 +202,35 @@ def test_a_run_is_resumed_profiled_and_sampled(config, tmp_path):
     assert profile.to_json()
 
 
+def test_the_commands_that_use_a_model_run_on_the_card(config, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("ONECARD_HOME", str(tmp_path))
+    letters = [chr(ord("0") + i) for i in range(512)]
+    meta = {"vocab_size": 512, "itos": dict(enumerate(letters))}
+    meta["stoi"] = {letter: i for i, letter in enumerate(letters)}
+    (Path(config.dataset) / "meta.pkl").write_bytes(pickle.dumps(meta))
+    train(config.replace(max_iters=4))
+    device = f"--device={config.device}"
+    assert main(["sample", config.out_dir, "--tokens", "8", device]) == 0
+    text = tmp_path / "text.txt"
+    text.write_text("0123456789" * 50)
+    assert main(["eval", config.out_dir, "--text", str(text), "--json", device]) == 0
+    assert "bits_per_byte" in capsys.readouterr().out
+
+
+def test_documents_are_kept_apart(config, monkeypatch):
+    monkeypatch.setattr(Dataset, "eot", 3, raising=False)
+    opened = Dataset.__init__
+
+    def with_eot(self, layout):
+        opened(self, layout)
+        self.eot = 3
+
+    monkeypatch.setattr(Dataset, "__init__", with_eot)
+    train(config.replace(mask_documents=True))
+    losses = [line["loss"] for line in log_of(config) if line["kind"] == "step"]
+    assert losses[-1] < losses[0]
+
+
 def test_float16_that_overflows_goes_on_with_a_smaller_scale(config):
     outcome = train(config.replace(dtype="float16"), faults=Faults.parse("overflow@5"))
     assert outcome.state == "finished"
@@ -203,15 +248,19 @@ def test_the_step_waits_for_the_card_once(config):
             turn.stepper.apply(1e-4, 3)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert len([each for each in waits if "synchroniz" in str(each.message)]) <= 1
+    # not torch's notice, at the first call, that the mode does not find "all synchronizing operations"
+    found = [str(each.message) for each in waits]
+    assert sum("called a synchronizing" in each for each in found) <= 1, found
 
 
 def test_memory_is_what_the_plan_says(config):
     """The allocator's peak of a small model; larger ones are held to a trace on the CPU."""
+    gc.collect()
+    before = torch.cuda.memory_allocated(CUDA)  # what other tests have left
     train(config)
     peak = max(line["memory_bytes"] for line in log_of(config) if line["kind"] == "step")
     planned = plan(config.replace(vocab_size=50304), machine.facts_of(CUDA)).memory
-    assert peak == pytest.approx(planned.allocated_bytes.mid, rel=0.15)
+    assert peak - before == pytest.approx(planned.allocated_bytes.mid, rel=0.15)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one card")
@@ -280,25 +329,51 @@ def test_doctor_and_probe(tmp_path, monkeypatch, capsys):
     assert main(["probe", "--quick", "--keep", "--json"]) == 0
 
 
+def torchrun(config: RunConfig, place: Path) -> subprocess.Popen:
+    file = place / "config.toml"
+    file.write_text(to_toml(config))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command += ["-m", "onecard", "train", str(file), "--quiet"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one card")
 def test_two_cards_do_one_cards_run(config, tmp_path):
-    import subprocess
-    import sys
-
-    from onecard.config import to_toml
-
-    file = tmp_path / "config.toml"
-    file.write_text(to_toml(config))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
-            *("-m", "onecard", "train", str(file), "--quiet"),
-        ],
-        check=False,
-    )
-    assert done.returncode == 0
+    process = torchrun(config, tmp_path)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
     two = [line["loss"] for line in log_of(config) if line["kind"] == "step"]
     alone = config.replace(out_dir=str(tmp_path / "alone"))
     train(alone)
     one = [line["loss"] for line in log_of(alone) if line["kind"] == "step"]
     assert two == pytest.approx(one, rel=0.02)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one card")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="needs /proc to find the processes"
+)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_leaves_no_card_waiting(config, tmp_path, victim):
+    """Under NCCL the survivor's card waits for the other one; it is freed, and the last step is saved."""
+    config = config.replace(max_iters=100_000, lr_decay_iters=100_000, eval_interval=100_000)
+    process = torchrun(config, tmp_path)
+    until = time.monotonic() + 300
+    while time.monotonic() < until and process.poll() is None and not _has_step(config, 30):
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ranks = {
+        entry: int(pid)
+        for pid in children
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    }
+    os.kill(ranks[f"RANK={victim}".encode()], signal.SIGKILL)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "saved at step" in err, err
+    assert read_state(checkpoints(Path(config.out_dir))[-1])["step"] >= 30
+
+
+def _has_step(config: RunConfig, step: int) -> bool:
+    log = Path(config.out_dir) / "log.jsonl"
+    return log.exists() and f'"step": {step},' in log.read_text()

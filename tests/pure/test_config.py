@@ -193,6 +193,8 @@ def test_init_from_brings_the_released_shape():
         (["--n_layer"], "--n_layer", "--n_layer=value"),
         (["--wat"], "--wat", "--key=value"),
         (["--out_dir="], "out_dir", "out"),
+        (["--device=xpu"], "device = 'xpu'", "cuda"),
+        (["--device=cuda:one"], "device = 'cuda:one'", "cuda:1"),
     ],
 )
 def test_mistakes_get_a_sentence_and_a_hint(overrides, message, hint):

@@ -74,6 +74,11 @@ def test_every_finding_of_a_first_time_user_has_its_test() -> None:
     assert count_named_tests(text.partition("stumbled over")[2], "pure") > 30
 
 
+def test_every_finding_of_a_critic_has_its_test() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert count_named_tests(text.partition("What a critic found")[2], "pure") > 10
+
+
 def count_named_tests(text: str, folder: str) -> int:
     """How many tests a page names as `file: test`; each must be there. Without its folder a file is in `folder`."""
     named = 0

@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
+from fake_driver import FakeCard, FakeLibrary
 from onecard.errors import UserError
 from onecard.facts import here as here_module
+from onecard.facts import nvml
+from onecard.facts.gpus import metal_bytes
 from onecard.facts.here import Seen, here, known_device
 from onecard.units import GIB, MIB
 
@@ -107,3 +110,65 @@ def test_apple(monkeypatch, tools):
     card = here()
     assert (card.name, card.memory_bytes) == ("Apple M3 Max", 48 * GIB)
     assert card.usable_bytes < card.memory_bytes
+
+
+@pytest.mark.parametrize(("gib", "share"), [(16, 2 / 3), (35, 2 / 3), (36, 0.75), (64, 0.75)])
+def test_what_metal_lets_a_program_take(gib, share):
+    assert metal_bytes(gib * GIB) == round(gib * GIB * share)
+
+
+@pytest.mark.parametrize(
+    ("flag", "per_clock", "quota", "cores"),
+    [
+        ("avx512f", 64, "150000 100000", 2),
+        ("avx2", 32, "max 100000", 3),
+        ("sse2", 16, "20000 100000", 1),
+    ],
+)
+def test_a_processor_by_its_systems_files(
+    tools, monkeypatch, tmp_path, flag, per_clock, quota, cores
+):
+    """Linux's own files, read from a folder: instructions, clock, memory, and the quota of a container."""
+    root = tmp_path / "root"
+    for name, text in {
+        "proc/cpuinfo": f"flags\t: fpu {flag}\ncpu MHz\t\t: 2500.0\n",
+        "proc/meminfo": "MemTotal:       16777216 kB\nMemAvailable:   8388608 kB\n",
+        "sys/fs/cgroup/cpu.max": f"{quota}\n",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    monkeypatch.setattr(here_module, "Path", lambda name: root / name.lstrip("/"))
+    monkeypatch.setattr(here_module.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(here_module.platform, "machine", lambda: "x86_64")
+    card = here()
+    assert (card.memory_bytes, card.taken_bytes) == (16 * GIB, 8 * GIB)
+    assert card.units == cores
+    assert card.fp32_flops == pytest.approx(cores * 2.5e9 * per_clock)
+
+
+@pytest.mark.parametrize(
+    ("system", "name"), [("win32", "nvml.dll"), ("linux", "libnvidia-ml.so.1")]
+)
+def test_the_drivers_library_by_its_systems_name(monkeypatch, system, name):
+    asked = []
+
+    def load(library):
+        asked.append(library)
+        raise OSError("not there")
+
+    monkeypatch.setattr(nvml.sys, "platform", system)
+    monkeypatch.setattr(nvml.ctypes, "CDLL", load)
+    assert nvml.open_nvml() is None
+    assert asked == [name]
+
+
+def test_a_reading_that_the_driver_does_not_know_is_none():
+    class OldLibrary(FakeLibrary):
+        def __getattr__(self, name):
+            if name == "nvmlDeviceGetTemperature":
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    card = FakeCard()
+    found = nvml.Nvml(OldLibrary([card])).reading(card.uuid)
+    assert (found.watts, found.celsius) == (card.watts, None)

@@ -105,7 +105,10 @@ def test_the_desktop_is_what_the_driver_told_else_a_stated_share() -> None:
     assert peak_memory(config, CARD, "bfloat16").desktop_bytes == DESKTOP_BYTES
     assert peak_memory(config, replace(CARD, taken_bytes=7), "bfloat16").desktop_bytes == 7
     assert peak_memory(config, CARD, "bfloat16", taken_bytes=9).desktop_bytes == 9
-    assert peak_memory(config, find_gpu("H100 SXM"), "bfloat16").desktop_bytes == 0
+    for name in ("Titan RTX", "Quadro RTX 8000", "GeForce MX450", "RTX PRO 6000 Blackwell WS"):
+        assert peak_memory(config, find_gpu(name), "bfloat16").desktop_bytes == DESKTOP_BYTES
+    for name in ("H100 SXM", "RTX PRO 6000 Blackwell Server"):
+        assert peak_memory(config, find_gpu(name), "bfloat16").desktop_bytes == 0
 
 
 def test_changes_name_what_to_set_and_what_it_would_take() -> None:
@@ -182,7 +185,7 @@ def test_exactly_the_keys_that_are_declared_so_change_memory() -> None:
     others = {"n_head": 2, "n_embd": 512, "vocab_size": 8192, "block_size": 512, "dropout": 0.1}
     others |= {"gradient_accumulation_steps": 1, "dtype": "float32", "min_lr": 1e-5}
     others |= dict.fromkeys(("beta1", "beta2", "decay_fraction"), 0.5)
-    others |= {"eval_tasks": "hellaswag"}
+    others |= {"eval_tasks": "hellaswag", "device": "cpu"}
     for key in KEYS:
         if key == "offload_activations":  # of layers that are computed again
             base = base.replace(recompute="block")

@@ -319,3 +319,8 @@ def test_every_view_is_shown_and_has_json(capsys, words):
     for form in ([], ["--markdown"], ["--html"]):
         assert main(["recommend", *words, *form, "--lang", "en"]) == 0
         assert "{" not in capsys.readouterr().out.partition("<style")[0].partition("</style>")[0]
+
+
+def test_rented_cards_are_shown_where_they_are_asked_for(capsys):
+    assert main(["recommend", "--gpu", "RTX 4070", "--hours", "20", "--rent"]) == 0
+    assert "H100 SXM" in capsys.readouterr().out

@@ -113,6 +113,24 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(client, state):
     assert answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "recommend",
+        "curve",
+        *(
+            f"{a}={b}"
+            for a in ("recommend?for_hours", "curve?at")
+            for b in ("x", "nan", "-1", "inf")
+        ),
+    ],
+)
+def test_hours_that_are_none_are_refused_in_a_sentence(client, address):
+    answer = client.get(f"/api/{address}")
+    assert answer.status_code == 422
+    assert "hours" in answer.json()["error"]["message"]
+
+
 def test_keys_that_name_places_are_not_taken_from_a_page(client):
     answer = client.get("/api/plan", params={"gpu": "RTX 4070", "dataset": "/etc", "out_dir": "/x"})
     config = answer.json()["plan"]["config"]

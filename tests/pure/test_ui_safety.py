@@ -6,19 +6,25 @@ import os
 import shutil
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 from ui_server import ask_raw, connect, running
 
 from onecard.config import load
+from onecard.facts.prices import electricity
 from onecard.runs.log import LogWriter
 from onecard.runs.record import RunRecord
 from onecard.ui.app import application
+from onecard.ui.run_watch import RunWatch
 from onecard.ui.settings import Limits, Settings
 
 ADDRESS = "http://localhost"
 TOKEN = "a-token-of-some-length"
+WRONG_TOKENS = ("", "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper())
+JUNK = (b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"model": 5}')
+JUNK_LOGS = (b"", b"\0" * 1000, b"PK\x03\x04" * 100, os.urandom(5000))
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
 
 
@@ -91,18 +97,21 @@ def test_no_name_leads_out_of_the_folder(client, name):
     assert asked.status_code == 404
 
 
+STATIC = [
+    "/static/../app.py",
+    "/static/%2e%2e/app.py",
+    "/static/..%2fapp.py",
+    "/static//etc/passwd",
+    "/static/..%5capp.py",
+    "/../../etc/passwd",
+    "//etc/passwd",
+    "/static/%00",
+]
+
+
 @pytest.mark.parametrize(
     "address",
-    [
-        "/static/../app.py",
-        "/static/%2e%2e/app.py",
-        "/static/..%2fapp.py",
-        "/static//etc/passwd",
-        "/static/..%5capp.py",
-        "/../../etc/passwd",
-        "//etc/passwd",
-        "/static/%00",
-    ],
+    STATIC,
 )
 def test_no_address_leads_out_of_the_static_files(root, address):
     with running(Settings(root=root)) as port:
@@ -111,8 +120,11 @@ def test_no_address_leads_out_of_the_static_files(root, address):
     assert status in (b"404", b"400")
 
 
+LINKS = ["folder", "log.jsonl", "config.toml", "plan.json", "checkpoints"]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-@pytest.mark.parametrize("what", ["folder", "log.jsonl", "config.toml", "plan.json", "checkpoints"])
+@pytest.mark.parametrize("what", LINKS)
 def test_links_that_lead_out_make_no_run(client, root, what):
     outside = root.parent / "secret" / "private"
     if what == "folder":
@@ -138,21 +150,24 @@ def test_a_link_within_the_folder_is_a_run(client, root):
     assert names(client) == ["good", "other"]
 
 
+HOSTS = [
+    "evil.example",
+    "evil.example:8321",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "192.168.1.5",
+    "0.0.0.0",
+    "[::2]",
+    "",
+    "localhost:8321:evil",
+    "evil.example#localhost",
+    "evil@localhost.example",
+]
+
+
 @pytest.mark.parametrize(
     "host",
-    [
-        "evil.example",
-        "evil.example:8321",
-        "localhost.evil.example",
-        "127.0.0.1.evil.example",
-        "192.168.1.5",
-        "0.0.0.0",
-        "[::2]",
-        "",
-        "localhost:8321:evil",
-        "evil.example#localhost",
-        "evil@localhost.example",
-    ],
+    HOSTS,
 )
 def test_a_forged_host_is_refused(client, host):
     for address in ("/", "/api/plan", "/api/runs", "/v1/models", "/static/page.js"):
@@ -165,17 +180,20 @@ def test_the_loopbacks_own_names_are_good(client, host):
     assert client.get("/", headers={"host": host}).status_code == 200
 
 
+SITES = [
+    {"origin": "http://evil.example"},
+    {"origin": "null"},
+    {"origin": "http://localhost:9999"},
+    {"origin": "http://localhost.evil.example"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+]
+
+
 @pytest.mark.parametrize(
     "headers",
-    [
-        {"origin": "http://evil.example"},
-        {"origin": "null"},
-        {"origin": "http://localhost:9999"},
-        {"origin": "http://localhost.evil.example"},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
-        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
-    ],
+    SITES,
     ids=str,
 )
 def test_requests_of_other_sites_are_refused(client, headers):
@@ -199,7 +217,7 @@ def test_where_others_can_reach_it_every_request_needs_the_token(root):
     client = TestClient(application(settings), base_url="http://192.168.1.5:8321")
     for address in ("/", "/api/runs", "/v1/models", "/static/page.js", "/api/plan"):
         assert client.get(address).status_code == 401
-        for wrong in ("", "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper()):
+        for wrong in WRONG_TOKENS:
             given = {"authorization": f"Bearer {wrong}"}
             assert client.get(address, headers=given).status_code == 401
         good = {"authorization": f"Bearer {TOKEN}"}
@@ -251,6 +269,48 @@ def test_names_and_texts_of_strangers_stay_text(root):
     assert "alert(1)" not in page
 
 
+HOSTILE_NAMES = [
+    "\x1b[2J\x1b]0;title\x07",
+    "\u202egpj.exe",
+    "a\rb",
+    "\x9b31m",
+    "<b>&amp;",
+    "\x7f\x08\x08",
+]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such names cannot be there")
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=ascii)
+def test_escapes_in_names_and_logs_are_shown_as_text(root, name):
+    make_run(root / name)
+    client = TestClient(application(Settings(root=root)), base_url=ADDRESS)
+    shown = next(r["name"] for r in client.get("/api/runs").json()["runs"] if r["id"] == name)
+    words = client.get("/api/compare", params=[("run", name), ("run", "good")]).json()
+    refused = client.get("/api/run/live", params={"id": name + "x"}).json()["error"]["message"]
+    for text in (shown, words["subtitle"], refused):
+        assert not any(ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" for c in text)
+    watch = RunWatch(root / name, electricity("WORLD"))
+    watch.advance()
+    assert not any(c in watch.events[0]["text"] for c in "\x1b\u202e")
+
+
+def test_the_counts_in_the_docs_are_these():
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    counts = " ".join(page.partition("## The page and its API")[2].partition("|")[0].split())
+    for number, words in (
+        (len(ESCAPES), "names that lead out"),
+        (len(STATIC), "addresses of static files"),
+        (len(LINKS), "+ 3 links"),
+        (len(HOSTS), "forged hosts"),
+        (len(SITES), "kinds of requests by other sites"),
+        (len(WRONG_TOKENS), "wrong tokens"),
+        (len(JUNK), "junk bodies"),
+        (len(JUNK_LOGS), "junk logs"),
+        (len(HOSTILE_NAMES), "names with HTML or terminal escapes"),
+    ):
+        assert f" {number} {words}" in f" {counts}", words
+
+
 def test_bodies_are_bounded(root):
     limits = Limits(body_bytes=1000, log_bytes=2000)
     client = TestClient(application(Settings(root=root, limits=limits)), base_url=ADDRESS)
@@ -262,7 +322,7 @@ def test_bodies_are_bounded(root):
 
 
 def test_junk_requests_are_answered_in_a_sentence(client):
-    for body in (b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"model": 5}'):
+    for body in JUNK:
         answer = client.post("/v1/completions", content=body)
         assert answer.status_code in (400, 404)
         assert answer.json()["error"]["message"]
@@ -356,5 +416,5 @@ def test_dropped_logs_are_kept_as_figures_and_bounded(root):
     assert compared.json()["sections"]
     client.delete("/api/logs?name=log:5")
     assert client.get("/api/compare?run=log:5&run=log:6").status_code == 422
-    for junk in (b"", b"\0" * 1000, b"PK\x03\x04" * 100, os.urandom(5000)):
+    for junk in JUNK_LOGS:
         assert client.post("/api/logs?name=x.log", content=junk).status_code == 422

@@ -49,7 +49,7 @@ with warnings.catch_warnings():  # torch's own: Inductor imports a module that s
     from torch._inductor import config as inductor_config
     from torch._inductor.debug import DebugContext
     from torch._inductor.graph import GraphLowering
-    from torch._inductor.ir import DonatedBuffer
+    from torch._inductor.ir import DonatedBuffer, MultiOutput
     from torch._inductor.memory import (
         assign_memory_planning_info_for_scheduler_buffers,
         assign_memory_planning_info_for_scheduler_nodes,
@@ -59,7 +59,7 @@ with warnings.catch_warnings():  # torch's own: Inductor imports a module that s
     from torch._inductor.virtualized import V
 
 # At a kernel: bytes alive above those at the call, the kernel's name, and these bytes by maker (freed inputs negative)
-Kernel = tuple[int, str, list[tuple[int, str]]]
+Kernel = tuple[int, str, list[tuple[int, str]], bool]
 ROUNDING = 512  # CUDA's allocator hands out multiples of this
 
 
@@ -69,6 +69,7 @@ class Traced:
     at: str  # the operation during which the peak was reached
     moments: dict[str, int] = field(default_factory=dict)  # the peak inside each phase of the step
     tensors: list[tuple[int, str]] = field(default_factory=list)  # alive at the peak: bytes, maker
+    kernels: int = 0  # of forward and backward passes, over both steps and their micro-batches
     host_bytes: int = 0  # the most there was in the computer's memory
 
 
@@ -86,11 +87,14 @@ class Live(TorchDispatchMode):
         self._seen: dict[int, weakref.ref[Any]] = {}
         self._alive: dict[int, tuple[int, str]] = {}
         self.at_peak: list[tuple[int, str]] = []
+        self.kernels = 0
         self.on_host = False  # what is made now is the computer's memory, not the card's
         self.host = self.host_peak = 0
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         answer = op(*args, **(kwargs or {}))
+        if self.moment != "optimizer" and _is_kernel(op):
+            self.kernels += 1
         before = self.live
         for tensor in tree_leaves(answer):
             if isinstance(tensor, Tensor):
@@ -131,6 +135,12 @@ class Live(TorchDispatchMode):
         if total > self.peak:
             self.peak, self.at = total, at
             self.at_peak = [*self._alive.values(), *(inside or [])]
+
+
+def _is_kernel(op: Any) -> bool:
+    """Whether an operation writes memory on a card: neither a view nor an allocation."""
+    name = op.overloadpacket.__name__
+    return op.namespace == "aten" and not (op.is_view or "view" in name or "empty" in name)
 
 
 def _hidden_bytes(op: Any, args: tuple[Any, ...]) -> int:
@@ -217,7 +227,8 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
             live.moment = "optimizer"
             clip([p.grad for p in model.parameters()], config.grad_clip)
             step.optimizer.step()
-    return Traced(live.peak, live.at, dict(live.moments), live.at_peak, live.host_peak)
+    moments = dict(live.moments)
+    return Traced(live.peak, live.at, moments, live.at_peak, live.kernels, live.host_peak)
 
 
 def _stepper(
@@ -322,7 +333,8 @@ class _Inductor:
             with _disable_current_modes(), fake:
                 answer = graph(*arguments)
             live.moment = "compiled backward" if backward else "compiled forward"
-            for extra, name, inside in above:
+            for extra, name, inside, launched in above:
+                live.kernels += launched
                 live.mark(live.live + extra, name, inside)
                 live.log.append((live.moment, name, extra, live.live + extra))
             for tensor in tree_leaves(answer):
@@ -400,7 +412,8 @@ def _play(lowering: GraphLowering) -> list[Kernel]:
         inside.update(new)
         alive = [(size, name) for name, size in inside.items() if size]
         hidden = _hidden_in_node(node)
-        above.append((sum(inside.values()) + hidden, _name(node), [*alive, (hidden, "hidden")]))
+        total = sum(inside.values()) + hidden
+        above.append((total, _name(node), [*alive, (hidden, "hidden")], _is_launched(node)))
         for old in gone:
             inside[old.name] = inside.get(old.name, 0) - old.bytes
     return above
@@ -430,6 +443,13 @@ def _is_donated(lowering: GraphLowering, name: str) -> bool:
 def _name(node: Any) -> str:
     kernel = getattr(getattr(node, "node", None), "python_kernel_name", None)
     return str(kernel or node.get_name())
+
+
+def _is_launched(node: Any) -> bool:
+    """Whether a kernel runs for it: not for one output of several, nor for parts that are written side by side."""
+    return not isinstance(node, NopKernelSchedulerNode) and not isinstance(
+        getattr(node, "node", None), MultiOutput
+    )
 
 
 def _hidden_in_node(node: Any) -> int:

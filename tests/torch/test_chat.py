@@ -94,15 +94,15 @@ def test_a_toy_language_is_learnt_and_the_base_knows_none_of_it(toy):
     assert not any(given.strip() == word[::-1] for word, given in zip(words, base, strict=True))
 
 
-def test_transformers_gives_the_same_answers_by_its_own_chat_template(toy):
+def by_transformers(folder, words, **how):
+    """The answers through transformers' own apply_chat_template and generate."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    place, words = toy
-    tokenizer = AutoTokenizer.from_pretrained(place / "hf")
-    model = AutoModelForCausalLM.from_pretrained(place / "hf", trust_remote_code=True)
-    asked = [[{"role": "user", "content": word}] for word in words[:20]]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, **how)
     theirs = []
-    for messages in asked:
+    for word in words:
+        messages = [{"role": "user", "content": word}]
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
@@ -110,8 +110,73 @@ def test_transformers_gives_the_same_answers_by_its_own_chat_template(toy):
         theirs.append(
             tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
         )
+    return theirs
+
+
+def test_transformers_gives_the_same_answers_by_its_own_chat_template(toy):
+    place, words = toy
+    theirs = by_transformers(place / "hf", words[:20], trust_remote_code=True)
     assert theirs == answers(place / "base-chat", words[:20])
     assert theirs == answers(place / "hf", words[:20])  # our own reader of the exported folder
+
+
+def test_gpt2s_recipe_chats_in_transformers_without_any_code_of_ours(toy, tmp_path):
+    _, words = toy
+    shape = {"n_layer": 2, "n_head": 4, "n_embd": 64, "block_size": 48, "dropout": 0.0}
+    rates = {"learning_rate": 3e-3, "max_iters": 40, "lr_decay_iters": 40, "eval_interval": 40}
+    base = tmp_path / "gpt2"
+    train(TINY.replace(vocab_size=None, dataset="toy", out_dir=str(base), **shape, **rates))
+    out, hf = str(tmp_path / "gpt2-chat"), tmp_path / "hf"
+    settings = ["--learning_rate=5e-3", "--max_iters=160", "--batch_size=16", "--keep-base", "0"]
+    settings += ["--gradient_accumulation_steps=1", "--eval_interval=1000", "--quiet"]
+    assert main(["tune", str(base), "talks.jsonl", "--out", out, *settings]) == 0
+    assert main(["export", out, "--to", "hf", "--out", str(hf)]) == 0
+    assert not list(hf.glob("*.py"))
+    theirs = by_transformers(hf, words[:20])
+    assert theirs == answers(out, words[:20])
+    assert len(set(theirs)) > 1  # by now the answer depends on the word
+    from transformers import GPT2LMHeadModel
+
+    model, ours = GPT2LMHeadModel.from_pretrained(hf), open_model(out, "cpu")
+    ids = torch.tensor([prompt_of(ours.tokenizer, [Message("user", words[0])])])
+    with torch.no_grad():
+        assert torch.allclose(model(ids).logits, ours.model(ids, ids)[0], atol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["gpt2", "modern"])
+def test_a_larger_toy_language(tmp_path, monkeypatch, recipe):
+    """Words of three to six letters out of fifteen, reversed, by either recipe; the held-out ones were never seen."""
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(7)
+    letters = "abcdefghijklmno"
+    words = sorted({"".join(draw.choices(letters, k=draw.randint(3, 6))) for _ in range(9000)})
+    draw.shuffle(words)
+    held_out, known = words[:200], words[200:]
+    (tmp_path / "text.txt").write_text(" ".join(draw.choices(known, k=9000)))
+    lines = [json.dumps({"prompt": word, "completion": word[::-1]}) for word in known]
+    (tmp_path / "talks.jsonl").write_text("\n".join(lines))
+    assert main(["data", "text.txt", "--tokenizer", "bytes", "--out", "data/toy"]) == 0
+    modern = {"recipe": "modern", "tied": False, "optimizer": "muon", "schedule": "linear"}
+    shape = {"n_layer": 3, "n_head": 4, "n_embd": 96, "block_size": 64, "dropout": 0.0}
+    rate = 3e-3 if recipe == "gpt2" else 0.02
+    keys = {**shape, **(modern if recipe == "modern" else {}), "learning_rate": rate}
+    base = TINY.replace(vocab_size=None, dataset="toy", out_dir="base", **keys)
+    train(base.replace(max_iters=60, lr_decay_iters=60, eval_interval=60))
+    settings = [f"--learning_rate={rate}", "--batch_size=32", "--gradient_accumulation_steps=1"]
+    settings += ["--max_iters=900" if recipe == "gpt2" else "--max_iters=400", "--quiet"]
+    assert main(["tune", "base", "talks.jsonl", *settings]) == 0
+    right = [
+        w[::-1] == given for w, given in zip(held_out, answers("base-chat", held_out), strict=True)
+    ]
+    assert sum(right) >= 0.95 * len(held_out)
+    assert main(["export", "base-chat", "--to", "hf", "--out", "hf"]) == 0
+    code = {"trust_remote_code": True} if recipe == "modern" else {}
+    assert by_transformers("hf", held_out[:30], **code) == answers("base-chat", held_out[:30])
+    base_right = [
+        w[::-1] == g.strip() for w, g in zip(held_out, answers("base", held_out), strict=True)
+    ]
+    assert not any(base_right)
 
 
 def test_the_template_and_our_own_rule_give_the_same_tokens(toy):

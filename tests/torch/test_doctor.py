@@ -86,6 +86,12 @@ def test_a_good_card_is_good(card):
             "action",
             "gfx1010",
         ),
+        (
+            {"hip": "7.0", "gcn_arch": "gfx1100:sramecc+", "kernels": ("gfx1100",)},
+            system.build,
+            "ok",
+            "torch 2.13.0",
+        ),
         ({"has_triton": False}, system.compiler, "fall-back", "triton is not installed"),
         ({"capability": (6, 1)}, system.compiler, "fall-back", "7.0 or newer"),
         ({"system": "win32"}, system.paging, "fall-back", "at most the 11.00 GiB"),
@@ -101,6 +107,13 @@ def test_a_good_card_is_good(card):
             "action",
             "900 of 2610 MHz, 92 °C: held back by temperature",
         ),
+        (  # far below its clock, and not by heat
+            {"reading": lambda: replace(BUSY, sm_mhz=1500)},
+            system.clocks,
+            "action",
+            "1500 of 2610 MHz, 65 °C: held back by power limit",
+        ),
+        ({"reading": lambda: replace(BUSY, sm_mhz=1600)}, system.clocks, "ok", "1600 of 2610"),
     ],
 )
 def test_what_is_wrong_is_named(card, changed, check, status, words):

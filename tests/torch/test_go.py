@@ -17,7 +17,7 @@ import onecard.cli.go
 from onecard.cli import main, parser_of
 from onecard.planner.calibration_file import known_calibration
 
-HOURS = "0.003"  # eleven seconds of training
+HOURS = "0.0015"  # five seconds of training
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +175,7 @@ def test_the_announcement_in_other_languages(
     words: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["go", "--data", str(text), "--device", "cpu", "--dry-run", "--lang", lang]) == 0
+    assert main([*command(text), "--dry-run", "--lang", lang]) == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in words)
     assert "What will happen" not in shown
@@ -196,7 +196,7 @@ def test_nobody_to_ask_and_a_dry_run(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [word for word in command(text, "--hours", "1") if word != "--yes"]
+    words = [word for word in command(text) if word != "--yes"]
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(words) == 2
     assert "--yes" in capsys.readouterr().err
@@ -209,7 +209,7 @@ def test_a_budget_shortens_the_training(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["go", "--hours", "10", "--data", str(text), "--device", "cpu", "--dry-run"]
+    words = ["go", "--hours", "1", "--data", str(text), "--device", "cpu", "--dry-run"]
     assert main([*words, "--price", "0.20EUR", "--budget", "0.01EUR"]) == 0
     shown = capsys.readouterr().out
     assert "€0.01" in shown

@@ -1,5 +1,6 @@
 """A run is what its folder says: what would make it another one is refused, or named, recorded and shown."""
 
+import dataclasses
 import json
 import os
 import pickle
@@ -15,10 +16,11 @@ from test_resume import StopAt
 from onecard.cli import main
 from onecard.config import load, to_toml
 from onecard.errors import RunFailure, UserError
-from onecard.model.checkpoint import checkpoints, read_state
+from onecard.model.checkpoint import CorruptError, checkpoints, read_state
 from onecard.model.checkpoint_state import checksum
 from onecard.model.weights import load_weights
 from onecard.runs.record import RunRecord
+from onecard.train.run.identity import changes_since
 from onecard.train.run.loop import train
 
 
@@ -329,3 +331,39 @@ def test_a_resumed_run_maps_no_checkpoint(stopped):
     train(stopped, resume=True, view=Look(0))
     assert mapped
     assert not any(".safetensors" in text for text in mapped)
+
+
+def test_a_record_without_the_datas_content_asks_for_its_name(config):
+    """A checkpoint of an older version: with its content unknown, another data set counts as another run."""
+    state = {"config": dataclasses.asdict(config)}
+    assert changes_since(state, config, {}, ()) == []
+    elsewhere = config.replace(dataset="elsewhere")
+    with pytest.raises(UserError, match="another one") as caught:
+        changes_since(state, elsewhere, {}, ())
+    assert "--change dataset" in caught.value.hint
+    assert [change.key for change in changes_since(state, elsewhere, {}, ["dataset"])] == [
+        "dataset"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("a folder", "state.json cannot be read (Is a directory)"),
+        ("not JSON", "state.json cannot be read ("),
+        ("no checksum", "state.json has no checksum"),
+    ],
+)
+def test_why_a_checkpoint_is_passed_over(stopped, damage, reason):
+    folder = checkpoints(Path(stopped.out_dir))[-1]
+    file = folder / "state.json"
+    content = json.loads(file.read_text())
+    file.unlink()
+    if damage == "a folder":
+        file.mkdir()
+    else:
+        file.write_text("{" if damage == "not JSON" else json.dumps({**content, "checksum": None}))
+    with pytest.raises(CorruptError) as caught:
+        read_state(folder)
+    assert str(caught.value).startswith(reason)
+    assert "None" not in str(caught.value)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from runs_in_tests import assert_same_weights, events, losses, weights
 
+from onecard.config import RunConfig
 from onecard.errors import RunFailure, UserError
 from onecard.model.checkpoint import checkpoints, read_state
 from onecard.model.gpt2 import GPT
@@ -16,6 +17,7 @@ from onecard.runs.log import read_log
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
 from onecard.train.run.outputs import Silent
+from onecard.train.run.progress import Progress, finished
 
 
 def test_parameters_are_those_of_the_plan(config):
@@ -282,6 +284,12 @@ def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
     assert lines[-1]["seconds"] <= 0.2 * 3600
     assert lines[-1]["lr"] < 0.2 * config.learning_rate
     assert max(line["lr"] for line in lines) > 0.8 * config.learning_rate
+
+
+def test_a_schedule_that_was_moved_ends_in_spite_of_rounding():
+    config = RunConfig(max_iters=10)
+    assert finished(config, Progress(step=4, position=10 - 1e-9))
+    assert not finished(config, Progress(step=4, position=9.9))
 
 
 def test_without_pressure_max_hours_changes_nothing(config, tmp_path):

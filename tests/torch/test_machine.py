@@ -43,7 +43,7 @@ def test_precision_asked_for_is_given():
 
 def test_device_by_name():
     assert choose_device("cpu") == torch.device("cpu")
-    with pytest.raises(UserError, match="not known"):
+    with pytest.raises(UserError, match="is not one that"):
         choose_device("gpu")
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="no CUDA card"):

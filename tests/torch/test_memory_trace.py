@@ -32,7 +32,8 @@ SMALL = RunConfig(
 
 def check(config: RunConfig, dtype: str, within: float = 0.01, on_cuda: bool = True) -> None:
     trace = traced(config, dtype, on_cuda)
-    predicted = simulate(Workload.of(config, dtype)).peak()
+    work = Workload.of(config, dtype) if on_cuda else Workload.on(cpu(), config, dtype)
+    predicted = simulate(work).peak()
     assert predicted.bytes == pytest.approx(trace.bytes, rel=within), (
         f"{config.changed()} {dtype}, traced at {trace.at}, simulated at {predicted}"
     )
@@ -162,6 +163,13 @@ def test_large_models_on_small_cards(model: str, change: dict[str, object], gib:
     found = traced(config, "bfloat16").bytes
     assert (found + parts["context"] + parts["slack"]) / 2**30 <= gib
     assert simulate(Workload.of(config, "bfloat16")).peak().bytes == pytest.approx(found, rel=0.02)
+
+
+def test_muon_in_full_precision() -> None:
+    """On a CPU its products are not computed in half precision; a deep, narrow model peaks there."""
+    config = SMALL.replace(n_layer=6, n_embd=512, batch_size=1, optimizer="muon", vocab_size=512)
+    assert simulate(Workload.on(cpu(), config, "float32")).peak().place == "optimizer"
+    check(config, "float32", on_cuda=False)
 
 
 def test_real_steps_on_this_cpu_take_what_was_predicted() -> None:

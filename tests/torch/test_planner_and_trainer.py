@@ -4,8 +4,11 @@ import pickle
 
 import numpy as np
 import pytest
+from memory_oracle import traced
 
 from onecard import RunConfig, load, plan
+from onecard.planner.step_counts import micro_kernels
+from onecard.planner.workload import Workload
 from onecard.runs.log import read_log
 from onecard.train.run.loop import train
 
@@ -52,3 +55,29 @@ def test_vocabulary_and_evaluations_are_those_of_the_plan(words, tmp_path):
     trained = load(tmp_path / "run" / "config.toml")
     assert answer.config.vocab_size == 1024  # 1,003 padded to a multiple of 64
     assert trained.vocab_size == answer.config.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("recipe", "compiled"),
+    [
+        ("gpt2", False),
+        ("modern", False),
+        ("gpt2", True),
+        pytest.param("modern", True, marks=pytest.mark.long),
+    ],
+)
+def test_kernels_are_counted_as_they_are_launched(recipe, compiled):
+    config = RunConfig(
+        n_layer=3,
+        n_head=2,
+        n_embd=128,
+        block_size=64,
+        batch_size=2,
+        gradient_accumulation_steps=2,
+        recipe=recipe,
+        compile=compiled,
+    )
+    traced_kernels = traced(config, "bfloat16").kernels / 4  # two steps of two micro-batches
+    flash_backward = 2 * config.n_layer  # one operation in the trace, three kernels on a card
+    counted = micro_kernels(Workload.of(config, "bfloat16"))
+    assert counted == pytest.approx(traced_kernels + flash_backward, rel=0.05)

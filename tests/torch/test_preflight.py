@@ -4,6 +4,7 @@ import json
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ import torch
 from onecard.cli import main
 from onecard.config import to_toml
 from onecard.errors import UserError
+from onecard.train.run import preflight
 from onecard.train.run.loop import train
+from onecard.train.run.preflight import checkpoint_bytes
 
 
 def nothing_left(config):
@@ -68,11 +71,24 @@ def test_a_checkpoint_that_has_no_room_is_found_at_the_start(config):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        with pytest.raises(UserError, match="a checkpoint of"):
+        with pytest.raises(UserError, match=r"a checkpoint of .*: File too large \("):
             train(config)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     nothing_left(config)
+
+
+@pytest.mark.parametrize(("missing_bytes", "warned"), [(0, False), (1, True)])
+def test_little_room_for_the_checkpoints_that_are_kept_is_reported(
+    config, monkeypatch, missing_bytes, warned
+):
+    """Room for each that is kept, the best one and the one that is being written."""
+    config = config.replace(keep_checkpoints=3)
+    free = 5 * checkpoint_bytes(1000) - missing_bytes
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    flight = preflight.Preflight()
+    preflight.check_disk(config, 1000, flight)
+    assert any("it may run full" in line for line in flight.lines) == warned
 
 
 def test_the_plan_in_the_folder_is_for_the_device_that_trains(config, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from onecard.train.profile import kind_of, profile_run
 
@@ -19,6 +20,13 @@ def test_the_table_and_the_trace(config, recipe):
     assert json.loads(found.trace.read_text())["traceEvents"]
     assert "kind of work" in (folder / "profile" / "profile.txt").read_text()
     assert not (folder / "log.jsonl").exists()
+
+
+def test_on_a_machine_with_a_card_the_cpus_time_is_counted_where_the_cpu_steps(config, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    found = profile_run(config, steps=1)
+    assert "matmul" in {part.kind for part in found.parts if part.share > 0}
 
 
 def test_kinds_by_name():

@@ -13,6 +13,7 @@ from onecard.errors import RunFailure, UserError
 from onecard.model.checkpoint import checkpoints, read_state
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
+from onecard.train import verify
 from onecard.train.run.loop import train
 from onecard.train.run.outputs import Silent
 from onecard.train.verify import verify_resume
@@ -237,6 +238,31 @@ def test_verify_resume_says_exact(config):
         0,
         0,
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "used"), [("resume", "scratch"), ("scratch", "scratch"), ("gpt2", "gpt2")]
+)
+def test_the_proof_is_a_short_form_of_the_run(config, monkeypatch, given, used):
+    """It starts where the run starts, is stopped half way, and leaves out what is no part of the proof."""
+    tried = []
+
+    def first(config, **more):
+        tried.append(config)
+        raise Killed
+
+    monkeypatch.setattr(verify, "train", first)
+    long_run = {"max_iters": 500, "lr_decay_iters": 500, "warmup_iters": 100, "max_hours": 2.0}
+    shown = {"wandb_log": True, "tensorboard": True, "trackio": True, "log_interval": 50}
+    with pytest.raises(Killed):
+        verify_resume(config.replace(init_from=given, **long_run, **shown), steps=7)
+    (found,) = tried
+    assert found.init_from == used
+    assert (found.max_iters, found.lr_decay_iters, found.warmup_iters) == (7, 7, 3)
+    assert (found.checkpoint_interval, found.log_interval, found.max_hours) == (3, 1, None)
+    assert found.eval_interval > 7
+    assert (found.wandb_log, found.tensorboard, found.trackio) == (False, False, False)
+    assert (found.n_embd, found.dataset, found.seed) == (config.n_embd, config.dataset, config.seed)
 
 
 def test_verify_resume_notices(config, monkeypatch):

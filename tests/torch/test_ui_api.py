@@ -3,10 +3,12 @@
 import json
 import os
 import pickle
+import shutil
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from runs_in_tests import TINY
 from starlette.testclient import TestClient
@@ -24,17 +26,32 @@ from onecard.ui.settings import Limits, Settings
 PROMPT = "0123"
 
 
-@pytest.fixture
-def root(tmp_path, config, monkeypatch):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """A folder with one trained run, `run`, whose letters are those of a dialogue and some more."""
-    monkeypatch.chdir(tmp_path)
+    place = tmp_path_factory.mktemp("trained")
+    ids = np.random.default_rng(7).integers(0, 60, 4000).astype("<u2")
+    (place / "letters").mkdir()
+    for name in ("train", "val"):
+        ids.tofile(place / "letters" / f"{name}.bin")
     letters = sorted(set("User:Assistant\n 0123"))
     letters += [c for c in map(chr, range(33, 127)) if c not in letters][: 64 - len(letters)]
     numbered = dict(enumerate(letters))
     meta = {"vocab_size": 64, "itos": numbered, "stoi": {c: i for i, c in numbered.items()}}
-    (tmp_path / "data" / "meta.pkl").write_bytes(pickle.dumps(meta))
-    train(config)
-    return tmp_path.resolve()
+    (place / "letters" / "meta.pkl").write_bytes(pickle.dumps(meta))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        train(TINY.replace(dataset="letters", out_dir="run"))
+    return place
+
+
+@pytest.fixture
+def root(trained, tmp_path, monkeypatch):
+    """A copy of it, where the test is."""
+    place = tmp_path / "here"
+    shutil.copytree(trained, place)
+    monkeypatch.chdir(place)
+    return place.resolve()
 
 
 @pytest.fixture
@@ -200,13 +217,13 @@ def test_requests_out_of_bounds_are_refused(client):
         assert answer.json()["error"]["message"]
 
 
-def test_an_export_of_the_modern_recipe_talks_without_its_python(root, config, capsys):
+def test_an_export_of_the_modern_recipe_talks_without_its_python(root, capsys):
     modern = TINY.replace(
         recipe="modern",
         optimizer="muon",
         tied=False,
-        dataset=config.dataset,
-        out_dir=str(root / "modern"),
+        dataset="letters",
+        out_dir="modern",
     )
     train(modern)
     assert main(["export", "modern", "--to", "hf", "--out", "exported"]) == 0

@@ -109,7 +109,9 @@ def _demo(out: "Console", places: "Places", lang: str | None) -> tuple[Path, dic
 
 def _other_recipe(out: "Console", places: "Places", words: "Language", language: list[str]) -> Path:
     """The modern recipe for the same time on the same data; what is done already stays."""
+    from onecard.cli.go_stages import EVALUATION, evaluation
     from onecard.cli.stages import is_finished, run_stage
+    from onecard.runs.eval_results import kept
 
     config, folder = places.root / "modern.toml", places.root / "modern"
     if not config.is_file():
@@ -118,14 +120,10 @@ def _other_recipe(out: "Console", places: "Places", words: "Language", language:
         run_stage(out, words.text(T("the other recipe for the same time")), *command)
     if not is_finished(folder):
         resume = ["--resume"] if (folder / "run.json").is_file() else []
-        run_stage(
-            out,
-            words.text(T("train it on the same text")),
-            "train",
-            str(config),
-            f"--out_dir={folder}",
-            *resume,
-        )
+        command = ["train", str(config), f"--out_dir={folder}", *resume]
+        run_stage(out, words.text(T("train it on the same text")), *command)
+    if not kept(folder):  # what training itself evaluates is only the first of the held-out text
+        run_stage(out, words.text(EVALUATION), *evaluation(folder, places.data / "stdlib"))
     return folder
 
 

@@ -38,7 +38,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the stages need to know, and what the user was told."""
+    """What the stages need to know, and what was announced to the user."""
 
     words: list[str]  # for `onecard recommend`, after the budget
     card: str

@@ -25,6 +25,13 @@ PROBE_SECONDS, QUICK_PROBE_SECONDS = 120.0, 20.0
 AFTERWARDS_SECONDS = 60.0  # evaluation, export and report of a small model
 
 
+EVALUATION = T("how good is it? on held-out text of its own")
+
+
+def evaluation(run: Path, data: Path) -> list[str]:
+    return ["eval", str(run), "--text", str(data), "--bytes", "1M"]
+
+
 @dataclass(frozen=True)
 class Places:
     """Where things are below the folder of one `go`."""
@@ -185,8 +192,8 @@ class _Stages:
         if self.progress.done("eval"):
             return
         run = str(self.places.run)
-        command = ["eval", run, "--text", self.expected.data, "--bytes", "1M"]
-        self._run(T("how good is it? on held-out text of its own"), *command, optional=True)
+        command = evaluation(self.places.run, Path(self.expected.data))
+        self._run(EVALUATION, *command, optional=True)
         if self.expected.loss is not None:  # web text in GPT-2's tokens: benchmarks mean something
             command = ["eval", run, "--hellaswag", "--lambada", "--limit", "1000"]
             self._run(T("and beside the released GPT-2s"), *command, optional=True)

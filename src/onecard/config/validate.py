@@ -88,6 +88,7 @@ def check(config: "RunConfig") -> None:
     _schedule(config)
     _weights(config)
     _offload(config)
+    check_device(config.device)
     if not -(2**63) <= config.seed < 2**63:
         raise UserError("seed must fit in 64 bits", hint="for example seed = 1337")
 
@@ -145,6 +146,15 @@ def _offload(config: "RunConfig") -> None:
         raise UserError(
             f"offload_activations keeps layer inputs on the host, and recompute = {config.recompute!r} keeps more",
             hint="recompute = 'block'",
+        )
+
+
+def check_device(name: str) -> None:
+    kind, _, number = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps") or (number and not number.isdecimal()):
+        raise UserError(
+            f"device = {name!r} is not one that onecard trains on",
+            hint="auto, cpu, cuda, cuda:1 or mps; ROCm's cards are cuda too, Intel's cannot be used",
         )
 
 

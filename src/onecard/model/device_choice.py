@@ -5,6 +5,7 @@ import sys
 
 import torch
 
+from onecard.config.validate import check_device
 from onecard.errors import UserError
 from onecard.facts.builds import BUILDS, TORCH, install_hint, runs_on, serving_build, why_unseen
 from onecard.facts.here import seen_cards
@@ -17,12 +18,8 @@ def choose_device(asked: str, local_rank: int = 0) -> torch.device:
         if torch.cuda.is_available():
             return _usable_card(local_rank)
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(asked)
-    except RuntimeError:
-        raise UserError(
-            f"device = {asked!r} is not known", hint="use auto, cpu, cuda, cuda:1 or mps"
-        ) from None
+    check_device(asked)
+    device = torch.device(asked)
     if device.type == "cuda" and not torch.cuda.is_available():
         cards = seen_cards()
         raise UserError(

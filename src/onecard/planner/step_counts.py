@@ -3,7 +3,7 @@
 >>> from onecard.config import RunConfig
 >>> compiled = Workload.of(RunConfig(n_layer=2), "bfloat16")
 >>> micro_kernels(compiled)
-60
+96
 """
 
 from typing import Any
@@ -110,12 +110,15 @@ def optimizer_flops(w: Workload) -> float:
 
 
 def micro_kernels(w: Workload) -> float:
-    """Kernels launched in one micro-batch, forward and backward."""
+    """Kernels launched in one micro-batch, forward and backward.
+
+    Counted in a trace of the trainer's step on a fake card (tests/torch/test_planner_and_trainer.py): Inductor's schedule where
+    it is compiled, the operations that write memory where it is not. FlashAttention's backward pass is three kernels.
+    """
     if w.compiled:
-        return 12 + 24 * w.n_layer
-    return (
-        30 + (62 + 30 * w.modern + 12 * (not w.flash) + 25 * (w.recompute == "block")) * w.n_layer
-    )
+        return 20 + (38 + 13 * w.modern) * w.n_layer
+    layer = 44 + 15 * w.bias + 99 * w.modern + 12 * (not w.flash) + 20 * (w.recompute == "block")
+    return 29 + layer * w.n_layer
 
 
 def optimizer_kernels(w: Workload) -> float:

@@ -63,6 +63,7 @@ class Workload:
         False  # gradients are summed after the last backward pass, not during it as DDP does
     )
     mask_documents: bool = False
+    full_precision_updates: bool = False  # Muon computes in fp32: on CPUs, Apple's and old cards
     spare_logits: bool = True  # the compiled model returns logits beside the loss: their gradient is a table of zeros
     keeps_logits: bool = (
         False  # the loop has a name for the logits, so they live through the backward pass
@@ -127,8 +128,13 @@ class Workload:
     @classmethod
     def on(cls, device: Device, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
         """The same as this device runs it: uncompiled where torch.compile has nothing for it."""
-        work = cls.of(config, dtype, gpus)
-        return work if support_of(device).compiles else replace(work, compiled=False)
+        return replace(
+            cls.of(config, dtype, gpus),
+            compiled=config.compile and support_of(device).compiles,
+            # as fast_low_dtype in model/machine.py: half precision where a matrix unit computes in it
+            full_precision_updates=device.kind != "cuda"
+            or device.architecture in ("Maxwell", "Pascal"),
+        )
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "Workload":

@@ -208,10 +208,8 @@ def _rentals(answer: Recommendation) -> Section:
     prices = T(
         "Prices are typical ones of 2026 and move; they are for the card alone, without storage or the time to set it up."
     )
-    return Section(
-        T("The same run on rented cards"),
-        (Table(columns, tuple(rows), marked=(0,)), Notes((prices,))),
-    )
+    blocks = (Table(columns, tuple(rows), marked=(0,)), Notes((prices,)))
+    return Section(T("The same run on rented cards"), blocks, short=blocks)  # --rent asked for it
 
 
 def _in_one_sentence(answer: Recommendation) -> T:

@@ -104,17 +104,19 @@ def profile_run(config: RunConfig, steps: int = 5) -> StepProfile:
             session.stepper.apply(lr_at(session.config, number), number)
 
         try:
-            return profile_steps(step, Path(config.out_dir) / "profile", steps)
+            on_card = device.type == "cuda"
+            return profile_steps(step, Path(config.out_dir) / "profile", steps, on_card)
         finally:
             if session.outputs.record is not None:
                 session.outputs.record.end("stopped")
 
 
-def profile_steps(step: Callable[[], object], out_dir: Path, steps: int = 5) -> StepProfile:
+def profile_steps(
+    step: Callable[[], object], out_dir: Path, steps: int = 5, on_card: bool = False
+) -> StepProfile:
     """Run `step` WARM_STEPS + 2 · steps times; writes out_dir/trace.json and out_dir/profile.txt."""
     for _ in range(WARM_STEPS):
         step()
-    on_card = torch.cuda.is_available()
     plain = _seconds_of(step, steps, on_card)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_card else [])]
     with profile(activities=activities, acc_events=True) as watched:

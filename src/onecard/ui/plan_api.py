@@ -20,7 +20,7 @@ from onecard.report.plan_summary import headline
 from onecard.report.plan_view import plan_document, subtitle
 from onecard.ui.answers import errors_as_json, in_thread, json_answer, language_of
 from onecard.ui.document_json import block_json, document_json, figure_json
-from onecard.ui.plan_request import PAGE_KEYS, PlanRequest, overrides_of
+from onecard.ui.plan_request import PAGE_KEYS, PlanRequest, overrides_of, parse_hours
 from onecard.units import HOUR
 
 MOST_CURVE_HOURS = 10_000.0
@@ -40,14 +40,16 @@ def plan_routes() -> list[Route]:
     @errors_as_json
     async def recommend(request: Request) -> Response:
         ask, words = asked(request), language_of(request)
-        hours = float(request.query_params.get("for_hours", "0") or 0)
+        hours = parse_hours(request.query_params.get("for_hours", ""))
+        if await request.is_disconnected():  # the slider moved on while this one waited
+            return json_answer({})
         return json_answer(await in_thread(lambda: _recommended(ask, hours, words)))
 
     @errors_as_json
     async def curve(request: Request) -> Response:
         ask = asked(request)
-        hours = min(float(request.query_params.get("at", "1")), MOST_CURVE_HOURS)
-        if await request.is_disconnected():  # the slider moved on while this one waited
+        hours = min(parse_hours(request.query_params.get("at", "")), MOST_CURVE_HOURS)
+        if await request.is_disconnected():
             return json_answer({})
         return json_answer(await in_thread(lambda: _curve_point(ask, hours)))
 

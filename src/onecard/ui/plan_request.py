@@ -78,7 +78,7 @@ class PlanRequest:
             preset=_preset(given.get("preset")),
             data=_data(given.get("data"), folders),
             tokens=given.get("tokens"),
-            hours=_hours(given["hours"]) if "hours" in given else None,
+            hours=parse_hours(given["hours"]) if "hours" in given else None,
             gpus=_cards(given.get("gpus", "1")),
             price=given.get("price"),
             overrides=tuple((key, given[key]) for key in PAGE_KEYS if key in given),
@@ -178,7 +178,8 @@ def _data(name: str | None, folders: tuple[str, ...]) -> str | None:
     )
 
 
-def _hours(text: str) -> float:
+def parse_hours(text: str) -> float:
+    """A number of hours that a person could mean."""
     try:
         hours = float(text)
     except ValueError:

@@ -46,7 +46,9 @@ SAVERS: tuple[dict[str, object], ...] = (
 # How weights and gradients are kept where nothing else is enough
 LEAN = {"compile_unit": "block", "weights": "bfloat16", "gradients": "bfloat16"}
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
-_SCREENS = re.compile(r"(RTX|GTX|RX|Arc|Titan) ?\w*\d|Radeon", re.IGNORECASE)
+_SCREENS = re.compile(
+    r"(?!.*Server)((Quadro |GeForce )?(RTX|GTX|RX|MX)|Arc|Titan|Radeon)(\b|\d)", re.IGNORECASE
+)
 
 
 def peak_memory(

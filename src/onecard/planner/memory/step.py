@@ -55,11 +55,14 @@ def optimizer(sizes: Sizes, rest: Rest) -> None:
     if work.sliced_update:
         slices_of_moments(sizes, rest)
     elif work.optimizer == "muon":
-        # train/optim/muon.py: the updates of c_attn and both c_proj, then the largest group (the MLP's) stacked,
-        # orthogonal in half precision beside its Gram matrices, and back in full
+        # train/optim/muon.py works by shape. The updates of the first group (c_attn as three squares, attention's c_proj)
+        # are still referenced while the second, the MLP's eight squares a layer, is stacked in fp32 and made
+        # orthogonal: in half precision, beside two Gram matrices, and back in fp32; or all of it in fp32, where the new
+        # product stands beside the old one and the Gram matrices beside their polynomials
         square = work.n_layer * work.n_embd * work.n_embd
         rest.lives("Muon updates", "optimizer", 16 * square // share, "optimizer", "optimizer")
-        stacked = (32 + 16 + 4 + 32) * square
+        products = 32 + 8 + 8 + 32 if work.full_precision_updates else 16 + 4 + 32
+        stacked = (32 + products) * square
         rest.lives(
             "Muon orthogonal matrices", "optimizer", stacked // share, "optimizer", "optimizer"
         )
@@ -100,13 +103,13 @@ def host_bytes(work: Workload) -> int:
 def slices_of_moments(sizes: Sizes, rest: Rest) -> None:
     """train/optim/sliced.py: the fp32 numbers of one slice; Muon's of one matrix, made orthogonal."""
     work = sizes.work
-    vectors = 4 * work.n_embd * work.n_embd
-    largest = max(sizes.table, sizes.positions, vectors)
+    largest_matrix = 4 * work.n_embd * work.n_embd  # the MLP's
+    largest = max(sizes.table, sizes.positions, largest_matrix)
     each = SLICE_BYTES_HALF if work.half_weights else SLICE_BYTES
     each = SLICE_BYTES_WHOLE if work.state_bits == 32 else each
     update = each * min(largest, STATE_SLICE)
     if work.optimizer == "muon":
-        # momentum and the one ahead, then orthogonal in half precision beside its Gram matrices
+        # momentum and look-ahead of an MLP matrix in fp32, and the slice that is being written back
         square = work.n_embd * work.n_embd
         update = max(update, (16 + 16) * square + each * min(4 * square, STATE_SLICE))
     rest.lives("slices of moments", "optimizer", update, "optimizer", "optimizer")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
@@ -18,12 +19,34 @@ def _pairs(c: Comparison) -> Iterator[tuple[RunFigures, RunFigures]]:
     yield from combinations(c.runs, 2)
 
 
-def _differs(a: RunFigures, b: RunFigures, keys: tuple[str, ...]) -> bool:
-    if a.config is None or b.config is None:
+def _differ(a: RunConfig, b: RunConfig) -> bool:
+    """Whether they are of two models."""
+    return any(getattr(a.shape, key, None) != getattr(b.shape, key, None) for key in _SHAPE)
+
+
+def is_base_of(base: RunFigures, tuned: RunFigures) -> bool:
+    """Whether `tuned` began from `base`'s weights, by what its config says it was initialised from."""
+    if base.config is None or tuned.config is None or tuned.config.learn_from != "answers":
         return False
-    return any(
-        getattr(a.config.shape, key, None) != getattr(b.config.shape, key, None) for key in keys
-    )
+    return Path(tuned.config.init_from).resolve() == Path(base.run.source).resolve()
+
+
+def tuned_from(c: Comparison) -> Iterator[Finding]:
+    """Does not apply where neither run was tuned from the other."""
+    for pair in _pairs(c):
+        for base, tuned in (pair, pair[::-1]):
+            if is_base_of(base, tuned):
+                yield Finding(
+                    Note(
+                        "tuned-from",
+                        "{tuned} was tuned from {base} on conversations: learning rate, batch, schedule and the "
+                        "rows of its vocabulary are tuning's own, not an experiment on {base}",
+                        tuned=tuned.name,
+                        base=base.name,
+                    ),
+                    {"init_from": base.run.source},
+                    (base.name, tuned.name),
+                )
 
 
 def comparable(c: Comparison) -> Iterator[Finding]:
@@ -118,7 +141,7 @@ def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
             or b.config is None
             or not a.mfu_card
             or not b.mfu_card
-            or not _differs(a, b, _SHAPE)
+            or not _differ(a.config, b.config)
         ):
             continue
         small, large = (
@@ -204,9 +227,11 @@ def accumulation(c: Comparison) -> Iterator[Finding]:
 
 
 def learning_rate_and_width(c: Comparison) -> Iterator[Finding]:
-    """Does not apply where only the learning rate changed, or the model only."""
+    """Does not apply where only the learning rate changed, or the model only, or where one was tuned from the other."""
     for a, b in _pairs(c):
-        if a.config is None or b.config is None or not _differs(a, b, _SHAPE):
+        if a.config is None or b.config is None or not _differ(a.config, b.config):
+            continue
+        if is_base_of(a, b) or is_base_of(b, a):
             continue
         if a.config.learning_rate != b.config.learning_rate:
             yield Finding(
@@ -270,6 +295,7 @@ def level_or_not(c: Comparison) -> Iterator[Finding]:
 
 
 PAIR_RULES = (
+    tuned_from,
     comparable,
     mfu_is_not_speed,
     larger_is_slower,

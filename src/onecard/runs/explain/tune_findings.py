@@ -5,17 +5,27 @@ from collections.abc import Iterator
 from onecard.messages import Note
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
+from onecard.runs.run import Run
 
 _NOISE = 0.01  # nats: less is neither forgetting nor gain
 _MUCH = 0.1
+FORGOTTEN = frozenset({"forgotten", "forgotten-much", "not-forgotten"})
+
+
+def base_text_losses(run: Run) -> tuple[float, float] | None:
+    """The loss on the base's own validation text before the first step and at the last evaluation."""
+    known = [(e.step, e.base_val_loss) for e in run.evals if e.base_val_loss is not None]
+    if len(known) < 2 or known[0][0] != 0:
+        return None
+    return known[0][1], known[-1][1]
 
 
 def forgotten(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to a run that was not tuned, or whose base's text was not at hand."""
-    known = [(e.step, e.base_val_loss) for e in f.run.evals if e.base_val_loss is not None]
-    if len(known) < 2 or known[0][0] != 0:
+    known = base_text_losses(f.run)
+    if known is None:
         return
-    before, after = known[0][1], known[-1][1]
+    before, after = known
     figures = {"name": f.name, "before": before, "after": after, "change": after - before}
     evidence = {"base_val_loss": [before, after]}
     if after - before > _MUCH:

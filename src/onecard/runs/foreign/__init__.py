@@ -4,5 +4,5 @@
     for line in lines: reader.line(line)
     runs = reader.done()
 
-`line` answers True when it holds a measurement of this format: that is how the format of a file is found (text.py).
+`line` answers True when it holds a measurement of this format: that is how the format of a file is found (text_log.py).
 """

@@ -60,7 +60,9 @@ class Stepper:
                 [p.grad for p in self.model.parameters() if p.grad is not None],
                 self.config.grad_clip,
             )
-            loss_now, norm_now = self.workers.read(torch.stack([loss, norm]))  # the one wait
+            loss_now, norm_now = self.workers.read(
+                torch.stack([loss, norm])
+            )  # the only device synchronisation of a step
             if (
                 not self.scaler.is_enabled()
                 or math.isfinite(norm_now)

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from onecard.train.optim.half_weights import gradient_dtype
 
 _BUFFER_ELEMENTS = 16 * 2**20  # 64 MiB of fp32 at a time
 _TIMEOUT = datetime.timedelta(minutes=10)
+_PREPARATION = datetime.timedelta(days=1)
 _LOOK, _PATIENCE = 1e-4, 2.0  # seconds: how often the card is asked, and then the other processes
 
 
@@ -201,3 +202,31 @@ def _runs_on_windows(pid: int) -> bool:
         return bool(kernel.WaitForSingleObject(handle, 0) == still_running)
     finally:
         kernel.CloseHandle(handle)
+
+
+def made_by_first(make: Callable[[], str]) -> str | None:
+    """What the first process makes before the run begins, in every process; None where it failed.
+
+    Through torchrun's own store, not through an exchange: making it may take longer than any exchange waits.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return make()
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise UserError(
+            "several processes that torchrun did not start cannot begin this together",
+            hint="start them with torchrun",
+        )
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    there = dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, is_master=False, timeout=_PREPARATION
+    )
+    store = dist.PrefixStore(f"onecard/{attempt}", there)  # type: ignore[attr-defined]
+    if int(os.environ.get("RANK", 0)):
+        return store.get("made").decode() or None
+    made = ""
+    try:
+        made = make()
+    finally:
+        store.set("made", made)
+    return made

@@ -6,7 +6,7 @@ import { Refused, ask, boot, copy, el, marked, number, short, w } from "./dom.js
 
 const START = { gpu: "here", preset: "gpt2", data: "fineweb-edu-10B" };
 const CURVE_HOURS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
-const WAIT = { plan: 15, advice: 350 };
+const WAIT = { plan: 15, advice: 200 };
 
 export function showPlan(main, query) {
   const state = Object.fromEntries([...query].filter(([, value]) => value));
@@ -236,6 +236,7 @@ class PlanPage {
       const best = await ask(`/api/recommend?${query}&for_hours=${hours}`, { signal: turn.signal });
       if (turn.signal.aborted) return;
       this.showAdvice(best, plan);
+      this.advice.dataset.query = query;
       await this.askCurve(query, plan, hours, turn);
     } catch (error) {
       if (error.name === "AbortError" || turn.signal.aborted) return;
