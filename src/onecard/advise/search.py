@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from onecard.advise.budget import Budget
-from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, own_step_time, variant
+from onecard.advise.savers import Tuned, fastest, micro_batches, own_step_time, variant
 from onecard.advise.schedule import (
     EVAL_TOKENS,
     EVALS,
@@ -229,13 +229,7 @@ class Search:
         key = shape, sequences
         if key not in self._tuned:
             model = variant(self._model(shape), batch_size=sequences, gradient_accumulation_steps=1)
-            self._tuned[key] = fastest(
-                model,
-                self.device,
-                self.dtype,
-                micro_batches(model),
-                choices=all_savers(self.base, self.dtype, self.device.kind),
-            )
+            self._tuned[key] = fastest(model, self.device, self.dtype, micro_batches(model))
         return self._tuned[key]
 
     def _steps(self, shape: Shape, tuned: Tuned) -> int:

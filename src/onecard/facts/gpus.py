@@ -14,21 +14,13 @@ from typing import Literal
 from onecard.errors import UserError
 from onecard.facts.card_names import name_key, without_memory
 from onecard.facts.data_files import table
+from onecard.facts.pcie import PCIE_BANDWIDTH, pcie_generation
 from onecard.facts.user_cards import own_cards, read_user_cards, user_cards_file
 from onecard.units import GIB, MIB
 
 # Emulated bf16 runs at 0.45 of fp32 on Pascal (P40: 5.26 of 11.8) and at half or less on Turing and Volta
 # (2080: 5.1 of 10.1; V100S: 9.85 of 16.4): measured matmuls, zzc0721/torch-performance-test-data.
 EMULATED_BF16 = 0.5
-# By architecture, from the vendors' data sheets; a board, a riser or a laptop may have less.
-PCIE = {
-    **dict.fromkeys(("Maxwell", "Pascal", "Volta", "Turing", "RDNA"), 3.0),
-    **dict.fromkeys(("Ampere", "Ada", "CDNA2", "RDNA2", "RDNA3"), 4.0),
-    **dict.fromkeys(("Hopper", "Blackwell", "CDNA3", "RDNA4"), 5.0),
-}
-PCIE_USUAL = 4.0
-# NVIDIA's bandwidthTest with pinned memory reaches about four fifths of 15.75, 31.5 and 63 GB/s
-PCIE_BANDWIDTH = {3.0: 12.3e9, 4.0: 25e9, 5.0: 50e9}
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ class Device:
     @property
     def pcie(self) -> float:
         """The generation of its slot: the newest that its architecture has."""
-        return PCIE.get(self.architecture.partition(" ")[0], PCIE_USUAL)
+        return pcie_generation(self.architecture)
 
     @property
     def host_bandwidth(self) -> float:

@@ -260,8 +260,8 @@ def measure_steps(
     ]
 
 
-def _does_not_fit(error: BaseException) -> bool:
-    return isinstance(error, RunFailure) or is_out_of_memory(error)  # RunFailure: see _shrunk
+def _does_not_fit(error: BaseException) -> bool:  # RunFailure: see _shrunk
+    return isinstance(error, RunFailure) or is_out_of_memory(error)
 
 
 def workload_of(turn: Turn) -> Workload:
@@ -271,11 +271,9 @@ def workload_of(turn: Turn) -> Workload:
 def start(device: torch.device, config: RunConfig) -> Turn | None:
     """A model and its optimizer on the device, ready to step; None where it was to be compiled and cannot be."""
     torch.manual_seed(config.seed)
-    model = lowered(make_model(config), config).to(device)
-    model.train()
+    model = lowered(make_model(config), config).to(device).train()
     precision = machine.precision_of(config.matmul_dtype, device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         forward = compiled_forward(model, config, device, precision, Preflight())
     if config.compile and forward is model:
         return None
@@ -293,8 +291,8 @@ def start(device: torch.device, config: RunConfig) -> Turn | None:
         _shrunk,
         gradient_sums(config, model, forward),
     )
-    total = config.batch_size * config.gradient_accumulation_steps
-    rows = torch.randint(0, config.shape.vocab_size, (total, config.block_size + 1), device=device)
+    shape = config.batch_size * config.gradient_accumulation_steps, config.block_size + 1
+    rows = torch.randint(0, config.shape.vocab_size, shape, device=device)
     return Turn(config, stepper, rows)
 
 
