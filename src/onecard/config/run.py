@@ -136,7 +136,7 @@ class RunConfig:
         "cosine", "learning", "how the rate decays; wsd: constant, then decay at the end"
     )
     decay_fraction: float = key(
-        0.2, "learning", "wsd: share of the steps that the decay takes", above=0, most=1
+        0.2, "learning", "wsd: share of steps that decay (modern: 0.6)", above=0, most=1
     )
     weight_decay_on: Literal["matrices", "nanogpt"] = key(
         "matrices", "learning", "what decays; nanogpt: embeddings too"

@@ -21,7 +21,7 @@ from onecard.planner.corpus import Corpus, corpus_of
 from onecard.planner.expected_hellaswag import expected_hellaswag
 from onecard.planner.expected_loss import expected_loss
 from onecard.planner.flops import flops as flops_of
-from onecard.planner.formulas import FORMULAS
+from onecard.planner.formulas import formulas_of
 from onecard.planner.known_runs import against_gpt2, known_runs
 from onecard.planner.memory import peak_memory
 from onecard.planner.mix import source_notes, tokens_of
@@ -82,6 +82,7 @@ def plan(
     step = step_time(config, device, dtype, gpus, load_calibration(device, ignored), stack)
     time = _time(config, step, now or local_now())
     memory = peak_memory(config, device, dtype, gpus, stack=stack)
+    loss = _loss(config, counts, corpus, tokens)
     return RunPlan(
         schema=SCHEMA,
         version=__version__,
@@ -96,7 +97,7 @@ def plan(
         mfu=_mfu(flops, time, device, dtype, gpus),
         memory=memory,
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
-        loss=_loss(config, counts, corpus, tokens),
+        loss=loss,
         known_runs=known_runs(counts, flops, corpus),
         warnings=[
             *ignored,
@@ -106,7 +107,7 @@ def plan(
             *warnings(config, device, dtype, tokens.epochs),
             *offloading(memory.host_bytes, step, device),
         ],
-        formulas=FORMULAS,
+        formulas=formulas_of(loss),
     )
 
 

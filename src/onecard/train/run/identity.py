@@ -132,6 +132,8 @@ def changes_since(
 def _another_run(key: str, before: RunConfig, now: RunConfig) -> bool:
     if key in _BATCH and _rows(before) == _rows(now):
         return False  # the same rows in other micro-batches
+    if key == "decay_fraction" and "wsd" not in (before.schedule, now.schedule):
+        return False  # no other schedule reads it
     return not RunConfig.facts(key).may_change_on_resume
 
 
