@@ -1,6 +1,7 @@
 """Figures inside the findings about runs: what a changed sign or operator would alter."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -73,3 +74,9 @@ def test_a_long_curve_keeps_its_mean_and_its_lines():
     assert sum(curve._counts) == 100
     mean = sum(v * c for v, c in zip(curve._losses, curve._counts, strict=True)) / 100
     assert mean == pytest.approx(sum(losses) / 100)
+
+
+def test_a_printed_mfu_of_nothing_is_no_mfu():
+    text = re.sub(r"mfu [\d.]+%", "mfu 0.00%", small_run())
+    assert of(text).mfu_printed is None
+    assert of(small_run()).mfu_printed > 0
