@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.messages import Note
 from onecard.planner import plan
 from onecard.runs.compare import Comparison
+from onecard.runs.explain.tune_findings import is_base_of
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
 
@@ -22,31 +22,6 @@ def _pairs(c: Comparison) -> Iterator[tuple[RunFigures, RunFigures]]:
 def _differ(a: RunConfig, b: RunConfig) -> bool:
     """Whether they are of two models."""
     return any(getattr(a.shape, key, None) != getattr(b.shape, key, None) for key in _SHAPE)
-
-
-def is_base_of(base: RunFigures, tuned: RunFigures) -> bool:
-    """Whether `tuned` began from `base`'s weights, by what its config says it was initialised from."""
-    if base.config is None or tuned.config is None or tuned.config.learn_from != "answers":
-        return False
-    return Path(tuned.config.init_from).resolve() == Path(base.run.source).resolve()
-
-
-def tuned_from(c: Comparison) -> Iterator[Finding]:
-    """Does not apply where neither run was tuned from the other."""
-    for pair in _pairs(c):
-        for base, tuned in (pair, pair[::-1]):
-            if is_base_of(base, tuned):
-                yield Finding(
-                    Note(
-                        "tuned-from",
-                        "{tuned} was tuned from {base} on conversations: learning rate, batch, schedule and the "
-                        "rows of its vocabulary are tuning's own, not an experiment on {base}",
-                        tuned=tuned.name,
-                        base=base.name,
-                    ),
-                    {"init_from": base.run.source},
-                    (base.name, tuned.name),
-                )
 
 
 def comparable(c: Comparison) -> Iterator[Finding]:
@@ -295,7 +270,6 @@ def level_or_not(c: Comparison) -> Iterator[Finding]:
 
 
 PAIR_RULES = (
-    tuned_from,
     comparable,
     mfu_is_not_speed,
     larger_is_slower,

@@ -1,8 +1,11 @@
-"""What tuning cost: the loss on the base's own text before and after."""
+"""What tuning cost: the loss on the base's own text before and after; which run was tuned from which."""
 
 from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
 
 from onecard.messages import Note
+from onecard.runs.compare import Comparison
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
 from onecard.runs.run import Run
@@ -53,4 +56,30 @@ def forgotten(f: RunFigures) -> Iterator[Finding]:
     yield Finding(note, evidence, (f.name,))
 
 
+def is_base_of(base: RunFigures, tuned: RunFigures) -> bool:
+    """Whether `tuned` began from `base`'s weights, by what its config says it was initialised from."""
+    if base.config is None or tuned.config is None or tuned.config.learn_from != "answers":
+        return False
+    return Path(tuned.config.init_from).resolve() == Path(base.run.source).resolve()
+
+
+def tuned_from(c: Comparison) -> Iterator[Finding]:
+    """Does not apply where neither run was tuned from the other."""
+    for pair in combinations(c.runs, 2):
+        for base, tuned in (pair, pair[::-1]):
+            if is_base_of(base, tuned):
+                yield Finding(
+                    Note(
+                        "tuned-from",
+                        "{tuned} was tuned from {base} on conversations: learning rate, batch, schedule and the "
+                        "rows of its vocabulary are tuning's own, not an experiment on {base}",
+                        tuned=tuned.name,
+                        base=base.name,
+                    ),
+                    {"init_from": base.run.source},
+                    (base.name, tuned.name),
+                )
+
+
 RULES = (forgotten,)
+PAIR_RULES = (tuned_from,)
