@@ -29,6 +29,7 @@ PARTS: dict[str, T] = {
     "launch": T("kernel launches"),
     "data": T("data loading"),
     "exchange": T("exchange between cards"),
+    "host": T("copies to and from the host"),
 }
 
 

@@ -21,7 +21,12 @@ _PIECES = 1024  # of a split that are hashed: 4 MiB at most, evenly spread
 _PIECE_TOKENS = 2048
 
 _BATCH = ("batch_size", "gradient_accumulation_steps")
-_OPTIMIZER = ("optimizer", "optimizer_state")  # its memory is another's
+_OPTIMIZER = (
+    "optimizer",
+    "optimizer_state",
+    "weights",
+    "offload_optimizer",
+)  # its memory is another's
 _BEGINNING = ("init_from",)  # where the weights came from; on resume they come from the checkpoint
 DATA, TOKENIZER = "dataset", "tokenizer"
 

@@ -150,7 +150,8 @@ def _run_benchmark(
     began, outputs, step = time.perf_counter(), session.outputs, state.progress.step
     training = session.model.training
     session.model.eval()
-    found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
+    with session.reading():
+        found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
     session.model.train(training)
     seconds = time.perf_counter() - began
     for name, figures in (found or {}).items():

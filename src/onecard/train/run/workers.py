@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from onecard.errors import UserError
 from onecard.model.out_of_memory import is_out_of_memory
+from onecard.train.optim.half_weights import gradient_dtype
 
 _BUFFER_ELEMENTS = 16 * 2**20  # 64 MiB of fp32 at a time
 _TIMEOUT = datetime.timedelta(minutes=10)
@@ -128,7 +129,7 @@ class Workers:
         waiting: list[Tensor] = []
         for parameter in model.parameters():
             if parameter.grad is None:  # a process without rows still takes part
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
             waiting.append(parameter.grad)
             if sum(grad.numel() for grad in waiting) >= _BUFFER_ELEMENTS:
                 self._add_flat(waiting)
@@ -137,7 +138,7 @@ class Workers:
             self._add_flat(waiting)
 
     def _add_flat(self, grads: list[Tensor]) -> None:
-        flat = self.add(torch.cat([grad.reshape(-1) for grad in grads]))
+        flat = self.add(torch.cat([grad.reshape(-1).float() for grad in grads]))
         for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
             grad.copy_(part.view_as(grad))
 
