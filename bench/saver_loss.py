@@ -4,7 +4,7 @@
 
 TEXT is a text file or a parquet file with a column "text", of which the first 2 MB are taken. Every run is onecard's own
 trainer on the bytes of the text, with bf16 matmuls as on a card; the last tenth is held out. Losses that the file has
-already are not measured again, so that a run that was stopped goes on. bench/performance.py makes a table of it.
+already are not measured again, so that a run that was stopped continues. bench/performance.py makes a table of it.
 """
 
 import argparse

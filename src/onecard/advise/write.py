@@ -148,5 +148,5 @@ def write_config(path: Path, text: str, force: bool = False) -> None:
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}",
-            hint="check the folder and its rights",
+            hint="check the folder and its permissions",
         ) from None
