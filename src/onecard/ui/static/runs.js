@@ -183,7 +183,7 @@ class RunPage {
 
   // Every finding begins with the run's name, which is the page's title already.
   withoutName(text) {
-    const name = `${this.title.textContent}: `;
+    const name = `${this.title.textContent.split("/").at(-1)}: `;
     return text.startsWith(name) ? text.slice(name.length) : text;
   }
 
