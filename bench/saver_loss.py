@@ -46,7 +46,9 @@ def text_file(source: Path, folder: Path) -> Path:
 def measure(source: Path, steps: int, target: Path) -> None:
     from onecard.train.run.loop import train
 
-    content = json.loads(target.read_text()) if target.exists() else {"steps": steps, "losses": {}}
+    content: dict[str, Any] = {"steps": steps, "losses": {}}
+    if target.exists():
+        content = json.loads(target.read_text())
     losses: Losses = content["losses"]
     with tempfile.TemporaryDirectory() as place:
         dataset = prepared(text_file(source, Path(place)), Path(place))
