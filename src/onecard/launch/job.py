@@ -5,12 +5,13 @@
 >>> job.name, job.processes, job.plan.gpus
 ('out-gpt2', 8, 8)
 >>> job_name("my run; rm -rf ~")
-'my-run-rm-rf'
+'my-run-rm--rf'
 """
 
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onecard.errors import UserError
@@ -102,7 +103,7 @@ def make_job(
     for key in ("out_dir", "dataset"):
         plain(getattr(config, key), key)
     return Job(
-        name=job_name(name or config.out_dir),
+        name=job_name(name or Path(config.out_dir).name),
         config=config,
         plan=planned,
         cards=cards,

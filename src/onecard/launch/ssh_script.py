@@ -32,7 +32,7 @@ fetch() { # the run's folder as it is there: checkpoints first, so that the log 
   else
     rm -rf "$here.incoming" && mkdir -p "$here.incoming" || return
     connect "cd $there/run && tar --exclude=run.lock -cf - ." </dev/null 2>/dev/null |
-      tar -C "$here.incoming" -xf - || return
+      tar -C "$here.incoming" -xf - 2>/dev/null || return
     rm -rf "$here.before"
     if [ -d "$here" ]; then mv "$here" "$here.before"; fi
     mv "$here.incoming" "$here" && rm -rf "$here.before"
@@ -62,12 +62,15 @@ WATCH = """\
 connect "mkdir -p $there" </dev/null || fail "$host cannot be reached by ssh"
 rsync=no
 if command -v rsync >/dev/null && connect 'command -v rsync' </dev/null >/dev/null; then rsync=yes; fi
-case $(state) in
+found=$(state)
+case $found in
   running) say 'the job runs there already: looking on' ;;
   'done 0') say 'the job is finished there' ;;
   *) start ;;
 esac
-say "the run comes to $here every $every s; Ctrl-C ends looking on, not the job"
+if [ "$found" != 'done 0' ]; then
+  say "the run comes to $here every $every s; Ctrl-C ends looking on, not the job"
+fi
 lost=no
 while :; do
   now=$(state) || now=lost
