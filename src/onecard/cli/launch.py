@@ -44,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from onecard.advise.write import check_free, write_file
     from onecard.launch.job import announcement
     from onecard.launch.submit import command, require_program, submit
 
@@ -52,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
         require_program(args.on)
     job = _job(args)
     path = Path(args.out or f"{job.name}{ENDINGS[args.on]}")
-    _check_target(path, args.force)
+    check_free(path, args.force)
     text = _text(job, args)
     if not args.json:
         print("\n".join(announcement(job)))
-    _write(path, text)
+    write_file(path, text)
     if not args.json:
         print(
             f"wrote {path}"
@@ -193,32 +194,6 @@ def _upload(name: str | None) -> Path | None:
         )
     scan(Path(name))  # a folder without tokens is refused now, not when the machine costs money
     return Path(name)
-
-
-def _check_target(path: Path, force: bool) -> None:
-    from onecard.errors import UserError
-
-    if path.is_dir() or (path.exists() and not force):
-        raise UserError(
-            f"{path} exists already", hint="choose another name, or add --force to replace it"
-        )
-    if not path.parent.is_dir():
-        raise UserError(
-            f"there is no folder {path.parent}", hint="make it first, or choose another name"
-        )
-
-
-def _write(path: Path, text: str) -> None:
-    from onecard.errors import UserError
-    from onecard.files import write_text
-
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}",
-            hint="check the folder and its rights",
-        ) from None
 
 
 def _answer(
