@@ -97,7 +97,8 @@ SCHEDULES: dict[str, dict[str, object]] = {
 def modern_flat(home: Path, data: Path, args: argparse.Namespace) -> None:
     for seed in args.seeds:
         for rate in args.rates:
-            for name, schedule in SCHEDULES.items():
+            for name in args.schedules:
+                schedule = SCHEDULES[name]
                 out = home / f"modern-{name}-{rate}-{seed}"
                 more = {**MODERN, "learning_rate": rate, **schedule, "seed": seed}
                 train(settings(out, data, args.steps, **more))
@@ -123,7 +124,8 @@ def main() -> None:
     parser.add_argument("--text", default="stdlib", help="what is trained on (default: stdlib)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.02, 0.04])
-    parser.add_argument("--flat", choices=SCHEDULES, default="flat 0.6")
+    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=list(SCHEDULES))
+    parser.add_argument("--flat", choices=SCHEDULES, default="flat 0.4")
     parts: dict[str, Callable[[Path, Path, argparse.Namespace], None]] = {
         "branch": branched,
         "rewarm": rewarmed,

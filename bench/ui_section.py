@@ -2,59 +2,58 @@
 
 from typing import Any
 
+# (key, what it is, goal in seconds); what a result does not have is left out
+ROWS: tuple[tuple[str, str, float | None], ...] = (
+    ("first_page_seconds.page", "first page, until the plan's figures stand there", 1),
+    ("first_page_seconds.empty_page", "an empty page of the same browser", None),
+    ("plan_seconds", "the planner's answer to one request", 0.1),
+    ("planner_seconds.plan", "a change of the plan, from the input to its figures", 0.1),
+    ("planner_seconds.plan_at_once", "the same while the last one's curve is computed", None),
+    ("planner_seconds.recommend", "the recommended run, from the same input", 1),
+    ("line_to_point_seconds", "a log line, from written to its step on the run's page", 2),
+    ("list_first_seconds", "the list of all runs, the first time", None),
+    ("list_again_seconds", "the list again", None),
+    ("million.first_curve", "a run of a million lines: its first curve", None),
+    ("million.whole", "its whole log read, findings shown", None),
+    ("million.plan_meanwhile", "a plan meanwhile", None),
+    ("million.line_to_point", "then a log line to its step", 2),
+    ("million.zoom", "a closer look at 10,000 of its steps", None),
+)
+MEMORY = (
+    ("memory_empty_bytes", "at the start"),
+    ("memory_bytes", "after eleven runs' pages"),
+    ("million.memory_bytes", "after the run of a million lines"),
+)
 
-def _row(what: str, seconds: float | dict[str, float], goal: float | None = None) -> str:
+
+def _found(result: dict[str, Any], key: str) -> Any:
+    value: Any = result
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _row(what: str, seconds: float | dict[str, float], goal: float | None) -> str:
     median = seconds["median"] if isinstance(seconds, dict) else seconds
     worst = f"{seconds['worst']:.3f} s" if isinstance(seconds, dict) else ""
-    met = (
-        ""
-        if goal is None
-        else f"{goal:g} s: " + ("reached" if median < goal else "**not reached**")
-    )
-    return f"| {what} | {median:.3f} s | {worst} | {met} |"
+    reached = "reached" if goal is not None and median < goal else "**not reached**"
+    return f"| {what} | {median:.3f} s | {worst} | {'' if goal is None else f'{goal:g} s: {reached}'} |"
 
 
 def ui_section(result: dict[str, Any]) -> list[str]:
-    first, planner = result["first_page_seconds"], result["planner_seconds"]
-    rows = [
-        _row("first page, until the plan's figures stand there", first["page"], 1),
-        _row("an empty page of the same browser", first["empty_page"]),
-        _row("a change of the plan, from the input to its figures", planner["plan"], 0.1),
-        _row("the same while the last change's curve is computed", planner["plan_at_once"]),
-        _row("the recommended run, from the same input", planner["recommend"], 1),
-        _row(
-            "a log line, from written to its step on the run's page",
-            result["line_to_point_seconds"],
-            2,
-        ),
-        _row("the list of all runs, the first time", result["list_first_seconds"]),
-        _row("the list again", result["list_again_seconds"]),
-    ]
-    memory = [
-        ("empty", result["memory_empty_bytes"]),
-        ("after eleven runs' pages", result["memory_bytes"]),
-    ]
-    large = result.get("million")
-    if large:
-        rows += [
-            _row("a run of a million lines: its first curve", large["first_curve"]),
-            _row("its whole log read, findings shown", large["whole"]),
-            _row("a change of the plan meanwhile", large["plan_meanwhile"], 0.1),
-            _row("then a log line to its step", large["line_to_point"], 2),
-            _row("a closer look at 10,000 of its steps", large["zoom"]),
-        ]
-        memory.append(("after the run of a million lines", large["memory_bytes"]))
-    sizes = ", ".join(f"{size / 2**20:.0f} MiB {when}" for when, size in memory)
+    found = [(_found(result, key), what, goal) for key, what, goal in ROWS]
+    sizes = [(_found(result, key), when) for key, when in MEMORY]
+    memory = ", ".join(f"{size / 2**20:.0f} MiB {when}" for size, when in sizes if size)
     return [
         "## The page",
         "",
         f"{result['date']}, {result['cores']} cores, Chromium on loopback, {result['runs']} runs of {result['lines']:,} lines "
-        f"(bench/ui.py; load of the machine at the start {result['load']:.1f}).",
+        f"(bench/ui.py --million; load of the machine at the start {result['load']:.1f}).",
         "",
         "| | median | worst | goal |",
         "|---|---|---|---|",
-        *rows,
+        *(_row(what, seconds, goal) for seconds, what, goal in found if seconds is not None),
         "",
-        f"The server's memory: {sizes}. It holds at most 2,048 points of a run and eight runs.",
+        f"The server's memory: {memory}. It holds at most 2,048 points of a run and eight runs.",
         "",
     ]

@@ -66,7 +66,7 @@ def main() -> int:
             page.goto(address + "runs?id=first-try")
             page.wait_for_function(
                 "() => +document.querySelector('#facts [data-key=step]')?.textContent.replace(/\\D/g, '') > 400",
-                timeout=300_000,
+                timeout=600_000,
             )
             page.wait_for_timeout(6000)
             picture(page, "page-run.png")

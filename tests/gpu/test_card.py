@@ -161,6 +161,35 @@ def test_moments_in_few_bits_learn(config, state, optimizer):
     assert losses[-1] < losses[0]
 
 
+LEAN = {"weights": "bfloat16", "gradients": "bfloat16", "optimizer_state": "8bit"}
+
+
+@pytest.mark.parametrize(
+    "savers",
+    [
+        {"weights": "bfloat16"},
+        {"gradients": "bfloat16"},
+        {"compile_unit": "block", "recompute": "block", "chunked_loss": True},
+        {"offload_optimizer": True},
+        {"recompute": "block", "offload_activations": True},
+        {**LEAN, "compile_unit": "block", "recompute": "block", "chunked_loss": True},
+        {**LEAN, "recompute": "block", "offload_optimizer": True, "offload_activations": True},
+    ],
+)
+def test_memory_savers_learn_and_resume_exactly(config, tmp_path, savers):
+    config = config.replace(**savers)
+    straight = config.replace(out_dir=str(tmp_path / "straight"))
+    train(straight)
+    train(config.replace(max_iters=10))
+    train(config, resume=True, change=["max_iters"])
+    found, wanted = (
+        [line["loss"] for line in log_of(run) if line["kind"] == "step"]
+        for run in (config, straight)
+    )
+    assert wanted[-1] < wanted[0]
+    assert found == wanted
+
+
 def test_a_run_is_resumed_profiled_and_sampled(config, tmp_path):
     train(config.replace(max_iters=10))
     assert train(config, resume=True, change=["max_iters"]).step == 20

@@ -386,3 +386,11 @@ def test_a_word_that_is_no_override_names_what_it_could_be():
         with pytest.raises(UserError) as caught:
             parse_overrides([word])
         assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("write", [to_toml, to_nanogpt])
+def test_a_written_config_has_what_changed_and_what_is_commented_on(write):
+    config = RunConfig(n_embd=256, n_head=8)
+    text = write(config, comments={"n_layer": "as in GPT-2", "max_hours": "none"})
+    lines = dict(line.split(" = ", 1) for line in text.splitlines())
+    assert lines == {"n_layer": "12  # as in GPT-2", "n_head": "8", "n_embd": "256"}

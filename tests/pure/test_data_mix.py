@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,8 @@ from data_texts import digests, write_jsonl
 
 from onecard.data import gpt2, open_dataset, prepare
 from onecard.data.preparation.pipeline import sized
+from onecard.data.sources.documents import batches
+from onecard.data.sources.unit import Reading, Unit
 from onecard.errors import UserError
 
 MARKS = {"web": "alpha", "code": "beta", "notes": "gamma"}
@@ -139,6 +143,35 @@ def test_what_is_a_copy_does_not_depend_on_how_far_a_source_was_read(
     assert made[1].to_json() == made[4].to_json()
     assert made[1].duplicates == 0
     assert [source["epochs"] for source in made[1].sources] == [1, 1]
+
+
+def test_npy_shards_are_a_source_of_a_mix(sources: dict[str, str], tmp_path: Path) -> None:
+    """Their ids come out as they are, document by document, whatever the ranges that workers read."""
+    (tmp_path / "shards").mkdir()
+    documents = [gpt2().encode(text) for text in texts("code", 300)]
+    for number, part in enumerate((documents[:140], documents[140:])):
+        ids = [i for document in part for i in (50256, *document)]
+        np.save(tmp_path / "shards" / f"code_train_{number:06d}.npy", np.array(ids, np.uint16))
+    whole = sum(map(len, documents)) + len(documents)
+    mix = [f"{sources['web']}=50%", f"{tmp_path / 'shards'}=50%"]
+    size, _ = sized(mix, tmp_path / "mix", whole, workers=1)
+    assert not size.uncertain
+    made = prepare(mix, tmp_path / "mix", whole, workers=2)
+    found, _ = owners(tmp_path / "mix", "train")
+    assert abs(found["code"] / (found["web"] + found["code"]) - 0.5) < 0.01
+    data = open_dataset(tmp_path / "mix").splits["train"]
+    ids = data.read(0, data.tokens)
+    starts = [*np.flatnonzero(ids == 50256).tolist(), len(ids)]
+    seen = {tuple(ids[low + 1 : high].tolist()) for low, high in pairwise(starts)}
+    assert len(seen & {tuple(document) for document in documents}) > 100
+    assert made.sources[1]["name"] == "shards"
+    with pytest.raises(UserError, match="holds GPT-2's tokens"):
+        prepare(mix, tmp_path / "bytes", 10_000, workers=1, tokenizer="bytes")
+    unit = Unit(0, "tokens", ((0, str(tmp_path / "shards" / "code_train_000000.npy")),), 0, 0)
+    length = sum(len(document) + 1 for document in documents[:140])
+    cut = [replace(unit, start=low, stop=low + 37) for low in range(0, length, 37)]
+    pieces = [ids for part in cut for batch in batches(part, Reading()) for ids in batch.ids]
+    assert [ids[1:].tolist() for ids in pieces] == documents[:140]
 
 
 def test_a_source_that_is_too_small_by_little_is_named_before_anything_is_tokenised(

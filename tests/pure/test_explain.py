@@ -330,3 +330,30 @@ def test_rules_on_the_learning_rate_speak_beyond_a_factor_of_three():
         assert not {"learning-rate-high-calm", "learning-rate-low"} & set(
             found(replace(f, config=rate))
         )
+
+
+def test_tokens_seen_exactly_four_times_are_no_repetition():
+    f = of(small_run())
+    for times, repeats in ((4.0, False), (4.01, True)):
+        seen = replace(f, run=replace(f.run, dataset_tokens=1_000_000), tokens_seen=times * 1e6)
+        assert ("data-repeats" in found(seen)) == repeats
+
+
+def test_the_time_of_evaluations_in_steps_is_the_mean_of_them():
+    f = of(small_run())
+    times = replace(f.run.times, leaks=4, leaked_seconds=20.0)
+    note = found(replace(f, run=replace(f.run, times=times)))["evaluation-in-steps"].note
+    assert (note.values["n"], note.values["each"]) == (4, 5.0)
+
+
+def test_jumps_within_a_hundredth_of_the_run_are_one():
+    f = of(nanogpt_log(768, 6e-4, 9.34, 8, 64, CURVE, 2000, log_interval=1, jitter=0.0))
+    curve = f.run.curve
+    assert curve.steps[-1] - 2000 < 2
+    for apart, count in ((15, 1), (30, 2)):
+        losses = [
+            loss + 3.0 * (step in (1000, 1000 + apart))
+            for step, loss in zip(curve.steps, curve.losses, strict=True)
+        ]
+        run = replace(f.run, curve=replace(curve, losses=losses))
+        assert found(replace(f, run=run))["spikes"].evidence["count"] == count

@@ -149,6 +149,9 @@ sizes = st.fixed_dictionaries(
         "recipe": st.sampled_from(["gpt2", "modern"]),
         "optimizer": st.sampled_from(["adamw", "adamw8bit", "muon"]),
         "optimizer_state": st.sampled_from(["float32", "8bit", "4bit"]),
+        "gradients": st.sampled_from(["float32", "bfloat16"]),
+        "compile_unit": st.sampled_from(["model", "block"]),
+        "offload_optimizer": st.booleans(),
         "tied": st.booleans(),
         "dropout": st.sampled_from([0.0, 0.1]),
         "mask_documents": st.booleans(),
@@ -184,6 +187,8 @@ def test_exactly_the_keys_that_are_declared_so_change_memory() -> None:
     others |= dict.fromkeys(("beta1", "beta2", "decay_fraction"), 0.5)
     others |= {"eval_tasks": "hellaswag", "device": "cpu"}
     for key in KEYS:
+        if key == "offload_activations":  # of layers that are computed again
+            base = base.replace(recompute="block")
         value = getattr(base, key)
         other = others.get(key) or next((c for c in choices(key) if c != value), None)
         if other is None:
@@ -240,6 +245,10 @@ def test_explained_memory_sums_to_the_peak_and_names_what_savers_take() -> None:
         "chunked_loss",
         "recompute",
         "optimizer_state",
+        "compile_unit",
+        "weights",
+        "gradients",
+        "offload_optimizer",
         "batch_size",
     }
 

@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from run_logs import small_run
 
 from onecard import find_gpu, load, plan
 from onecard.cli import main
 from onecard.messages import T
 from onecard.planner.memory.explain import explain_memory
 from onecard.planner.result import Range
-from onecard.report import memory_view
+from onecard.report import compare_tables, memory_view
 from onecard.report.document import LineChart, Series
 from onecard.report.plan_summary import _short_span
 from onecard.report.terminal_charts import line_chart
+from onecard.runs.figures import figures
+from onecard.runs.foreign.text_log import read_text
 
 
 def markdown(capsys, *words):
@@ -92,3 +95,30 @@ def test_no_saver_no_sentence_about_the_best_one():
     assert "takes away the most" not in " ".join(
         map(str, memory_view._summary(planned_run(), none))
     )
+
+
+def test_only_what_was_inferred_is_marked_so():
+    log = read_text(io.BytesIO(small_run().encode()), "run")[-1]
+    f = replace(figures(log, find_gpu("RTX 4070")), gpus=4, kwh=None)
+    for inferred, marked in (((), False), (("gpus", "kwh"), True)):
+        shown = replace(f, inferred=frozenset(inferred))
+        assert isinstance(compare_tables._figure(shown, "gpus", "int"), T) == marked  # "≈ 4"
+        assert compare_tables._figure(shown, "kwh", ".2f") == compare_tables.NONE
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--init_from=gpt2"], "the law is for runs from scratch, not from gpt2"),
+        (["--dataset=mine"], "no public runs on data like this"),
+    ],
+)
+def test_why_no_loss_is_predicted(capsys, words, reason):
+    text = markdown(capsys, "plan", "gpt2", *words, "--gpu", "RTX 4070", "--full")
+    assert f"No loss is predicted: {reason}." in text
+
+
+def test_each_convention_of_flops_is_explained_by_its_formula_per_token(capsys):
+    text = markdown(capsys, "plan", "gpt2", "--gpu", "RTX 4070", "--full", "--explain")
+    for formula in ("block\\_size, N as nanoGPT prints it", "6·N, N as", "6 × parameters in"):
+        assert formula in text

@@ -1,6 +1,7 @@
 """Figures inside the findings about runs: what a changed sign or operator would alter."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from test_runs_folder import make
 
 from onecard import load, plan
 from onecard.cli import main
+from onecard.runs.compare import compare
 from onecard.runs.explain.pair_findings import _micro_batch_gain
 from onecard.runs.folder import read_folder
 from onecard.runs.forecast import expected_at
@@ -73,3 +75,29 @@ def test_a_long_curve_keeps_its_mean_and_its_lines():
     assert sum(curve._counts) == 100
     mean = sum(v * c for v, c in zip(curve._losses, curve._counts, strict=True)) / 100
     assert mean == pytest.approx(sum(losses) / 100)
+
+
+def test_a_printed_mfu_of_nothing_is_no_mfu():
+    text = re.sub(r"mfu [\d.]+%", "mfu 0.00%", small_run())
+    assert of(text).mfu_printed is None
+    assert of(small_run()).mfu_printed > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "effect"),
+    [
+        ({"n_embd": 768}, "effect-shape"),
+        ({"batch_size": 8, "gradient_accumulation_steps": 64}, "effect-same-batch"),
+        ({"max_iters": 30_000}, "effect-length"),
+        ({"learning_rate": 5e-4}, "effect-learning"),
+        ({"compile": False}, "effect-speed"),
+        ({"recipe": "modern"}, "effect-unknown"),
+        ({"eval_interval": 100}, "effect-none"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_what_a_changed_key_does(change, effect):
+    one = of(small_run())
+    other = replace(one, name="two", config=one.config.replace(**change))
+    found_effects = {each.key: each.effect.code for each in compare([one, other]).differences}
+    assert {key: found_effects[key] for key in change} == dict.fromkeys(change, effect)

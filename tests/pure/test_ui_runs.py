@@ -1,8 +1,12 @@
 """Runs on the page: logs read as they grow, in bounded memory; what is shown is what the commands say."""
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from starlette.testclient import TestClient
@@ -158,6 +162,23 @@ def test_the_command_starts_a_server_and_says_where(tmp_path):
     finally:
         process.terminate()
         process.communicate(timeout=30)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to others there")
+def test_ctrl_c_in_the_middle_of_an_answer_is_no_traceback(tmp_path):
+    words = [sys.executable, "-m", "onecard", "ui", "--port", "0", "--no-browser", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        host, _, port = json.loads(process.stdout.readline())["url"][7:-1].partition(":")
+        with socket.create_connection((host, int(port))) as line:
+            asked = "/api/recommend?gpu=cpu&preset=gpt2&for_hours=90000"  # seconds of work
+            line.sendall(f"GET {asked} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    assert "ERROR" not in errors
 
 
 @pytest.mark.parametrize(

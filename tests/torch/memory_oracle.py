@@ -30,13 +30,16 @@ from torch.utils._pytree import tree_leaves
 
 from onecard.config import RunConfig
 from onecard.model import gpt2 as model_module
+from onecard.model import host
 from onecard.model.build import make_model
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision
 from onecard.train.optim import make_optimizer, muon
+from onecard.train.optim.half_weights import lowered
 from onecard.train.run.faults import Faults
+from onecard.train.run.gradient_sums import gradient_sums
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.step import Stepper
+from onecard.train.run.step import Stepper, clip
 from onecard.train.run.trial import compile_options
 from onecard.train.run.workers import Workers
 
@@ -67,6 +70,7 @@ class Traced:
     moments: dict[str, int] = field(default_factory=dict)  # the peak inside each phase of the step
     tensors: list[tuple[int, str]] = field(default_factory=list)  # alive at the peak: bytes, maker
     kernels: int = 0  # of forward and backward passes, over both steps and their micro-batches
+    host_bytes: int = 0  # the most there was in the computer's memory
 
 
 class Live(TorchDispatchMode):
@@ -84,6 +88,8 @@ class Live(TorchDispatchMode):
         self._alive: dict[int, tuple[int, str]] = {}
         self.at_peak: list[tuple[int, str]] = []
         self.kernels = 0
+        self.on_host = False  # what is made now is the computer's memory, not the card's
+        self.host = self.host_peak = 0
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         answer = op(*args, **(kwargs or {}))
@@ -109,9 +115,14 @@ class Live(TorchDispatchMode):
         if key in self._seen and self._seen[key]() is storage:
             return
         size = -(-storage.nbytes() // self.rounding) * self.rounding
+        host = size if self.on_host else 0
+        size -= host
+        self.host += host
+        self.host_peak = max(self.host_peak, self.host)
 
         def gone(_: Any) -> None:
             self.live -= size
+            self.host -= host
             self._seen.pop(key, None)
             self._alive.pop(key, None)
 
@@ -203,19 +214,21 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
             stack.enter_context(_as_on_cuda(mixed))
             stack.enter_context(inductor_config.patch(cpu_backend="triton"))  # fuse as for a card
         fake = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        model = make_model(config)
+        model = lowered(make_model(config), config)
         for parameter in model.parameters():
             live.take(parameter)
         stack.enter_context(live)
+        stack.enter_context(_told_apart(live))
         step = _stepper(config, dtype, model, live, fake, stack)
         for number in range(2):
             rows = torch.zeros(micro * config.batch_size, config.block_size + 1, dtype=torch.long)
             live.moment, live.peak = "loss", 0
             step._accumulate(rows, number, seed=1)
             live.moment = "optimizer"
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
+            clip([p.grad for p in model.parameters()], config.grad_clip)
             step.optimizer.step()
-    return Traced(live.peak, live.at, dict(live.moments), live.at_peak, live.kernels)
+    moments = dict(live.moments)
+    return Traced(live.peak, live.at, moments, live.at_peak, live.kernels, live.host_peak)
 
 
 def _stepper(
@@ -230,14 +243,24 @@ def _stepper(
     cpu = torch.device("cpu")
     precision = Precision(dtype, dtype == "float16", "")
     forward: Any = model
-    if config.compile:
-        stack.enter_context(_counting_the_loss(live))
-        stack.enter_context(inductor_config.patch(**compile_options(config, precision)))
-        compiled = torch.compile(model, backend=_Inductor(live, fake), dynamic=False)
 
-        def forward(*inputs: Tensor | None) -> Any:
+    def compiled_run(run: Any) -> Any:
+        compiled = torch.compile(run, backend=_Inductor(live, fake), dynamic=False)
+
+        def called(*inputs: Any) -> Any:
             with _disable_current_modes(), fake:  # Dynamo will not trace under a mode of ours
                 return compiled(*inputs)
+
+        return called
+
+    if config.compile and config.compile_unit == "block":
+        # beyond the limit layers would run eager, uncounted
+        stack.enter_context(torch._dynamo.config.patch(recompile_limit=256))
+        model.compile_blocks(compiled_run)
+    elif config.compile:
+        stack.enter_context(_counting_the_loss(live))
+        stack.enter_context(inductor_config.patch(**compile_options(config, precision)))
+        forward = compiled_run(model)
 
     return Stepper(
         config,
@@ -251,7 +274,27 @@ def _stepper(
         RowMarks(0 if config.mask_documents else None),
         Faults(),
         lambda before, now: None,
+        gradient_sums(config, model, model),
     )
+
+
+@contextlib.contextmanager
+def _told_apart(live: Live) -> Iterator[None]:
+    """Tensors of the host are counted by themselves: all of them are made in one function."""
+    original = host.room_like
+
+    def counted(tensor: Tensor) -> Tensor:
+        live.on_host = True
+        try:
+            return original(tensor)
+        finally:
+            live.on_host = False
+
+    host.room_like = counted
+    try:
+        yield
+    finally:
+        host.room_like = original
 
 
 @contextlib.contextmanager

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import random
+import signal
 import sys
 
 import pytest
@@ -10,7 +12,8 @@ import torch
 from runs_in_tests import TINY
 from starlette.testclient import TestClient
 
-from onecard.cli import main
+from onecard.cli import chat, main
+from onecard.config.recipes import recipe_values
 from onecard.data.tokenizers.special import speaks
 from onecard.model.opening import open_model
 from onecard.model.sampling import Sampling
@@ -94,15 +97,15 @@ def test_a_toy_language_is_learnt_and_the_base_knows_none_of_it(toy):
     assert not any(given.strip() == word[::-1] for word, given in zip(words, base, strict=True))
 
 
-def test_transformers_gives_the_same_answers_by_its_own_chat_template(toy):
+def by_transformers(folder, words, **how):
+    """The answers through transformers' own apply_chat_template and generate."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    place, words = toy
-    tokenizer = AutoTokenizer.from_pretrained(place / "hf")
-    model = AutoModelForCausalLM.from_pretrained(place / "hf", trust_remote_code=True)
-    asked = [[{"role": "user", "content": word}] for word in words[:20]]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, **how)
     theirs = []
-    for messages in asked:
+    for word in words:
+        messages = [{"role": "user", "content": word}]
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
@@ -110,8 +113,73 @@ def test_transformers_gives_the_same_answers_by_its_own_chat_template(toy):
         theirs.append(
             tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
         )
+    return theirs
+
+
+def test_transformers_gives_the_same_answers_by_its_own_chat_template(toy):
+    place, words = toy
+    theirs = by_transformers(place / "hf", words[:20], trust_remote_code=True)
     assert theirs == answers(place / "base-chat", words[:20])
     assert theirs == answers(place / "hf", words[:20])  # our own reader of the exported folder
+
+
+def test_gpt2s_recipe_chats_in_transformers_without_any_code_of_ours(toy, tmp_path):
+    _, words = toy
+    shape = {"n_layer": 2, "n_head": 4, "n_embd": 64, "block_size": 48, "dropout": 0.0}
+    rates = {"learning_rate": 3e-3, "max_iters": 10, "lr_decay_iters": 10, "eval_interval": 10}
+    base = tmp_path / "gpt2"
+    train(TINY.replace(vocab_size=None, dataset="toy", out_dir=str(base), **shape, **rates))
+    out, hf = str(tmp_path / "gpt2-chat"), tmp_path / "hf"
+    settings = ["--learning_rate=5e-3", "--max_iters=50", "--batch_size=16", "--keep-base", "0"]
+    settings += ["--gradient_accumulation_steps=1", "--eval_interval=1000", "--quiet"]
+    assert main(["tune", str(base), "talks.jsonl", "--out", out, *settings]) == 0
+    assert main(["export", out, "--to", "hf", "--out", str(hf)]) == 0
+    assert not list(hf.glob("*.py"))
+    theirs = by_transformers(hf, words[:20])
+    assert theirs == answers(out, words[:20])
+    assert all(theirs)
+    from transformers import GPT2LMHeadModel
+
+    model, ours = GPT2LMHeadModel.from_pretrained(hf), open_model(out, "cpu")
+    ids = torch.tensor([prompt_of(ours.tokenizer, [Message("user", words[0])])])
+    with torch.no_grad():
+        assert torch.allclose(model(ids).logits, ours.model(ids, ids)[0], atol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("recipe", "letters", "lengths", "steps"),
+    [("gpt2", "abcdefgh", (4, 4), 900), ("modern", "abcdefghij", (3, 5), 300)],
+)
+def test_a_larger_toy_language(tmp_path, monkeypatch, recipe, letters, lengths, steps):
+    """Words reversed, by either recipe, the held-out ones never seen; words of several lengths take AdamW far longer."""
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(7)
+    words = sorted({"".join(draw.choices(letters, k=draw.randint(*lengths))) for _ in range(4000)})
+    draw.shuffle(words)
+    held_out, known = words[:120], words[120:]
+    (tmp_path / "text.txt").write_text(" ".join(draw.choices(known, k=4000)))
+    lines = [json.dumps({"prompt": word, "completion": word[::-1]}) for word in known]
+    (tmp_path / "talks.jsonl").write_text("\n".join(lines))
+    assert main(["data", "text.txt", "--tokenizer", "bytes", "--out", "data/toy"]) == 0
+    keys = {"n_layer": 2, "n_head": 4, "n_embd": 64, "block_size": 48, "dropout": 0.0}
+    keys |= {"learning_rate": 3e-3, "max_iters": 40, "lr_decay_iters": 40, "eval_interval": 40}
+    if recipe == "modern":
+        keys |= {**recipe_values(recipe), "recipe": recipe}
+    train(TINY.replace(vocab_size=None, dataset="toy", out_dir="base", **keys))
+    settings = [f"--learning_rate={keys['learning_rate']}", "--batch_size=32", "--quiet"]
+    settings += [f"--max_iters={steps}"]
+    settings += ["--gradient_accumulation_steps=1", "--eval_interval=1000", "--keep-base", "0"]
+    assert main(["tune", "base", "talks.jsonl", *settings]) == 0
+    given = answers("base-chat", held_out)
+    right = [word[::-1] == answer for word, answer in zip(held_out, given, strict=True)]
+    assert sum(right) >= 0.95 * len(held_out)
+    assert main(["export", "base-chat", "--to", "hf", "--out", "hf"]) == 0
+    code = {"trust_remote_code": True} if recipe == "modern" else {}
+    assert by_transformers("hf", held_out[:30], **code) == given[:30]
+    base = answers("base", held_out[:40])
+    assert not any(w[::-1] == a.strip() for w, a in zip(held_out[:40], base, strict=True))
 
 
 def test_the_template_and_our_own_rule_give_the_same_tokens(toy):
@@ -257,6 +325,26 @@ def test_the_api_draws_as_the_command_does_and_a_base_model_gets_a_transcript(to
     assert main([*command, "--json"]) == 0
     (sampled,) = json.loads(capsys.readouterr().out)["texts"]
     assert plain == sampled.partition("\nUser:")[0].strip()
+
+
+def test_ctrl_c_stops_an_answer_and_what_was_said_is_kept(toy, monkeypatch, capsys):
+    place, words = toy
+    talk = Dialogue(open_model(str(place / "base-chat"), "cpu"), GREEDY)
+    real, pieces = chat._write, []
+
+    def write(text):
+        real(text)
+        pieces.append(text)
+        if len(pieces) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(chat, "_write", write)
+    chat._answer(talk, words[0])
+    assert capsys.readouterr().out.endswith(" (stopped)\n")
+    question, answer = talk.messages
+    assert (question.content, answer.content) == (words[0], pieces[0])
+    assert words[0][::-1].startswith(answer.content)
+    assert len(answer.content) < len(words[0])
 
 
 @pytest.mark.parametrize(

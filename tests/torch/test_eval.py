@@ -10,10 +10,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from onecard.cli import main
 from onecard.data import gpt2
 from onecard.evals.scoring import Question, score_all
-from onecard.evals.tasks import TASKS, interval
+from onecard.evals.tasks import TASKS
 from onecard.model.machine import Precision
 from onecard.model.opening import open_model
-from onecard.runs.eval_results import Result, keep, kept
+from onecard.runs.eval_results import Result, interval, keep, kept
 
 FP32 = Precision("float32", False, "")
 HELLASWAG = [
@@ -90,6 +90,26 @@ def test_shared_contexts_score_as_single_rows(released):
                 assert score.log_probability == pytest.approx(expected, abs=1e-3)
 
 
+def test_half_precision_reaches_the_head(released, monkeypatch):
+    from onecard.evals import scoring
+
+    ours = open_model(str(released[0]), "cpu").model
+    halves = []
+
+    def seen(*given):
+        halves.append(torch.is_autocast_enabled("cpu"))
+        return scoring_likelihoods(*given)
+
+    scoring_likelihoods = scoring.likelihoods
+    monkeypatch.setattr(scoring, "likelihoods", seen)
+    question = Question([50256, 262], [[262], [11, 257, 31]])
+    (half,) = score_all(ours, [question], Precision("bfloat16", False, ""))
+    (whole,) = score_all(ours, [question], FP32)
+    assert halves == [True, False]
+    for one, other in zip(half, whole, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, rel=0.02)
+
+
 def test_a_long_context_is_cut_on_the_left(released):
     folder, theirs = released
     ours = open_model(str(folder), "cpu").model
@@ -150,7 +170,7 @@ def test_tasks_from_the_command_line(released, items, capsys):
         chances = [direct(theirs, question.context, ending) for ending in question.endings]
         right += chances.index(max(chances)) == int(row["label"])
     assert hellaswag["figures"][0]["value"] == right / 2
-    assert hellaswag["figures"][0]["low"] == pytest.approx(interval(right, 2)[0])
+    assert hellaswag["figures"][0]["low"] == pytest.approx(interval(right / 2, 2)[0])
     assert {figure["name"] for figure in lambada["figures"]} == {"acc", "perplexity"}
     assert main(["eval", str(folder), *words, "--limit", "1", "--device=cpu"]) == 0
     shown = capsys.readouterr().out
@@ -175,6 +195,18 @@ def test_mistakes(released, items, tmp_path, capsys, words, sentence):
     command = ["eval", str(released[0]), *(places.get(word, word) for word in words)]
     assert main([*command, "--device=cpu"]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_what_was_measured_before_a_mistake_is_shown(released, tmp_path, capsys):
+    for name, text in (("good", "The cat sat on the mat."), ("empty", "")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    texts = [
+        word for name in ("good", "empty") for word in ("--text", str(tmp_path / f"{name}.txt"))
+    ]
+    assert main(["eval", str(released[0]), *texts, "--device=cpu", "--json"]) == 2
+    shown = capsys.readouterr()
+    assert [result["task"] for result in json.loads(shown.out)] == ["text good.txt"]
+    assert "the text is empty" in shown.err
 
 
 def test_a_model_that_is_not_there(capsys, tmp_path):

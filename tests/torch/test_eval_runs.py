@@ -12,10 +12,14 @@ from onecard.data import prepare
 from onecard.errors import UserError
 from onecard.evals import evaluate
 from onecard.evals.in_training import parse_tasks, training_benchmark
-from onecard.evals.prompts import read_prompts
+from onecard.evals.prompts import Answer, Sheet, figures_of, read_prompts
 from onecard.evals.run import Request, evaluate_model
+from onecard.evals.tasks import TASKS
 from onecard.evals.texts import documents
-from onecard.runs.eval_results import kept
+from onecard.messages import T
+from onecard.report import show
+from onecard.report.eval_view import eval_document, protocol_words
+from onecard.runs.eval_results import Result, kept
 from onecard.train.run.loop import train
 from onecard.train.run.progress import StepClock
 
@@ -211,3 +215,39 @@ def test_models_with_different_tokenisers_are_compared_by_bits(trained, capsys, 
     models = [str(trained / "first"), str(tmp_path / "run")]
     assert main(["eval", *models, "--text", str(source)]) == 0
     assert "different tokenisers" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_group_of_tasks_keeps_all_its_results(trained, monkeypatch):
+    asked = []
+
+    def group(speaker, name, tasks, *, key, **_):
+        asked.append(tasks)
+        return [Result(name, speaker.step, t, "p", 1, 0, (), 1.0, key=key) for t in ("a", "b")]
+
+    monkeypatch.setattr("onecard.evals.run.run_tasks", group)
+    request = Request(harness=("ab",))
+    for _ in range(2):
+        found = evaluate_model(str(trained / "second"), request).results
+        assert [result.task for result in found] == ["a", "b"]
+    assert asked == [["ab"]]
+
+
+def test_an_endless_word_does_not_stack_the_sheet():
+    answers = tuple(Answer("p", "self." * 60, greedy, False, 60) for greedy in (True, False))
+    figures = figures_of(answers)
+    sheets = [Sheet("a-run-with-a-rather-long-name-2026", 3, answers, figures, figures)]
+    page = eval_document([], sheets)
+    drawn = show(page, "terminal", lang="en", width=80, color=False, encoding="utf-8")
+    assert max(map(len, drawn.splitlines())) <= 80
+    (heads,) = [line for line in drawn.splitlines() if "text" in line]
+    assert heads.split()[1:4] == ["model", "answers", "text"]
+    assert 'class="breaks">self.' in show(page, "html", lang="en")
+
+
+def test_protocols_of_our_own_are_translated():
+    for protocol in (TASKS["hellaswag"].protocol, TASKS["lambada"].protocol):
+        assert isinstance(protocol_words(protocol), T)
+    windows = protocol_words("validation split, windows of 128 tokens, stride 64")
+    assert isinstance(windows, T)
+    assert str(windows) == "validation split, windows of 128 tokens, stride 64"
+    assert protocol_words("of another program") == "of another program"

@@ -87,6 +87,10 @@ def test_a_model_is_public_only_on_request_and_a_refusal_keeps_the_folder(run, t
     gone = onecard(OFFLINE, tmp_path, "eval", "me/other", "--text", run.parent / "text.txt")
     assert gone.returncode == 2
     assert "the hub did not give one" in gone.stderr
+    nobody = "http://127.0.0.1:9"
+    gone = onecard(nobody, tmp_path, "eval", "gpt2", "--text", run.parent / "text.txt")
+    assert gone.returncode == 2
+    assert len(gone.stderr.splitlines()) == 2, gone.stderr  # a sentence and a hint, no retries
 
 
 def test_items_come_from_the_hub_and_serve_offline_afterwards(run, tmp_path):

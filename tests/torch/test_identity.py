@@ -45,6 +45,7 @@ def everything(folder):
         {"gradient_accumulation_steps": 4},
         {"max_iters": 12},
         {"weight_decay": 0.0},
+        {"schedule": "wsd", "decay_fraction": 0.6},
         {"learning_rate": 2e-2, "beta2": 0.9},
     ],
     ids=str,
@@ -105,6 +106,7 @@ def test_output_speed_and_the_split_of_the_batch_may_change(stopped):
         batch_size=8,
         gradient_accumulation_steps=1,
         chunked_loss=True,
+        decay_fraction=0.6,  # which only schedule = "wsd" reads
         init_from="resume",
     )
     assert train(other).state == "finished"

@@ -286,6 +286,44 @@ def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
     assert max(line["lr"] for line in lines) > 0.8 * config.learning_rate
 
 
+def test_max_hours_counts_benchmarks_too(config, monkeypatch):
+    """Benchmarks of 60 s at every fourth step: the run ends in its 0.2 h all the same, with fewer steps and its decay done."""
+    from onecard.train.run import loop, progress
+
+    class Clock:
+        now = 0.0
+
+        @classmethod
+        def perf_counter(cls):
+            cls.now += 5.0
+            return cls.now
+
+    def benchmark(model, data, step):
+        Clock.now += 60.0
+        return {}
+
+    monkeypatch.setattr(progress, "time", Clock)
+    monkeypatch.setattr(loop, "time", Clock)
+    config = config.replace(
+        max_iters=1000, lr_decay_iters=1000, warmup_iters=2, max_hours=0.2, eval_interval=2000
+    )
+    alone = train(config.replace(out_dir=f"{config.out_dir}-alone"))
+    with_tasks = config.replace(eval_tasks_interval=4)
+    outcome = train(with_tasks, benchmark=benchmark)
+    lines = list(read_log(Path(config.out_dir) / "log.jsonl"))
+    steps = [line for line in lines if line["kind"] == "step"]
+    apart = [line["seconds"] for line in lines if line.get("event") == "tasks"]
+    assert outcome.state == "finished"
+    assert len(apart) >= 3
+    assert all(60 <= seconds < 80 for seconds in apart)
+    assert steps[-1]["seconds"] + sum(apart) <= 0.2 * 3600
+    assert steps[-1]["lr"] < 0.2 * config.learning_rate
+    assert outcome.step < alone.step
+    saved = read_state(checkpoints(Path(config.out_dir))[-1])
+    # the last benchmark comes after the last checkpoint
+    assert saved["tasks_seconds"] == pytest.approx(sum(apart[:-1]))
+
+
 def test_a_schedule_that_was_moved_ends_in_spite_of_rounding():
     config = RunConfig(max_iters=10)
     assert finished(config, Progress(step=4, position=10 - 1e-9))

@@ -13,7 +13,7 @@ from onecard.model.checkpoint import OPTIMIZER, checkpoints, read_state, read_te
 from onecard.planner.memory import step as planned
 from onecard.planner.memory.sizes import Sizes
 from onecard.planner.workload import Workload
-from onecard.train.optim import low_bit_optimizer, make_optimizer, optimizer_tensors
+from onecard.train.optim import make_optimizer, optimizer_tensors, sliced
 from onecard.train.optim.low_bit import BLOCK, LowBit
 from onecard.train.optim.rounding import key_of, random_bits, uniform
 from onecard.train.run.loop import train
@@ -179,4 +179,4 @@ def test_the_plan_counts_its_bytes(optimizer, state):
     found = planned.optimizer_state(Sizes(Workload.of(config, "float32")))
     assert found == pytest.approx(held, rel=0.001)
     assert planned.STATE_BLOCK == BLOCK
-    assert planned.STATE_SLICE == low_bit_optimizer.SLICE
+    assert planned.STATE_SLICE == sliced.SLICE

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from memory_oracle import seeded, traced
 
-from onecard.config import RunConfig
+from onecard.advise.can import can
+from onecard.config import RunConfig, load
+from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
 from onecard.planner.memory import OPTIONS, step_memory
-from onecard.planner.memory.step import simulate
+from onecard.planner.memory.step import host_bytes, simulate
 from onecard.planner.workload import Workload
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -107,6 +109,60 @@ def test_whole_models_compiled(shape: dict[str, int], gib: float) -> None:
     config = RunConfig(**shape, gradient_accumulation_steps=2)
     assert traced(config, "bfloat16").bytes / 2**30 == pytest.approx(gib, abs=0.006)
     check(config, "bfloat16", within=0.002)
+
+
+ON_CARD = {
+    "chunked_loss": True,
+    "recompute": "block",
+    "compile_unit": "block",
+    "weights": "bfloat16",
+    "gradients": "bfloat16",
+    "optimizer_state": "8bit",
+}
+ON_HOST = {**ON_CARD, "optimizer_state": "float32", "offload_optimizer": True}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ON_CARD,
+        {**ON_CARD, "compile": False},
+        {**ON_HOST, "offload_activations": True},
+        {**ON_CARD, "recipe": "modern", "optimizer": "muon"},
+    ],
+)
+def test_every_saver_together(change: dict[str, object]) -> None:
+    """One layer's weights count for more than its activations here, as in a large model at micro-batch 1."""
+    config = SMALL.replace(n_embd=512, n_head=8, batch_size=1, vocab_size=4096, compile=True)
+    config = config.replace(**change)
+    check(config, "bfloat16", within=0.02)
+    assert host_bytes(Workload.of(config, "bfloat16")) == pytest.approx(
+        traced(config, "bfloat16").host_bytes, rel=0.02
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("model", "change", "gib"),
+    [
+        ("gpt2-xl", {}, 11.1),
+        ("gpt2-xl", ON_CARD, 11.1),
+        ("gpt2-xl", ON_HOST, 8.0),
+        ("gpt2-large", ON_CARD, 6.4),
+        ("gpt2-medium", ON_CARD, 3.6),
+    ],
+)
+def test_large_models_on_small_cards(model: str, change: dict[str, object], gib: float) -> None:
+    """With context and slack as the plan has them; without a change, the config that `can` writes."""
+    card = find_gpu("RTX 4070 Ti")
+    config = can(model, card).config
+    if change:
+        config = load(model).replace(batch_size=1, gradient_accumulation_steps=512, **change)
+    assert config.tokens_per_step == pytest.approx(2**19, rel=0.07)
+    parts = step_memory(Workload.of(config, "bfloat16"), card).parts
+    found = traced(config, "bfloat16").bytes
+    assert (found + parts["context"] + parts["slack"]) / 2**30 <= gib
+    assert simulate(Workload.of(config, "bfloat16")).peak().bytes == pytest.approx(found, rel=0.02)
 
 
 def test_muon_in_full_precision() -> None:

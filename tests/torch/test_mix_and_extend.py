@@ -1,7 +1,6 @@
 """Losses booked to the source each token comes from; runs lengthened from before their decay."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from onecard.config import RunConfig
+from onecard.config import RunConfig, load
+from onecard.config.model_rules import decay_start
+from onecard.config.recipes import recipe_values
 from onecard.data import open_dataset, prepare
 from onecard.model.build import make_model
 from onecard.model.checkpoint import checkpoints, step_of
+from onecard.report import shortened, show
+from onecard.report.compare_view import compare_document, explain_document
 from onecard.runs.compare import compare
 from onecard.runs.explain import explain, explained
 from onecard.runs.figures import figures
@@ -108,15 +111,24 @@ def test_compare_and_explain_name_the_sources(mix, tmp_path):
         train(tiny(tmp_path / name, mix, lr_decay_iters=steps, **extra))
     a, b = (figures(read_folder(tmp_path / name)) for name in "ab")
     rules = {finding.note.code: str(finding.note) for finding in explain(b)}
-    assert "letters" in rules["source-losses"]
-    assert "digits" in rules["source-losses"]
+    logged = {e["step"]: e["sources"]["letters"] for e in evals(tmp_path / "b")}
+    assert f"letters {logged[40]:.4f} ({logged[40] - logged[20]:+.3f})" in rules["source-changes"]
+    assert "digits" in rules["source-changes"]
     both = {finding.note.code: str(finding.note) for finding in explained(compare([a, b])).findings}
     assert "letters (-" in both["sources-better"]
+    last = [evals(tmp_path / name)[-1]["sources"]["digits"] for name in "ab"]
+    for shown in (
+        show(shortened(compare_document(explained(compare([a, b]))))),
+        show(shortened(explain_document(b, explain(b)))),
+    ):
+        row = next(line for line in shown.splitlines() if line.startswith("│ loss of digits"))
+        assert f"{last[1]:.4f}" in row
 
 
-def test_a_lengthened_run_branches_off_before_its_decay(mix, tmp_path):
+@pytest.mark.parametrize("recipe", ["gpt2", "modern"])
+def test_a_lengthened_run_branches_off_before_its_decay(mix, tmp_path, recipe):
     """Digit for digit the straight run: the flat part is the same, and the decay comes later."""
-    flat = {"schedule": "wsd", "decay_fraction": 0.2}
+    flat = {**recipe_values(recipe), "recipe": recipe, "schedule": "wsd", "decay_fraction": 0.2}
     train(tiny(tmp_path / "straight", mix, max_iters=40, lr_decay_iters=40, **flat))
     train(tiny(tmp_path / "run", mix, **flat))
     assert [step_of(path) for path in checkpoints(tmp_path / "run" / "predecay")] == [16]
@@ -134,22 +146,34 @@ def test_a_lengthened_run_branches_off_before_its_decay(mix, tmp_path):
 def test_without_a_flat_part_the_rise_is_forecast_and_recognised(mix, tmp_path):
     from onecard.train.run.branch import bump_forecast
 
-    before = tiny(tmp_path / "run", mix, schedule="linear", learning_rate=0.3, max_iters=60)
-    before = before.replace(lr_decay_iters=60)
+    evaluated = {"eval_interval": 20, "eval_iters": 20}
+    before = tiny(tmp_path / "run", mix, schedule="linear", learning_rate=0.1, **evaluated)
+    before = before.replace(max_iters=120, lr_decay_iters=120)
     train(before)
     assert not checkpoints(tmp_path / "run" / "predecay")
-    longer = before.replace(max_iters=600, lr_decay_iters=600)
+    longer = before.replace(max_iters=1200, lr_decay_iters=1200)
     text = bump_forecast(tmp_path / "run", before, longer)
     assert "the learning rate rises from" in text
     assert "nats" in text
-    short = longer.replace(max_iters=90)
+    short = longer.replace(max_iters=180)
     train(short, resume=True, change=("max_iters", "lr_decay_iters"), branch=True)
     losses = {e["step"]: e["val_loss"] for e in evals(tmp_path / "run")}
-    assert math.isfinite(losses[90])
-    found = {f.note.code for f in explain(figures(read_folder(tmp_path / "run")))}
-    assert bool(found & {"rate-rewarmed", "rewarmed-back"}) == (
-        max(losses[step] for step in losses if step > 60) - losses[60] >= 0.01
-    )
+    rise = max(losses[step] for step in losses if step > 120) - losses[120]
+    assert rise > 0.02  # the bump is real
+    found = {f.note.code: f for f in explain(figures(read_folder(tmp_path / "run")))}
+    (named,) = found.keys() & {"rate-rewarmed", "rewarmed-back"}
+    assert found[named].evidence["step"] == 120
+    assert found[named].note.values["rise"] == pytest.approx(rise)
+
+
+@pytest.mark.parametrize("recipe", ["gpt2", "modern"])
+def test_a_recipes_flat_part_by_one_key(recipe, tmp_path):
+    """`schedule = "wsd"` alone: the modern recipe brings the share of its decay along."""
+    path = tmp_path / "c.toml"
+    path.write_text(f'recipe = "{recipe}"\nschedule = "wsd"\nmax_iters = 1000\n')
+    config = load(path)
+    assert decay_start(config) == (400 if recipe == "modern" else 800)
+    assert config.keep_predecay
 
 
 def test_keep_predecay_can_be_switched_off(mix, tmp_path):

@@ -1,5 +1,6 @@
 """`onecard probe` on the CPU, with shapes small enough to repeat; the real ones are bench/probe_accuracy.py's."""
 
+import itertools
 import json
 
 import pytest
@@ -50,6 +51,25 @@ def test_probe_measures_keeps_shows_and_forgets(capsys):
     assert load_calibration(cpu()) is None
     assert main(["probe", "--show", "--device", "cpu"]) == 2
     assert "onecard probe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("tick", "shapes", "rounds"), [(0.1, 5, 3), (5.0, 4, 1)])
+def test_a_slow_machine_measures_fewer_shapes_and_rounds(monkeypatch, tick, shapes, rounds):
+    """Within twice the time it was given; the clock goes on by `tick` at each look, the steps take none of it."""
+    clock, done = itertools.count(), []
+
+    def steps(self, count):
+        done.append(self)
+        return [0.01] * count
+
+    monkeypatch.setattr(probing.time, "perf_counter", lambda: tick * next(clock))
+    monkeypatch.setattr(probing.Turn, "steps", steps)
+    configs = [probing.config_of((1, 1, 16, 8 * n, 1, 1, 64), False) for n in range(1, 6)]
+    seen = probing.measure_steps(torch.device("cpu"), configs, 9.0, lambda *told: None)
+    assert len(seen) == shapes
+    assert (
+        len(done) == 2 * shapes + 2 * shapes * rounds
+    )  # two looks at each shape, then two a round
 
 
 def test_a_probes_steps_have_the_rows_of_its_shape():

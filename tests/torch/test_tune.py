@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -104,7 +106,7 @@ def test_what_cannot_be_read_is_counted_and_named_by_line(tmp_path):
     path.write_bytes(b"\n".join([b"\xef\xbb\xbf" + good, *odd, b"", good, good]))
     found = gather([path], CHAT, room=64)
     assert (len(found.items), found.distinct) == (3, 1)
-    named = {skips.reason: skips.lines for skips in found.skipped}
+    named = {str(skips.reason): skips.lines for skips in found.skipped}
     assert named == {
         "not JSON": (2,),
         "unknown role 'tool'": (3,),
@@ -341,6 +343,25 @@ def test_a_stopped_tuning_goes_on_to_the_same_weights(base, capsys, monkeypatch)
     assert losses("halves") == straight
 
 
+@pytest.mark.long
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo under torchrun is not set up there")
+def test_two_processes_tune_as_one_does(base, capsys):
+    """The same packing, the windows of each step shared out, the mean over all tokens that count."""
+    words = ["tune", "base", "talks.jsonl", "--max_iters=6", "--batch_size=3", *QUICK]
+    words += ["--gradient_accumulation_steps=3"]  # 9 rows: 4 and 5
+    assert main([*words, "--out", "one"]) == 0
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    env = {**os.environ, **quiet}
+    command = [*start, "-m", "onecard", *words, "--out", "two"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert list(losses("two").values()) == pytest.approx(list(losses("one").values()), rel=1e-5)
+    one, two = (open_dataset(f"{out}/conversations").splits["train"] for out in ("one", "two"))
+    assert np.array_equal(one.read(0, one.tokens), two.read(0, two.tokens))
+
+
 def test_the_log_shows_what_was_forgotten_of_the_bases_text(base, capsys):
     """Before the first step the loss on the base's text is the base's own, to rounding."""
     assert main(["tune", "base", "talks.jsonl", "--keep-base", "20%", *QUICK]) == 0
@@ -360,10 +381,16 @@ def test_the_log_shows_what_was_forgotten_of_the_bases_text(base, capsys):
     assert main(["explain", "base-chat", "--json"]) == 0
     rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]]
     assert {"forgotten", "forgotten-much", "not-forgotten"} & set(rules)
+    assert main(["compare", "base", "base-chat"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "base's own validation text" in shown
+    assert "base-chat was tuned from base" in shown
+    before, after = (evaluations[place]["base_val_loss"] for place in (0, -1))
+    assert f"{before:.4f} → {after:.4f}" in shown
+    assert "changed together" not in shown
     assert main(["compare", "base", "base-chat", "--full"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "counts the assistant's words alone" in shown
-    assert "base's own validation text" in shown
 
 
 def test_it_says_beforehand_what_there_is(base, capsys):

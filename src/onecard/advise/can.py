@@ -14,6 +14,7 @@ from onecard.advise.card_memory import CardMemory, card_memory
 from onecard.advise.delivered import Compute, compute
 from onecard.advise.instead import Instead, instead
 from onecard.advise.models import NamedModel, named_model
+from onecard.advise.outlook import Outlook, outlooks
 from onecard.advise.savers import Tuned, fastest, micro_batches, variant
 from onecard.advise.schedule import compiled_on
 from onecard.config import RunConfig
@@ -48,6 +49,7 @@ class Answer:
     compute: Compute
     memory: CardMemory
     savers: list[str]  # of the fastest that fits
+    outlooks: list[Outlook]  # on 10 B and on compute-optimal tokens, where it fits
     instead: list[Instead]
     notes: list[Note]
 
@@ -71,7 +73,7 @@ def can(
     wanted = named_model(model, overrides)
     device = resolve_device(gpu)
     config = variant(wanted.config, compile=wanted.config.compile and compiled_on(device))
-    dtype = device.training_dtype if config.dtype == "auto" else config.dtype
+    dtype = device.training_dtype if config.matmul_dtype == "auto" else config.matmul_dtype
     sequences = max(1, config.batch_size * config.gradient_accumulation_steps // gpus) * gpus
     config = variant(config, batch_size=1, gradient_accumulation_steps=sequences)
     tuned = fastest(config, device, dtype, micro_batches(config, gpus), gpus=gpus)
@@ -97,9 +99,8 @@ def can(
         compute=needed,
         memory=memory,
         savers=tuned.savers.names if tuned else [],
-        instead=instead(
-            wanted, chosen, device, gpus, seconds, needed.readings[0], memory.offload, because
-        )
+        outlooks=outlooks(chosen, wanted.params, device, gpus) if tuned else [],
+        instead=instead(wanted, chosen, device, gpus, seconds, needed.readings[0], because)
         if verdict != "yes"
         else [],
         notes=_notes(chosen, device, dtype, needed, utilization),

@@ -5,7 +5,6 @@ answer = card_memory(config, card, "bfloat16", 1)
 
 from dataclasses import dataclass
 
-from onecard.advise.offload import Offload, offload
 from onecard.advise.savers import Savers, all_savers, fastest, micro_batches
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
@@ -23,6 +22,8 @@ class Saved:
     process_high: float  # the upper end of its 80 % range
     fits: Fits
     largest_batch: int | None  # the largest micro-batch that fits, of those that divide the total
+    host_bytes: int  # kept in the computer's memory
+    host_seconds: float  # of a step, to copy them
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class CardMemory:
     with_savers: list[Saved]
     card_bytes: int
     desktop_bytes: int  # kept free for a desktop, or taken by other programs
-    offload: Offload
 
     @property
     def least(self) -> Saved:
@@ -44,7 +44,7 @@ class CardMemory:
 def card_memory(config: RunConfig, device: Device, dtype: str, gpus: int) -> CardMemory:
     plain = peak_memory(Savers().on(config), device, dtype, gpus, advice=False)
     rows = []
-    for savers in all_savers(config):
+    for savers in all_savers(config, dtype, device.kind):
         if not savers.names:
             continue
         least = peak_memory(savers.on(config), device, dtype, gpus, advice=False)
@@ -59,6 +59,8 @@ def card_memory(config: RunConfig, device: Device, dtype: str, gpus: int) -> Car
                 least.process_bytes.high,
                 least.fits,
                 largest.config.batch_size if largest else None,
+                least.host_bytes,
+                largest.time.parts.get("host", 0.0) if largest else 0.0,
             )
         )
     return CardMemory(
@@ -68,5 +70,4 @@ def card_memory(config: RunConfig, device: Device, dtype: str, gpus: int) -> Car
         with_savers=sorted(rows, key=lambda row: (len(row.savers), -row.process_bytes)),
         card_bytes=plain.card_bytes,
         desktop_bytes=plain.desktop_bytes,
-        offload=offload(config, device, dtype),
     )

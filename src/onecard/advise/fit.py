@@ -23,7 +23,7 @@ from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
-from onecard.planner.memory import offered_states, peak_memory
+from onecard.planner.memory import peak_memory
 from onecard.planner.result import Fits, as_plain
 from onecard.units import GIB, MIB
 
@@ -78,7 +78,7 @@ def fit(
     after = plan(chosen, device, gpus=gpus, data=data, price=price)
     others = [
         tuned
-        for savers in all_savers(config)
+        for savers in all_savers(config, before.dtype, device.kind)
         if savers != best.savers
         and (tuned := fastest(config, device, before.dtype, batches, gpus=gpus, choices=[savers]))
         is not None
@@ -106,6 +106,11 @@ CHOSEN = (
     "recompute",
     "optimizer",
     "optimizer_state",
+    "compile_unit",
+    "weights",
+    "gradients",
+    "offload_optimizer",
+    "offload_activations",
 )
 
 
@@ -133,13 +138,12 @@ def _slowed_by_memory(
 
 def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> UserError:
     """No micro-batch and no saver helps: how much it lacks, and what to ask next."""
-    last = config.replace(
-        batch_size=1,
-        chunked_loss=True,
-        recompute="block",
-        optimizer_state="4bit" if config.state_bits == 4 else offered_states(config)[-1],
+    one = config.replace(batch_size=1)
+    tried = (savers.on(one) for savers in all_savers(config, dtype, device.kind))
+    memory = min(
+        (peak_memory(least, device, dtype, gpus, advice=False) for least in tried),
+        key=lambda memory: memory.process_bytes.mid,
     )
-    memory = peak_memory(last, device, dtype, gpus, advice=False)
     kept = f", {memory.desktop_bytes / MIB:.0f} MiB of it kept for the desktop" * (
         memory.desktop_bytes > 0
     )
@@ -196,6 +200,10 @@ def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
     )
     if savers.optimizer_state != "float32" and before.config.state_bits == 32:
         notes.append(Note("fit-4bit" if savers.optimizer_state == "4bit" else "fit-8bit"))
+    if savers.weights != before.config.weights or savers.gradients != before.config.gradients:
+        notes.append(Note("fit-bf16"))
+    if savers.offload_optimizer and not before.config.offload_optimizer:
+        notes.append(Note("fit-offload", host=after.memory.host_bytes))
     if savers_of(before.config).names and not savers.names:
         notes.append(Note("fit-unneeded"))
     return notes

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onecard.advise.models import RELEASED, NamedModel
-from onecard.advise.offload import Offload
 from onecard.advise.rent import rented
 from onecard.advise.savers import fastest, micro_batches, variant
 from onecard.advise.schedule import base_config
@@ -26,7 +25,7 @@ FINETUNE_TOKENS = 100e6  # a long fine-tune: a hundred million tokens of one's o
 
 @dataclass(frozen=True)
 class Instead:
-    kind: str  # smaller, rent, cards, finetune, offload
+    kind: str  # smaller, rent, cards, finetune
     text: Note
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -38,15 +37,12 @@ def instead(
     gpus: int,
     seconds: float,
     first: "Needed",
-    host: Offload,
     because: str | None,
 ) -> list[Instead]:
     """The ways that are open, the nearest to what was asked first."""
     found = [_smaller(device, gpus, seconds, model.params), _rent(config, first, seconds)]
     if because == "time":
         found.append(_cards(first, gpus))
-    if because == "memory":
-        found.append(_offload(host))
     found.append(_finetune(model, device))
     return [way for way in found if way is not None]
 
@@ -127,25 +123,6 @@ def _cards(first: "Needed", gpus: int) -> Instead | None:
             number=number,
         ),
         {"gpus": number},
-    )
-
-
-def _offload(host: Offload) -> Instead | None:
-    if host.fits != "yes":
-        return None
-    return Instead(
-        "offload",
-        Note(
-            "instead-offload",
-            card=host.process_bytes,
-            host=host.host_bytes,
-            extra=host.extra_step_seconds,
-        ),
-        {
-            "process_bytes": host.process_bytes,
-            "host_bytes": host.host_bytes,
-            "extra_step_seconds": host.extra_step_seconds,
-        },
     )
 
 

@@ -9,8 +9,8 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from onecard.config import RunConfig
@@ -19,14 +19,24 @@ from onecard.planner.calibration_file import known_calibration
 from onecard.planner.memory import offered_states, peak_memory
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
+from onecard.planner.workload import Recompute
 from onecard.units import GIB
 
 # What a saver must bring before it is taken, as a share of the step's time. Most change no result, only speed by a
 # little more or less than is modelled; moments in 8 and 4 bits round (docs/performance.md has what that costs in loss).
 # The charge counts as time: a run with savers is planned so much shorter, and more memory can only help it.
-CHARGE = {"chunked_loss": 0.005, "recompute": 0.01}
+CHARGE = {
+    "chunked_loss": 0.005,
+    "recompute": 0.01,
+    "compile_unit": 0.01,
+    "weights": 0.02,
+    "gradients": 0.02,
+    "offload_optimizer": 0.08,  # it asks for memory of a computer that the plan may not know
+    "offload_activations": 0.01,
+}
 STATE_CHARGE = {"float32": 0.0, "8bit": 0.02, "4bit": 0.04}
 State = Literal["float32", "8bit", "4bit"]
+Number = Literal["float32", "bfloat16"]
 DOUBLING_CHARGE = 0.002  # for each doubling of the micro-batch: memory is worth keeping free when nothing is gained
 BOUND_SLACK = 0.97  # the largest micro-batch is the fastest per token to within so much, tile effects included
 
@@ -36,34 +46,40 @@ class Savers:
     """A choice of memory savers; RunConfig's keys of the same names."""
 
     chunked_loss: bool = False
-    recompute: Literal["none", "cheap", "block"] = "none"
+    recompute: Recompute = "none"
     optimizer_state: State = "float32"
+    compile_unit: Literal["model", "block"] = "model"
+    weights: Number = "float32"
+    gradients: Number = "float32"
+    offload_optimizer: bool = False
+    offload_activations: bool = False
 
     @property
     def names(self) -> list[str]:
         """The config keys it sets, as a person would write them."""
-        return [
-            *(["chunked_loss"] if self.chunked_loss else []),
-            *([f"recompute={self.recompute}"] if self.recompute != "none" else []),
-            *([f"optimizer_state={state}"] if (state := self.optimizer_state) != "float32" else []),
-        ]
+        plain = Savers()
+        changed = [key for key in SAVER_KEYS if getattr(self, key) != getattr(plain, key)]
+        values = ((key, getattr(self, key)) for key in changed)
+        return [key if value is True else f"{key}={value}" for key, value in values]
 
     @property
     def charge(self) -> float:
-        return (
-            CHARGE["chunked_loss"] * self.chunked_loss
-            + CHARGE["recompute"] * (self.recompute != "none")
-            + STATE_CHARGE[self.optimizer_state]
+        plain = Savers()
+        flat = sum(
+            charge for key, charge in CHARGE.items() if getattr(self, key) != getattr(plain, key)
         )
+        return flat + STATE_CHARGE[self.optimizer_state]
 
     def on(self, config: RunConfig) -> RunConfig:
-        changes: dict[str, Any] = {"chunked_loss": self.chunked_loss, "recompute": self.recompute}
-        changes["optimizer_state"] = self.optimizer_state
-        return variant(config, **changes)
+        return variant(config, **{key: getattr(self, key) for key in SAVER_KEYS})
+
+
+SAVER_KEYS = tuple(field.name for field in dataclasses.fields(Savers))
 
 
 def savers_of(config: RunConfig) -> Savers:
-    return Savers(config.chunked_loss, config.recompute, _state_of(config))
+    values = {key: getattr(config, key) for key in SAVER_KEYS}
+    return Savers(**{**values, "optimizer_state": _state_of(config)})
 
 
 def _state_of(config: RunConfig) -> State:
@@ -74,19 +90,46 @@ def _state_of(config: RunConfig) -> State:
     )
 
 
-def all_savers(config: RunConfig) -> list[Savers]:
-    """Every combination that this config can take, the plain one first; moments that were asked for stay."""
-    asked = _state_of(config)
+def all_savers(config: RunConfig, dtype: str = "bfloat16", kind: str = "cuda") -> list[Savers]:
+    """Every combination that is tried for this config, the plain one first; what was asked for stays.
+
+    What changes how weights and gradients are kept comes on top of what changes no result: whoever needs it needs that
+    first. `kind` is the device's: only a card has another memory beside its own.
+    """
+    asked = savers_of(config)
     states: tuple[State, ...] = (
-        ("float32", *offered_states(config)) if asked == "float32" else (asked,)
+        ("float32", *offered_states(config))
+        if asked.optimizer_state == "float32"
+        else (asked.optimizer_state,)
     )
+    recomputes: tuple[Recompute, ...] = ("none", "cheap", "block")
+    if asked.offload_activations:
+        recomputes = ("block",)
     choices = [
-        Savers(chunked, recompute, state)
+        replace(asked, chunked_loss=chunked, recompute=recompute, optimizer_state=state)
         for state in states
-        for recompute in ("none", "cheap", "block")
+        for recompute in recomputes
         for chunked in (False, True)
     ]
-    return sorted(choices, key=lambda savers: savers.charge)
+    for rung in _rungs(replace(asked, chunked_loss=True, recompute="block"), config, dtype, kind):
+        # on the host there is room: 4 bits would save nothing that matters
+        usual = [state for state in states if state != "4bit"] if rung.offload_optimizer else states
+        choices += [replace(rung, optimizer_state=state) for state in usual or states]
+    return sorted(dict.fromkeys(choices), key=lambda savers: savers.charge)
+
+
+def _rungs(lean: Savers, config: RunConfig, dtype: str, kind: str) -> Iterator[Savers]:
+    """Each takes less of the card than the one before, and more time or care."""
+    if config.compile:
+        lean = replace(lean, compile_unit="block")
+        yield lean
+    if dtype == "bfloat16":
+        lean = replace(lean, weights="bfloat16", gradients="bfloat16")
+        yield lean
+    if kind == "cuda":
+        lean = replace(lean, offload_optimizer=True)
+        yield lean
+        yield replace(lean, offload_activations=True)
 
 
 def variant(config: RunConfig, **changes: Any) -> RunConfig:
@@ -133,7 +176,7 @@ def fastest(
                 i,
                 s,
             )
-            for i, s in enumerate(choices or all_savers(config))
+            for i, s in enumerate(choices or all_savers(config, dtype, device.kind))
         ),
         key=lambda item: item[:2],
     )

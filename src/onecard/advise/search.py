@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from onecard.advise.budget import Budget
-from onecard.advise.savers import Tuned, all_savers, fastest, micro_batches, own_step_time, variant
+from onecard.advise.savers import Tuned, fastest, micro_batches, own_step_time, variant
 from onecard.advise.schedule import (
     EVAL_TOKENS,
     EVALS,
@@ -67,7 +67,7 @@ class Search:
         self.base = base
         self.corpus = corpus
         self.budget = budget
-        self.dtype = device.training_dtype if base.dtype == "auto" else base.dtype
+        self.dtype = device.training_dtype if base.matmul_dtype == "auto" else base.matmul_dtype
         self.family = corpus.family or "fineweb"
         self._tuned: dict[tuple[Shape, int], Tuned | None] = {}
         self._runs: dict[Shape, Candidate | None] = {}
@@ -229,9 +229,7 @@ class Search:
         key = shape, sequences
         if key not in self._tuned:
             model = variant(self._model(shape), batch_size=sequences, gradient_accumulation_steps=1)
-            self._tuned[key] = fastest(
-                model, self.device, self.dtype, micro_batches(model), choices=all_savers(self.base)
-            )
+            self._tuned[key] = fastest(model, self.device, self.dtype, micro_batches(model))
         return self._tuned[key]
 
     def _steps(self, shape: Shape, tuned: Tuned) -> int:

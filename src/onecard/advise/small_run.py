@@ -128,7 +128,7 @@ def vocabulary_for(
 
 
 def _candidates(base: RunConfig, device: Device, seconds: float) -> Iterator[RunConfig | None]:
-    dtype = device.training_dtype if base.dtype == "auto" else base.dtype
+    dtype = device.training_dtype if base.matmul_dtype == "auto" else base.matmul_dtype
     for width in WIDTHS:
         head = 32 if width < 256 else 64
         context = 128 if width < 192 else 256 if width < 384 else 512

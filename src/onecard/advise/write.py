@@ -3,11 +3,11 @@
 write_config(Path("run.toml"), config_text(answer, "run.toml"))
 """
 
-import math
 from pathlib import Path
 
 from onecard.advise.can import Answer
 from onecard.advise.fit import Fitted
+from onecard.advise.outlook import for_tokens
 from onecard.advise.recommend import Recommendation
 from onecard.advise.search import MOST_EPOCHS
 from onecard.advise.small_run import SmallRun
@@ -38,11 +38,8 @@ def can_text(answer: Answer, name: str) -> str:
             f"{answer.model} does not fit on the {answer.device.name}: there is no config to write",
             hint="`onecard can` without --out shows what to do instead",
         )
-    config, tokens = answer.config, answer.compute.readings[0].reading.tokens
-    steps = max(1, math.ceil(tokens / config.tokens_per_step))
-    config = config.replace(
-        max_iters=steps, lr_decay_iters=steps, warmup_iters=min(config.warmup_iters, steps // 10)
-    )
+    tokens = answer.compute.readings[0].reading.tokens
+    config = for_tokens(answer.config, tokens)
     planned = plan(config, answer.device, gpus=answer.gpus)
     spell = to_nanogpt if name.lower().endswith(".py") else to_toml
     comments = {**_memory_comments(config, planned), "max_iters": f"{show_count(tokens)} tokens"}
@@ -122,6 +119,10 @@ def _memory_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
         else "the activations fit: no need",
         "optimizer": _OPTIMIZERS[c.optimizer],
         "optimizer_state": _STATES[c.optimizer_state],
+        "weights": "2 bytes each, rounded by chance",
+        "gradients": "added up in 2 bytes each, rounded by chance",
+        "compile_unit": "gradients come layer by layer",
+        "offload_optimizer": f"{show_bytes(plan.memory.host_bytes)} of the computer's memory",
     }
 
 

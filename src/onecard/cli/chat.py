@@ -19,7 +19,8 @@ EXAMPLE = """onecard chat out-chat --temperature 0.7 --top-p 0.9
 _COMMANDS = """/reset            forget the conversation
 /save FILE        write it as a line of JSON that `onecard tune` reads
 /system TEXT      a message before all others; without TEXT: none
-/temp 0.7         temperature; also /top-k 40, /top-p 0.9, /min-p 0.05, /penalty 1.1, /seed 1, /tokens 200
+/temp 0.7         temperature; also /top-k 40, /top-p 0.9, /min-p 0.05,
+                  /penalty 1.1, /seed 1, /tokens 200
 /help             this list
 /exit             end (so does Ctrl-D)"""
 _SETTINGS = {
@@ -132,13 +133,19 @@ def _interactive(talk: "Dialogue") -> int:
 
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  arrow keys and history
-    print("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends." if talk.tuned else "")
+    print("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends.")
     while True:
         try:
             text = input("> ").strip()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             print()
             return 0
+        except (
+            KeyboardInterrupt
+        ):  # an answer may just have ended: its conversation must not go with it
+            print()
+            _say("(Ctrl-D or /exit ends the conversation)")
+            continue
         if text.startswith("/"):
             if not _command(talk, text):
                 return 0
@@ -162,7 +169,7 @@ def _answer(talk: "Dialogue", text: str) -> None:
         _write(" (stopped)")
     _write("\n")
     if reply.stream.ended == "length":
-        _say("(cut off: --tokens or the context is used up)")
+        _say("(cut off: the limit of tokens or the context is reached; /tokens or /reset)")
     talk.keep(reply)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from onecard.evals.prompts import Sheet
     from onecard.evals.run import Request
+    from onecard.runs.eval_results import Result
 
 HELP = "How good is the model? Bits per byte on any text, HellaSwag, LAMBADA, any lm-eval task, a sheet of prompts."
 EXAMPLE = "onecard eval out --text notes.txt --hellaswag hellaswag_val.jsonl --limit 1000"
@@ -90,27 +92,27 @@ def run(args: argparse.Namespace) -> int:
     from onecard.errors import OnecardError
     from onecard.evals.run import evaluate_model
 
-    found, failed = [], None
+    results: list[Result] = []
+    sheets: list[Sheet] = []
+    failed = None
     for source in args.models:
         try:
-            found.append(
-                evaluate_model(
-                    source,
-                    request,
-                    device=args.device,
-                    dataset=args.dataset,
-                    which=args.checkpoint,
-                    watch=progress_bar,
-                    report=lambda text: print(text, file=sys.stderr),
-                )
+            found = evaluate_model(
+                source,
+                request,
+                device=args.device,
+                dataset=args.dataset,
+                which=args.checkpoint,
+                watch=progress_bar,
+                report=lambda text: print(text, file=sys.stderr),
+                each=results.append,
             )
-        except OnecardError as error:  # what the models before it gave is still shown
-            if not found:
+            sheets.extend(found.sheets)
+        except OnecardError as error:  # what was measured before it is still shown
+            if not results and not sheets:
                 raise
             failed = error
             break
-    results = [result for one in found for result in one.results]
-    sheets = [sheet for one in found for sheet in one.sheets]
 
     def document():  # type: ignore[no-untyped-def]
         from onecard.report.eval_view import eval_document

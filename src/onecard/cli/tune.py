@@ -1,8 +1,11 @@
 """`onecard tune`: from a model that continues text to one that answers."""
 
 import argparse
+import json
 import os
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +13,7 @@ from onecard.errors import UserError
 from onecard.streams import to_stream
 
 if TYPE_CHECKING:
+    from onecard.config import RunConfig
     from onecard.planner import RunPlan
     from onecard.tune.plan import TuningPlan
 
@@ -18,7 +22,7 @@ EXAMPLE = """onecard tune out chats.jsonl --out out-chat
   onecard tune gpt2 chats.jsonl=80% mine.jsonl=20% --base-data fineweb-edu --keep-base 10% --dry-run
   onecard tune out-chat --resume"""
 
-
+_SHOWN_AFTER = 1.0  # seconds
 _FIXED = (
     "n_layer",
     "n_head",
@@ -80,30 +84,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from onecard.cli.train import train_config
-    from onecard.config import parse_overrides
 
     speaks = int(os.environ.get("RANK", 0)) == 0
     if args.resume:
         return _resumed(args, speaks)
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise UserError(
-            "a tuning run is begun by one process",
-            hint="stop it after its first checkpoint; `onecard tune OUT --resume` goes on under torchrun",
-        )
+    if args.dry_run:
+        if speaks:
+            _begin(args)
+        return 0
+    from onecard.config import RunConfig
+    from onecard.train.run.workers import made_by_first
+
+    made = made_by_first(lambda: json.dumps(asdict(_begin(args))))
+    if made is None:
+        return UserError.exit_code  # the first process has said why
+    config = RunConfig.from_values(json.loads(made))
+    return train_config(config, args, speaks, resume=False, plan_shown=True)
+
+
+def _begin(args: argparse.Namespace) -> "RunConfig":
+    """Read the conversations, show the plan, write what the run will read (not in a dry run)."""
+    from onecard.config import parse_overrides
+
     planned = _planned(args)
     planned, machine = _fitted(planned, "batch_size" in parse_overrides(args.overrides))
     if args.dry_run or not (args.json or args.quiet):
         _show(args, planned, machine)
-    if args.dry_run:
-        return 0
-    from onecard.runs.record import refuse_a_second_run
-    from onecard.tune.plan import write_data
+    if not args.dry_run:
+        from onecard.runs.record import refuse_a_second_run
+        from onecard.tune.plan import write_data
 
-    config = planned.config
-    refuse_a_second_run(Path(config.out_dir))
-    write_data(planned)
-    del planned  # the windows, which are on the disk by now
-    return train_config(config, args, speaks, resume=False, plan_shown=True)
+        refuse_a_second_run(Path(planned.config.out_dir))
+        write_data(planned)
+    return planned.config
 
 
 def _resumed(args: argparse.Namespace, speaks: bool) -> int:
@@ -126,6 +139,7 @@ def _resumed(args: argparse.Namespace, speaks: bool) -> int:
 
 
 def _planned(args: argparse.Namespace) -> "TuningPlan":
+    from onecard.cli.terminal import progress_bar
     from onecard.config import parse_overrides
     from onecard.tune.plan import Request, plan_tuning
 
@@ -144,19 +158,20 @@ def _planned(args: argparse.Namespace) -> "TuningPlan":
         dataset=args.dataset,
         given=given,
     )
-    shows = sys.stderr.isatty()
+    quiet = args.quiet or args.json
+    with progress_bar(quiet) as show:
+        due = time.monotonic() + _SHOWN_AFTER
 
-    def progress(count: int) -> None:
-        if shows:
-            print(f"\r{count:,} conversations read", end="", file=sys.stderr, flush=True)
+        def progress(done: float, whole: float) -> None:
+            nonlocal due
+            if time.monotonic() >= due:  # short readings show nothing, long ones ten times a second
+                due = time.monotonic() + 0.1
+                show(done, whole, "reading conversations")
 
-    def report(text: str) -> None:
-        to_stream(sys.stderr, text)
+        def report(text: str) -> None:
+            to_stream(sys.stderr, text)
 
-    planned = plan_tuning(request, report, progress)
-    if shows and planned.conversations >= 1000:
-        print("\r\x1b[K", end="", file=sys.stderr)
-    return planned
+        return plan_tuning(request, report, progress)
 
 
 def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan | None]":

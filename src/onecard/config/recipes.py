@@ -14,6 +14,7 @@ from typing import Any
 _MODERN: dict[str, Any] = {
     "optimizer": "muon",
     "schedule": "linear",
+    "decay_fraction": 0.6,  # with schedule = "wsd": the longest flat part that costs nothing
     "learning_rate": 0.02,  # of Muon's matrices: each step turns them by about this share, whatever their width
     "min_lr": 0.0,
     "warmup_iters": 0,

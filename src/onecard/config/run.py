@@ -12,24 +12,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from onecard.config.key_facts import KeyFacts, facts_of, key
 from onecard.config.model_rules import GPT2_PADDED_VOCAB, padded_vocab
+from onecard.config.model_shape import ModelShape
 from onecard.config.validate import check, typed
 from onecard.errors import UserError, nearest
 
 Value = bool | int | float | str | None
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """What the parameter, FLOP and memory counts need to know of a model."""
-
-    n_layer: int
-    n_head: int
-    n_embd: int
-    vocab_size: int
-    block_size: int
-    bias: bool = False
-    tied: bool = True
-    modern: bool = False  # rotary positions and RMSNorm: no position table, no norm weights
 
 
 STATE_BITS = {"float32": 32, "8bit": 8, "4bit": 4}  # of a number in the moments
@@ -50,9 +37,7 @@ class RunConfig:
         least=1,
         most=_MANY,
     )
-    log_interval: int = key(
-        1, "output", "time between log lines", unit="steps", least=1, most=_MANY
-    )
+    log_interval: int = key(1, "output", "time between logs", unit="steps", least=1, most=_MANY)
     eval_iters: int = key(
         200, "output", "length of one evaluation", unit="micro-batches", least=1, most=_MANY
     )
@@ -95,9 +80,7 @@ class RunConfig:
     learning_rate: float = key(
         6e-4, "learning", "peak learning rate", above=0, most=100, example="6e-4"
     )
-    max_iters: int = key(
-        600_000, "learning", "length of the run", unit="steps", least=1, most=_MANY
-    )
+    max_iters: int = key(600_000, "learning", "length", unit="steps", least=1, most=_MANY)
     weight_decay: float = key(0.1, "learning", "decay of the weights", least=0, most=100)
     beta1: float = key(0.9, "learning", "AdamW's first moment", least=0, below=1)
     beta2: float = key(0.95, "learning", "AdamW's second moment", least=0, below=1)
@@ -113,9 +96,7 @@ class RunConfig:
     )
     min_lr: float = key(6e-5, "learning", "learning rate at the end of the decay", least=0)
     # system; nanoGPT's defaults for the first three ask torch what the machine has, and so does "auto"
-    backend: Literal["auto", "nccl", "gloo"] = key(
-        "auto", "machine", "how several processes exchange gradients"
-    )
+    backend: Literal["auto", "nccl", "gloo"] = key("auto", "machine", "how gradients are exchanged")
     device: str = key("auto", "machine", "where it runs: auto, cpu, cuda, cuda:1, mps")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
         "auto", "speed memory", "number format of the matmuls; auto: bfloat16 where the card has it"
@@ -138,11 +119,24 @@ class RunConfig:
     optimizer_state: Literal["float32", "8bit", "4bit"] = key(
         "float32", "learning speed memory", "what moments are kept in; 8bit, 4bit: in blocks"
     )
+    weights: Literal["float32", "bfloat16"] = key(
+        "float32", "learning speed memory", "what matrices and tables are kept in, without a copy"
+    )
+    gradients: Literal["float32", "bfloat16"] = key(
+        "float32", "learning speed memory", "what gradients of matrices and tables are added up in"
+    )
+    compile_unit: Literal["model", "block"] = key(
+        "model", "speed memory", "compiled at a time; block: gradients come layer by layer"
+    )
+    offload_optimizer: bool = key(
+        False, "learning speed memory", "moments, and fp32 weights of bf16 ones, in host memory"
+    )
+    offload_activations: bool = key(False, "speed memory", "recompute=block: inputs in host memory")
     schedule: Literal["cosine", "linear", "wsd"] = key(
         "cosine", "learning", "how the rate decays; wsd: constant, then decay at the end"
     )
     decay_fraction: float = key(
-        0.2, "learning", "wsd: share of the steps that the decay takes", above=0, most=1
+        0.2, "learning", "wsd: share of steps that decay (modern: 0.6)", above=0, most=1
     )
     weight_decay_on: Literal["matrices", "nanogpt"] = key(
         "matrices", "learning", "what decays; nanogpt: embeddings too"
@@ -157,9 +151,7 @@ class RunConfig:
         "speed memory",
         "compute activations again in the backward pass instead of keeping them",
     )
-    mask_documents: bool = key(
-        False, "learning speed memory", "attention stays inside one document"
-    )
+    mask_documents: bool = key(False, "learning speed memory", "attention within documents alone")
     learn_from: Literal["all", "answers"] = key(
         "all",
         "learning",
@@ -271,6 +263,11 @@ class RunConfig:
         if self.optimizer == "adamw8bit" and self.optimizer_state == "float32":
             return 8
         return STATE_BITS[self.optimizer_state]
+
+    @property
+    def matmul_dtype(self) -> str:
+        """`dtype`, where the weights do not say it."""
+        return "bfloat16" if self.dtype == "auto" and self.weights == "bfloat16" else self.dtype
 
     @property
     def tokens_per_micro_batch(self) -> int:

@@ -86,6 +86,8 @@ def check(config: "RunConfig") -> None:
             _a_name(field.name, value, field.default)
     _heads(config)
     _schedule(config)
+    _weights(config)
+    _offload(config)
     check_device(config.device)
     if not -(2**63) <= config.seed < 2**63:
         raise UserError("seed must fit in 64 bits", hint="for example seed = 1337")
@@ -129,6 +131,22 @@ def _heads(config: "RunConfig") -> None:
         f"n_embd = {config.n_embd} is not divisible by n_head = {config.n_head}",
         hint=f"n_head = {heads} would do, or n_embd = {width}",
     )
+
+
+def _weights(config: "RunConfig") -> None:
+    if config.weights == "bfloat16" and config.dtype not in ("auto", "bfloat16"):
+        raise UserError(
+            f"weights = 'bfloat16' cannot be multiplied in dtype = {config.dtype!r}",
+            hint="dtype = 'auto' or 'bfloat16'",
+        )
+
+
+def _offload(config: "RunConfig") -> None:
+    if config.offload_activations and config.recompute != "block":
+        raise UserError(
+            f"offload_activations keeps layer inputs on the host, and recompute = {config.recompute!r} keeps more",
+            hint="recompute = 'block'",
+        )
 
 
 def check_device(name: str) -> None:

@@ -29,7 +29,7 @@ SAVED_EVERY = 64  # questions: what an interruption costs at most
 
 
 def no_progress(done: int, total: int | None) -> None:
-    """For those who do not watch."""
+    """No progress display."""
 
 
 def text_name(path: Path) -> str:
@@ -141,7 +141,7 @@ def _length(question: Question) -> int:
 
 
 def _read_partial(path: Path, questions: Sequence[Question]) -> dict[int, list[Score]]:
-    """Whole lines of an earlier sitting; whatever else is in the file is computed again."""
+    """Whole lines that an interrupted evaluation left; whatever else is in the file is computed again."""
     found: dict[int, list[Score]] = {}
     with contextlib.suppress(OSError):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -154,7 +154,7 @@ def _read_partial(path: Path, questions: Sequence[Question]) -> dict[int, list[S
 
 
 def _add_partial(path: Path, scores: dict[int, list[Score]]) -> None:
-    """An unwritable folder costs the going-on, never the evaluation."""
+    """In a folder that cannot be written an interrupted task starts over; the evaluation itself goes on."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:

@@ -19,10 +19,9 @@ from onecard.evals.scoring import Question, truncated
 from onecard.evals.text_loss import text_nats
 from onecard.model.generate import Sampler, generate
 from onecard.model.sampling import Sampling
-from onecard.runs.eval_results import Figure, Result
+from onecard.runs.eval_results import Figure, Result, Z
 from onecard.untrusted import printable
 
-_Z = 1.959964
 _LOCAL_KINDS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 _MOST_NEW_TOKENS = 256  # of a generated answer whose task names no limit
 
@@ -217,7 +216,7 @@ def _result(
         if not math.isfinite(value):
             continue
         if isinstance(error, int | float) and math.isfinite(error) and metric.startswith("acc"):
-            bounds = (max(value - _Z * error, 0.0), min(value + _Z * error, 1.0))
+            bounds = (max(value - Z * error, 0.0), min(value + Z * error, 1.0))
             figures.append(Figure(metric, float(value), *bounds))
         elif kind:
             figures.append(Figure(metric, float(value)))

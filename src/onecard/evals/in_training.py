@@ -17,6 +17,7 @@ from onecard.evals.tasks import TASKS
 from onecard.model.generate import Sampler
 from onecard.model.gpt2 import GPT
 from onecard.runs.eval_results import keep
+from onecard.runs.next_level import with_next_level
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class TrainingBenchmark:
             key = result_key(weights, one.task, one.path, limit=one.limit)
             name = self.folder.resolve().name
             result = evaluate_task(speaker, name, one.task, one.path, one.limit, key=key)
-            keep(result, self.folder)
+            keep(with_next_level(result, self.folder), self.folder)
             found[one.task] = {figure.name: figure.value for figure in result.figures}
         return found
 

@@ -8,6 +8,7 @@ Results are kept in the run's folder as they come. An interrupted task goes on f
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from onecard.files import write_json
 from onecard.model.generate import Sampler, run_folder_of
 from onecard.model.opening import open_model
 from onecard.runs.eval_results import FOLDER, Result, keep, kept
+from onecard.runs.next_level import with_next_level
 from onecard.runs.record import is_run_folder
 
 Watch = Callable[[str], "contextlib.AbstractContextManager[Progress]"]
@@ -63,7 +65,7 @@ class Found:
 
 @contextlib.contextmanager
 def nobody(what: str) -> Iterator[Progress]:
-    """For those who do not watch."""
+    """No progress display."""
     yield lambda done, total: None
 
 
@@ -76,12 +78,16 @@ def evaluate_model(
     which: str = "newest",
     watch: Watch = nobody,
     report: Callable[[str], None] = lambda text: None,
+    each: Callable[[Result], None] = lambda result: None,
 ) -> Found:
-    """Everything that is asked of one model."""
+    """Everything that is asked of one model; `each` gets a result as soon as it is there, whatever fails after it."""
     speaker = open_model(source, device, dataset, report, which)
     run = run_folder_of(Path(source))
     work = _Work(speaker, _name(source), run if is_run_folder(run) else None, request, watch)
-    results = [*work.texts(), *work.tasks(), *work.harness()]
+    results = []
+    for result in itertools.chain(work.texts(), work.tasks(), work.harness()):
+        results.append(result)
+        each(result)
     return Found(tuple(results), tuple(work.sheets()))
 
 
@@ -99,7 +105,9 @@ class _Work:
         self.request, self.watch = request, watch
         self.weights = weights_digest(speaker.model)
         earlier = kept(run) if run is not None and not request.again else []
-        self.earlier = {result.key: result for result in earlier if result.key}
+        self.earlier: dict[str, list[Result]] = {}  # a group of tasks has several results
+        for result in filter(lambda result: result.key, earlier):
+            self.earlier.setdefault(result.key, []).append(result)
 
     def texts(self) -> Iterator[Result]:
         ask = self.request
@@ -107,7 +115,7 @@ class _Work:
             options = {"stride": ask.stride, "bytes": ask.most_bytes}
             key = result_key(self.weights, text_name(path), path, **options)
             if key in self.earlier:
-                yield self.earlier[key]
+                yield from self.earlier[key]
                 continue
             with self.watch(f"{self.name}: {path.name}") as progress:
                 found = evaluate_text(
@@ -120,7 +128,7 @@ class _Work:
         for task, path in ask.tasks.items():
             key = result_key(self.weights, task, path, limit=ask.limit)
             if key in self.earlier:
-                yield self.earlier[key]
+                yield from self.earlier[key]
                 continue
             partial = self._partial(key)
             with self.watch(f"{self.name}: {task}") as progress:
@@ -137,9 +145,8 @@ class _Work:
             local = ask.task_data.get(task, Path())
             options = {"limit": ask.limit, "shots": ask.shots, "tasks": str(ask.task_path)}
             key = result_key(self.weights, f"lm_eval {task}", local, **options)
-            again = [result for result in self.earlier.values() if result.key == key]
-            if again:
-                yield from again
+            if key in self.earlier:
+                yield from self.earlier[key]
                 continue
             partial = self._partial(key)
             with self.watch(f"{self.name}: {task}") as progress:
@@ -176,6 +183,7 @@ class _Work:
     def _kept(self, result: Result) -> Result:
         """A folder that cannot be written is no reason to lose the answer."""
         if self.run is not None:
+            result = with_next_level(result, self.run)
             with contextlib.suppress(OSError):
                 keep(result, self.run)
         return result

@@ -1,6 +1,6 @@
 """How likely a model finds continuations of contexts: the one measurement that multiple-choice tasks are made of.
 
-    scores = score_all(model, [Question(context=[15496], endings=[[995], [318, 257]])])
+    scores = score_all(model, [Question(context=[15496], endings=[[995], [318, 257]])], precision)
     scores[0][1].log_probability, scores[0][1].greedy
 
 A context that several endings share is computed once: one row holds the context and all its endings, and a mask lets
@@ -8,6 +8,8 @@ each ending see the context and itself alone. Rows are sorted by length and cut 
 The modern recipe's short convolutions look at neighbours in the row, so it gets one row for each ending.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,9 +17,12 @@ import torch
 from torch import Tensor
 
 from onecard.model.gpt2 import GPT
+from onecard.model.likelihoods import likelihoods
 from onecard.model.machine import Precision, autocast
 
-ROW_TOKENS = 8192  # in a batch, padding included
+# tokens in a batch, padding included: on a CPU as many as keep the layers' values in its cache
+_ROW_TOKENS = {"cpu": 1024}
+_ROW_TOKENS_OF_A_CARD = 8192
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,11 @@ def score_all(
     questions: Sequence[Question],
     precision: Precision,
     progress: Callable[[int], None] = lambda done: None,
-    row_tokens: int = ROW_TOKENS,
+    row_tokens: int | None = None,
 ) -> list[list[Score]]:
     """A score for each ending of each question, in their order. What does not fit is cut off on the left."""
     device = model.lm_head.weight.device
+    row_tokens = row_tokens or _ROW_TOKENS.get(device.type, _ROW_TOKENS_OF_A_CARD)
     found: list[list[Score | None]] = [[None] * len(q.endings) for q in questions]
     rows = [row for number, q in enumerate(questions) for row in _rows(number, q, model)]
     rows.sort(key=lambda row: len(row.ids), reverse=True)
@@ -62,10 +68,11 @@ def score_all(
         for batch in _batches(rows, row_tokens):
             with autocast(device, precision):
                 hidden = _hidden(model, batch, device)
-            for row, states in zip(batch, hidden, strict=True):
-                for ending, places, tokens in row.asked:
-                    found[row.question][ending] = _score(model, states[places], tokens, precision)
-                done += len(row.asked)
+                scores = _scores(model, hidden, batch)
+            endings = [(row.question, ending) for row in batch for ending, _, _ in row.asked]
+            for (question, ending), score in zip(endings, scores, strict=True):
+                found[question][ending] = score
+            done += len(endings)
             progress(done)
     return [[score for score in scores if score is not None] for scores in found]
 
@@ -110,9 +117,13 @@ def _shared_row(number: int, question: Question, first: int = 0) -> _Row:
 
 
 def _batches(rows: list[_Row], row_tokens: int) -> Iterator[list[_Row]]:
+    """Rows of about one length, up to `row_tokens`; a quarter of them is enough for a batch where rows get shorter fast."""
     batch: list[_Row] = []
     for row in rows:  # longest first, so the first row's length is the batch's
-        if batch and len(batch[0].ids) * (len(batch) + 1) > row_tokens:
+        length = len(batch[0].ids) if batch else 0
+        full = length * (len(batch) + 1) > row_tokens
+        uneven = len(row.ids) < 0.9 * length and length * len(batch) > row_tokens / 4
+        if batch and (full or uneven):
             yield batch
             batch = []
         batch.append(row)
@@ -137,11 +148,19 @@ def _hidden(model: GPT, batch: list[_Row], device: torch.device) -> Tensor:
     return model.packed_hidden(ids, positions, (own & causal)[:, None])
 
 
-def _score(model: GPT, states: Tensor, tokens: Sequence[int], precision: Precision) -> Score:
-    with autocast(states.device, precision):
-        logits = model.head(states)
-    chances = logits.float().log_softmax(-1)
-    wanted = torch.tensor(tokens, device=states.device)
-    likely = chances.gather(-1, wanted[:, None]).sum()
-    greedy = bool((chances.argmax(-1) == wanted).all())
-    return Score(float(likely), greedy)
+def _scores(model: GPT, hidden: Tensor, batch: list[_Row]) -> list[Score]:
+    """The endings' scores in order; the head is applied to the positions that predict a token of an ending, and no others."""
+    asked = [(number, *one) for number, row in enumerate(batch) for one in row.asked]
+    rows = [number for number, _, places, _ in asked for _ in places]
+    places = [place for _, _, places, _ in asked for place in places]
+    tokens = [token for *_, tokens in asked for token in tokens]
+    device = hidden.device
+    states = hidden[torch.tensor(rows, device=device), torch.tensor(places, device=device)]
+    chances, greedy = likelihoods(model, states, torch.tensor(tokens, device=device))
+    likely, best = iter(chances.tolist()), iter(greedy.tolist())  # one wait for the card a batch
+    found = []
+    for *_, ending in asked:
+        count = len(ending)
+        total = math.fsum(itertools.islice(likely, count))
+        found.append(Score(total, all(list(itertools.islice(best, count)))))
+    return found

@@ -18,7 +18,7 @@ from typing import Any
 
 from onecard.errors import UserError
 from onecard.evals.scoring import Question, Score
-from onecard.runs.eval_results import Figure
+from onecard.runs.eval_results import Figure, interval
 
 Encode = Callable[[str], list[int]]
 _MOST_LINE = 1 << 20  # characters of one item
@@ -75,22 +75,9 @@ class Task:
         return Question(own or [start], endings)
 
 
-def interval(right: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share.
-
-    >>> [round(bound, 4) for bound in interval(289, 1000)]
-    [0.2618, 0.3179]
-    """
-    z = 1.959964
-    share, spread = right / total, z * z / total
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
-
-
 def _share(name: str, answers: Sequence[bool]) -> Figure:
-    right = sum(answers)
-    return Figure(name, right / len(answers), *interval(right, len(answers)))
+    share = sum(answers) / len(answers)
+    return Figure(name, share, *interval(share, len(answers)))
 
 
 def _hellaswag_text(text: str) -> str:

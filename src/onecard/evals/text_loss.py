@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional as F
 
 from onecard.errors import UserError
 from onecard.model.generate import Sampler
 from onecard.model.gpt2 import GPT
+from onecard.model.likelihoods import likelihoods
 from onecard.model.machine import Precision, autocast, precision_of
 
 BATCH_TOKENS = 8192
@@ -115,8 +115,8 @@ def _nats(model: GPT, batch: list[_Window], precision: Precision) -> float:
         wanted[number, len(window.ids) - window.scored : len(window.ids)] = True
     with torch.inference_mode(), autocast(device, precision):
         states = model.hidden(rows[:, :-1])[wanted[:, 1:]]
-        logits = model.head(states).float()
-    return float(F.cross_entropy(logits, rows[:, 1:][wanted[:, 1:]], reduction="sum"))
+        chances, _ = likelihoods(model, states, rows[:, 1:][wanted[:, 1:]])
+    return -float(chances.sum(dtype=torch.float64))
 
 
 def text_nats(speaker: Sampler, text: str) -> float:

@@ -1,6 +1,6 @@
 """README.md of an exported model, written from the run's own record: nothing in it that the run did not log.
 
-    text = model_card(trained, results)
+    text = model_card(trained, "hf", results)
 
 Figures that the record does not have are left out; text from outside (names of data sets, licences) is made harmless.
 """
@@ -42,6 +42,21 @@ print(tokenizer.decode(answer, skip_special_tokens=True))
 ```"""
 
 
+_USE_GGUF = """```sh
+llama-cli -m model-*.gguf -p "Once upon a time" -n 100   # llama.cpp
+ollama create mine -f Modelfile && ollama run mine "Once upon a time"
+```"""
+
+_USE_NANOGPT = """In nanoGPT's folder, with PATH as this one:
+
+```sh
+python sample.py --out_dir=PATH --start="Once upon a time"
+python train.py --out_dir=PATH --init_from=resume --dataset=NAME
+```"""
+
+_LIBRARIES = {"hf": "transformers", "gguf": "gguf"}  # as the hub names them
+
+
 @dataclass(frozen=True)
 class Trace:
     """What the log says of the whole run."""
@@ -54,15 +69,15 @@ class Trace:
     device: str | None = None
 
 
-def model_card(trained: Trained, results: Sequence[Result] = ()) -> str:
-    """Markdown with the hub's YAML head."""
+def model_card(trained: Trained, to: str, results: Sequence[Result] = ()) -> str:
+    """Markdown with the hub's YAML head, for an export to `hf`, `gguf` or `nanogpt`."""
     trace = read_trace(trained.run_folder)
     sources = _sources(trained.run_folder, trained.config.dataset)
     parts = [
-        _head(sources),
+        _head(sources, to),
         f"# {_cell(trained.run_folder.name) or 'onecard model'}",
         _what(trained),
-        "## How to use it\n\n" + _use(trained),
+        "## How to use it\n\n" + _use(trained, to),
         "## Training data\n\n" + _data_table(sources, trained.config.dataset),
         "## Training\n\n" + _training(trained, trace),
         "## Predicted and actual\n\n" + _predicted(trained.run_folder, trace),
@@ -95,11 +110,11 @@ def read_trace(folder: Path) -> Trace:
     )
 
 
-def _head(sources: list[dict[str, Any]]) -> str:
+def _head(sources: list[dict[str, Any]], to: str) -> str:
     licences = {str(s["licence"]) for s in sources if s.get("licence")}
     lines = [
         "---",
-        "library_name: transformers",
+        *([f"library_name: {_LIBRARIES[to]}"] if to in _LIBRARIES else []),
         "pipeline_tag: text-generation",
         "tags:",
         "- onecard",
@@ -114,7 +129,7 @@ def _what(trained: Trained) -> str:
     kind = "GPT-2's architecture" if config.recipe == "gpt2" else "onecard's modern recipe"
     return (
         f"A language model of {show_count(count.total)} parameters, {_origin(trained)}: {kind}, "
-        f"{config.n_layer} layers, {config.n_head} heads, width {config.n_embd}, context "
+        f"{_several(config.n_layer, 'layer')}, {_several(config.n_head, 'head')}, width {config.n_embd}, context "
         f"{config.block_size}, {trained.vocab_size:,} tokens in the vocabulary "
         f"({trained.tokenizer.name}). Checkpoint of step {trained.step:,}."
     )
@@ -126,7 +141,9 @@ def _origin(trained: Trained) -> str:
     return f"tuned on conversations from `{_cell(Path(trained.config.init_from).name)}`"
 
 
-def _use(trained: Trained) -> str:
+def _use(trained: Trained, to: str) -> str:
+    if to != "hf":
+        return _USE_GGUF if to == "gguf" else _USE_NANOGPT
     trust = ", trust_remote_code=True" if trained.config.recipe == "modern" else ""
     return (_USE_CHAT if speaks(trained.tokenizer) else _USE).format(trust=trust)
 
@@ -203,9 +220,18 @@ def _result_row(result: Result) -> str:
     return f"| {task} | {figures} | {result.items:,}{of}{unit} | {_cell(result.protocol)} |"
 
 
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def _limits(trained: Trained) -> str:
+    kind = (
+        "A base model: it continues text and follows no instructions."
+        if trained.config.learn_from == "all"
+        else "Tuned on conversations: it answers, whether or not it knows."
+    )
     return (
-        "A base model: it continues text and follows no instructions. It repeats what its data "
+        f"{kind} It repeats what its data "
         "holds, errors and prejudice included, and states falsehoods fluently. Nothing was done to "
         f"make it safe. It sees at most {trained.config.block_size:,} tokens at a time."
     )

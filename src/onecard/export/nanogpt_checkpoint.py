@@ -3,7 +3,8 @@
     write_checkpoint(path, trained)
 
 nanoGPT's GELU is the exact one and ours the tanh form, so logits differ by up to about 5e-4. AdamW's moments come
-along when the run has them; nanoGPT groups parameters by their dimensions, the matrices first.
+along when the run has them; nanoGPT groups parameters by their dimensions, the matrices first. Rows of the vocabulary that
+stand for no token are cut with their moments: sample.py would draw them, and its tokeniser ends with an error there.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ from onecard.model.checkpoint import (
     read_tensors,
     step_of,
 )
+from onecard.model.weights import VOCABULARY_ROWS
 
 _MODEL_KEYS = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout")
 
@@ -41,14 +43,17 @@ def write_checkpoint(path: Path, trained: Trained) -> bool:
     """Write the file; whether the optimizer's moments came along."""
     check(trained)
     config = trained.config
-    weights = {name: tensor.detach() for name, tensor in trained.model.named_parameters()}
+    weights = {
+        name: _cut(name, tensor.detach(), trained)
+        for name, tensor in trained.model.named_parameters()
+    }
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
     model_args = {key: getattr(config, key) for key in _MODEL_KEYS}
     state, moments = _optimizer(trained)
     content = {
         "model": weights,
         "optimizer": moments,
-        "model_args": {**model_args, "vocab_size": config.shape.vocab_size},
+        "model_args": {**model_args, "vocab_size": trained.vocab_size},
         "iter_num": trained.step,
         "best_val_loss": torch.tensor(state.get("best_val_loss") or 1e9),
         "config": _plain(dataclasses.asdict(config)),
@@ -78,7 +83,7 @@ def _optimizer(trained: Trained) -> tuple[dict[str, Any], dict[str, Any]]:
         f"{name}/{part}" in tensors for name in order for part in wanted
     ):
         moments = {
-            index: {part: tensors[f"{name}/{part}"] for part in wanted}
+            index: {part: _cut(name, tensors[f"{name}/{part}"], trained) for part in wanted}
             for index, name in enumerate(order)
         }
     defaults = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1e-3).state_dict()
@@ -91,6 +96,13 @@ def _optimizer(trained: Trained) -> tuple[dict[str, Any], dict[str, Any]]:
         {**shared, "weight_decay": 0.0, "params": list(range(first, count))},
     ]
     return state, {"state": moments, "param_groups": groups}
+
+
+def _cut(name: str, tensor: Tensor, trained: Trained) -> Tensor:
+    """Without the rows that stand for no token; a copy then, for torch.save writes all that a view looks at."""
+    if name not in VOCABULARY_ROWS or tensor.dim() < 2 or len(tensor) == trained.vocab_size:
+        return tensor
+    return tensor[: trained.vocab_size].clone()
 
 
 def _newest(trained: Trained) -> Path | None:

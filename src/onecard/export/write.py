@@ -93,7 +93,7 @@ def _fill(folder: Path, trained: Trained, to: str, kind: str) -> list[str]:
         moments_kept = nanogpt_checkpoint.write_checkpoint(folder / "ckpt.pt", trained)
         if not moments_kept:
             notes.append("the optimizer begins fresh: its moments are not AdamW's, or not there")
-    card = model_card(trained, kept(trained.run_folder))
+    card = model_card(trained, to, kept(trained.run_folder))
     (folder / "README.md").write_text(card, encoding="utf-8")
     return notes
 

@@ -14,6 +14,7 @@ from typing import Literal
 from onecard.errors import UserError
 from onecard.facts.card_names import name_key, without_memory
 from onecard.facts.data_files import table
+from onecard.facts.pcie import PCIE_BANDWIDTH, pcie_generation
 from onecard.facts.user_cards import own_cards, read_user_cards, user_cards_file
 from onecard.units import GIB, MIB
 
@@ -57,6 +58,16 @@ class Device:
         if self.rate_class in ("cpu", "apple"):
             return {"cpu": "cpu", "apple": "mps"}[self.rate_class]
         return "xpu" if self.vendor == "Intel" else "cuda"
+
+    @property
+    def pcie(self) -> float:
+        """The generation of its slot: the newest that its architecture has."""
+        return pcie_generation(self.architecture)
+
+    @property
+    def host_bandwidth(self) -> float:
+        """Bytes a second each way to and from pinned memory of the computer: sixteen lanes, as many as most boards have."""
+        return PCIE_BANDWIDTH[self.pcie]
 
     @property
     def memory_reading(self) -> Literal["allocated", "process"]:

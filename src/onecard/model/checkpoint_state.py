@@ -111,5 +111,6 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "processes": _at_least_one,
     "torch": lambda value: isinstance(value, str),
+    "tasks_seconds": _amount,
     "identity": _object,  # checkpoints of before November 2026 have none
 }

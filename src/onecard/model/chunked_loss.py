@@ -39,14 +39,15 @@ def chunked_cross_entropy(
         hidden, weight = hidden.to(lower), weight.to(lower)
     if not torch.is_grad_enabled():
         losses = [
-            F.cross_entropy(_capped((h @ weight.T).float(), soft_cap), t, reduction="sum")
+            F.cross_entropy(capped((h @ weight.T).float(), soft_cap), t, reduction="sum")
             for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
         ]
         return torch.stack(losses).sum() / (targets != IGNORED).sum()
     return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows, some_ignored)
 
 
-def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
+def capped(logits: Tensor, soft_cap: float | None) -> Tensor:
+    """The logits bent into ±soft_cap, in place."""
     return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
 
 

@@ -165,7 +165,7 @@ def load_run(
     model.load_state_dict(saved.model, strict=False, assign=True)
     if config.tied:
         model.lm_head.weight = model.transformer.wte.weight
-    model.to(choose_device(device)).eval()
+    model.float().to(choose_device(device)).eval()  # weights may be kept in bf16
     tokenizer = _tokenizer(source, dataset, config)
     return Sampler(model, tokenizer, saved.state["step"])
 

@@ -9,21 +9,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
 
 from onecard.config import RunConfig
 from onecard.model.chunked_loss import chunked_cross_entropy
 from onecard.model.lean import gelu
+from onecard.model.run_blocks import Runner, block_runner, plainly
 
 INIT_STD = (
     0.02  # GPT-2's; the projections back into the residual stream get it over sqrt(2 · n_layer)
@@ -129,7 +124,7 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(shape.n_embd, shape.vocab_size, bias=False)
         if shape.tied:
             self.lm_head.weight = self.transformer.wte.weight
-        self._run_block = block_runner(config.recompute)
+        self._train_block, self._read_block = block_runner(config), plainly
         self._init_weights()
 
     def _make_transformer(self) -> nn.Module:
@@ -145,6 +140,15 @@ class GPT(nn.Module):
                 )
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+    def compile_blocks(self, compiled: Callable[[Runner], Runner] | None) -> None:
+        """Run each layer compiled; None: as they are."""
+        self._train_block = block_runner(self.config, compiled)
+        self._read_block = compiled(plainly) if compiled else plainly
+
+    @property
+    def _run_block(self) -> Runner:
+        return self._train_block if torch.is_grad_enabled() else self._read_block
 
     def forward(
         self, idx: Tensor, targets: Tensor | None = None, doc_mask: Tensor | None = None
@@ -181,17 +185,17 @@ class GPT(nn.Module):
             positions = parts.wpe(mask.sum(dim=-1)[:, 0] - 1)
         else:
             positions = parts.wpe.weight[: idx.shape[1]]
-        x = parts.wte(idx) + positions
+        x = parts.wte(idx).float() + positions  # the stream is exact also where the tables are bf16
         if self.config.dropout:
             x = F.dropout(x, self.config.dropout, self.training)
         for block in parts.h:
-            x = self._run_block(block, x, mask) if torch.is_grad_enabled() else block(x, mask)
+            x = self._run_block(block, x, mask)
         return parts.ln_f(x)
 
     def packed_hidden(self, idx: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """`hidden` of rows that hold several texts: their positions, and who may look at whom."""
         parts = self.transformer
-        x = parts.wte(idx) + parts.wpe(positions)
+        x = parts.wte(idx).float() + parts.wpe(positions)
         for block in parts.h:
             x = block(x, mask)
         return parts.ln_f(x)
@@ -209,7 +213,7 @@ class GPT(nn.Module):
         length = idx.shape[1]
         assert length == 1 or cache.length == 0, "a prompt goes into an empty cache"
         parts = self.transformer
-        x = parts.wte(idx) + parts.wpe.weight[cache.length : cache.length + length]
+        x = parts.wte(idx).float() + parts.wpe.weight[cache.length : cache.length + length]
         for layer, block in enumerate(parts.h):
             x = block(x, None, cache, layer)
         cache.length += length
@@ -253,29 +257,3 @@ def _attention_by_hand(
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
     weights = F.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
     return (F.dropout(weights, dropout) if dropout else weights) @ v
-
-
-# What "cheap" keeps: the outputs of matmuls and attention. Norms, GELU, dropout and sums are done again in the
-# backward pass; they are bound by memory, not arithmetic.
-_COSTLY = {
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten.bmm.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-}
-
-
-def _keep_costly(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if op in _COSTLY else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def block_runner(recompute: str) -> Callable[..., Any]:
-    if recompute == "block":
-        return partial(checkpoint, use_reentrant=False)
-    if recompute == "cheap":
-        contexts = partial(create_selective_checkpoint_contexts, _keep_costly)
-        return partial(checkpoint, use_reentrant=False, context_fn=contexts)
-    return lambda block, *inputs: block(*inputs)

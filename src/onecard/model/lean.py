@@ -27,8 +27,11 @@ def gelu(x: Tensor) -> Tensor:
     """GPT-2's GELU. On a CPU a vectorised tanh takes five times as long as an exponential, so it goes by the sigmoid."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return F.gelu(x, approximate="tanh")
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling():
         return x * torch.sigmoid((2 * _K) * torch.addcmul(x, x, x * x, value=_C))
+    if not torch.is_grad_enabled():
+        inner = torch.addcmul(x, x, x * x, value=_C)
+        return inner.mul_(2 * _K).sigmoid_().mul_(x)  # fresh pages cost as much as a pass
     return _Gelu.apply(x)
 
 

@@ -28,7 +28,7 @@ from onecard.units import show_bytes
 
 @dataclass(frozen=True)
 class Precision:
-    dtype: str  # of the matmuls; parameters and optimizer stay in float32
+    dtype: str  # of the matmuls; what weights and moments are kept in is the config's
     scaled: bool  # float16's small range needs the loss scaled up
     why: str
 

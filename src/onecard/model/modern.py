@@ -102,8 +102,10 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, around: Around) -> Tensor:
-        x = x + self.attn(self.recent_1(rms_norm(x), around, 2 * self.layer), around, self.layer)
-        return x + self.mlp(self.recent_2(rms_norm(x), around, 2 * self.layer + 1))
+        # its number is for the cache alone: looked at, it would make a compiled graph one layer's
+        layer = 0 if around.cache is None else self.layer
+        x = x + self.attn(self.recent_1(rms_norm(x), around, 2 * layer), around, layer)
+        return x + self.mlp(self.recent_2(rms_norm(x), around, 2 * layer + 1))
 
 
 class ModernTransformer(nn.Module):
@@ -141,11 +143,11 @@ class ModernGPT(GPT):
     def hidden(self, idx: Tensor, doc_mask: Tensor | None = None) -> Tensor:
         mask = None if doc_mask is None else same_document(doc_mask)
         around = Around(self._turn(0, idx.shape[1]), mask, doc_mask)
-        x = rms_norm(self.transformer.wte(idx))
+        x = rms_norm(self.transformer.wte(idx).float())
         if self.config.dropout:
             x = F.dropout(x, self.config.dropout, self.training)
         for block in self.transformer.h:
-            x = self._run_block(block, x, around) if torch.is_grad_enabled() else block(x, around)
+            x = self._run_block(block, x, around)
         return rms_norm(x)
 
     def packed_hidden(self, idx: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
@@ -177,7 +179,7 @@ class ModernGPT(GPT):
         if cache.length == 0:  # also when a full window slides and is computed again
             cache.recent = self._nothing_recent(len(idx), self.lm_head.weight)
         around = Around(self._turn(cache.length, length), cache=cache)
-        x = rms_norm(self.transformer.wte(idx))
+        x = rms_norm(self.transformer.wte(idx).float())
         for block in self.transformer.h:
             x = block(x, around)
         cache.length += length

@@ -32,7 +32,7 @@ from onecard.model.checkpoint import (
 )
 from onecard.model.generate import Sampler, load_run
 from onecard.model.machine import choose_device
-from onecard.model.weights import read_weights
+from onecard.model.weights import hub_folder, read_weights
 from onecard.untrusted import read_json_object
 
 _HINT = "a run's folder, a folder with config.json and model.safetensors, or nanoGPT's ckpt.pt"
@@ -97,15 +97,9 @@ def _checkpoint(run: Path, which: str) -> Path:
 
 
 def _from_hub(name: str) -> str:
-    """A model on the hub as a local folder; what was fetched once serves without a network."""
-    from huggingface_hub import snapshot_download
-
-    wanted = [_CONFIG, "tokenizer.json", "model.safetensors"]
+    """A model on the hub as a local folder."""
     try:
-        try:
-            return snapshot_download(name, allow_patterns=wanted)
-        except Exception:  # a network has many ways to fail; the cache may have the files
-            return snapshot_download(name, allow_patterns=wanted, local_files_only=True)
+        return str(hub_folder(name, [_CONFIG, "tokenizer.json", "model.safetensors"]))
     except Exception as error:
         raise UserError(
             f"there is no model at {name!r}, and the hub did not give one ({type(error).__name__})",

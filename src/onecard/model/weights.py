@@ -159,11 +159,23 @@ def _nanogpt(file: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def _from_hub(name: str) -> dict[str, Tensor]:
-    from huggingface_hub import hf_hub_download
+def hub_folder(name: str, files: list[str]) -> Path:
+    """A model's files from the hub as a local folder; what was fetched once serves without a network.
+
+    Whether the hub answers is asked once: a download by a file's name would retry for half a minute, two lines each time.
+    """
+    from huggingface_hub import snapshot_download
 
     try:
-        return _safetensors(Path(hf_hub_download(f"openai-community/{name}", "model.safetensors")))
+        return Path(snapshot_download(name, allow_patterns=files))
+    except Exception:  # a network has many ways to fail; the cache may have the files
+        return Path(snapshot_download(name, allow_patterns=files, local_files_only=True))
+
+
+def _from_hub(name: str) -> dict[str, Tensor]:
+    file = checkpoint.MODEL
+    try:
+        return _safetensors(hub_folder(f"openai-community/{name}", [file]) / file)
     except UserError:
         raise
     except Exception as error:  # a network has many ways to fail

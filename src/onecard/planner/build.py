@@ -21,7 +21,7 @@ from onecard.planner.corpus import Corpus, corpus_of
 from onecard.planner.expected_hellaswag import expected_hellaswag
 from onecard.planner.expected_loss import expected_loss
 from onecard.planner.flops import flops as flops_of
-from onecard.planner.formulas import FORMULAS
+from onecard.planner.formulas import formulas_of
 from onecard.planner.known_runs import against_gpt2, known_runs
 from onecard.planner.memory import peak_memory
 from onecard.planner.mix import source_notes, tokens_of
@@ -40,7 +40,7 @@ from onecard.planner.result import (
 )
 from onecard.planner.stacks import OWN, STACKS
 from onecard.planner.step_time import StepTime, step_time
-from onecard.planner.warnings import warnings
+from onecard.planner.warnings import offloading, warnings
 from onecard.planner.whatif import whatif
 from onecard.units import local_now
 from onecard.version import __version__
@@ -67,7 +67,7 @@ def plan(
     config = _config(config)
     device = resolve_device(gpu)
     _check_number_of_cards(config, gpus)
-    dtype = device.training_dtype if config.dtype == "auto" else config.dtype
+    dtype = device.training_dtype if config.matmul_dtype == "auto" else config.matmul_dtype
     corpus = (
         corpus_of(config.dataset, asked=False)
         if data is None
@@ -81,6 +81,8 @@ def plan(
     _check_stack(stack)
     step = step_time(config, device, dtype, gpus, load_calibration(device, ignored), stack)
     time = _time(config, step, now or local_now())
+    memory = peak_memory(config, device, dtype, gpus, stack=stack)
+    loss = _loss(config, counts, corpus, tokens)
     return RunPlan(
         schema=SCHEMA,
         version=__version__,
@@ -93,9 +95,9 @@ def plan(
         flops=flops,
         time=time,
         mfu=_mfu(flops, time, device, dtype, gpus),
-        memory=peak_memory(config, device, dtype, gpus, stack=stack),
+        memory=memory,
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
-        loss=_loss(config, counts, corpus, tokens),
+        loss=loss,
         known_runs=known_runs(counts, flops, corpus),
         warnings=[
             *ignored,
@@ -103,8 +105,9 @@ def plan(
             *corpus.notes,
             *source_notes(tokens.sources),
             *warnings(config, device, dtype, tokens.epochs),
+            *offloading(memory.host_bytes, step, device),
         ],
-        formulas=FORMULAS,
+        formulas=formulas_of(loss),
     )
 
 

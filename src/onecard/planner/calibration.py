@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.step_counts import micro_kernels
-from onecard.planner.step_time import exchange_seconds, speed_fit, waiting
+from onecard.planner.step_time import exchange_seconds, host_part, speed_fit, waiting
 from onecard.planner.step_work import PART_OF, Costs, mode, predicted, work
 from onecard.planner.workload import Workload
 
@@ -79,7 +79,7 @@ class Calibration:
         busy = sum(parts.values())
         parts["launch"] += waiting(busy, micro_kernels(w) * w.accumulation * self.host_seconds)
         parts["exchange"] = exchange_seconds(w, device, busy, speed_fit())
-        return parts
+        return {**parts, **host_part(w, device)}
 
     def range_of(self, w: Workload) -> tuple[float, float]:
         """The 80 % range as factors: from the probe's own residuals, wider for what it did not try."""
@@ -142,7 +142,7 @@ def own_miss(
 
 def refine(calibration: Calibration, config: RunConfig, seconds: float) -> Calibration:
     """With what a finished training measured: one more ratio, that moves later predictions part of the way."""
-    dtype = calibration.dtype if config.dtype == "auto" else config.dtype
+    dtype = calibration.dtype if config.matmul_dtype == "auto" else config.matmul_dtype
     w = Workload.of(config, dtype)
     if not calibration.covers(w) or not seconds > 0:
         return calibration

@@ -31,6 +31,19 @@ def expected_hellaswag(dataset: str, loss: Range) -> Range | None:
     return Range(max(at(loss.high) - error, CHANCE), at(loss.mid), at(loss.low) + error)
 
 
+def loss_for_hellaswag(dataset: str, accuracy: float) -> Range | None:
+    """The loss at which the line has this accuracy, and those at which a family it had not seen might; None beyond the pairs."""
+    fit = hellaswag_fit()
+    lowest, highest = fit["loss_range"]
+    if dataset != fit["dataset"]:
+        return None
+    mid = fit["centre"] + (accuracy - fit["at_centre"]) / fit["slope"]
+    error = abs(fit["error"] / fit["slope"])
+    if not lowest <= mid - error < mid + error <= highest:
+        return None
+    return Range(mid - error, mid, mid + error)
+
+
 @cache
 def hellaswag_fit() -> dict[str, Any]:
     fit: dict[str, Any] = json.loads(fact_file("hellaswag_fit.json"))

@@ -184,9 +184,15 @@ def undecayed(config: RunConfig, fit: Fit) -> float:
     left = learning_rate_share(config, config.max_iters) - USUAL_FLOOR
     if left <= 1e-3:  # 6e-5 of 6e-4 is a tenth but for the last digit
         return 0.0
+    return held_up(config, left, fit)
+
+
+def held_up(config: RunConfig, share: float, fit: Fit | None = None) -> float:
+    """Nats that a learning rate of this share of its peak holds the loss up by."""
+    fit = fit or loss_fit()
     # a small batch's noise is held up with it, by the square root of how much smaller it is
     noise = max(1.0, 2**19 / max(1, config.tokens_per_step)) ** fit["noise_power"]
-    return float(fit["gap"] * left * noise)
+    return float(fit["gap"] * share * noise)
 
 
 def effective_tokens(tokens: float, unique: float | None, fit: Fit) -> float:

@@ -1,5 +1,7 @@
 """Each figure's formula and source, for `--explain`. Keys are the paths of the JSON answer."""
 
+from onecard.planner.result import Loss
+
 FORMULAS: dict[str, str] = {
     "tokens.per_step": "batch_size × block_size × gradient_accumulation_steps (the total over all cards, as in nanoGPT)",
     "tokens.total": "tokens per step × max_iters",
@@ -35,5 +37,15 @@ FORMULAS: dict[str, str] = {
     "loss.repetition": "loss at U + U·R·(1 − exp(−repeats/R)) tokens, less the loss had all been fresh; U the data set, R ≈ 15 "
     "(Muennighoff et al. 2023)",
     "loss.perplexity": "exp(loss)",
-    "loss.hellaswag": "a line in the loss through 12 public FineWeb-Edu runs of 6 projects (fit/hellaswag.py); the range adds the largest error of a project left out, 1.2 points",
+    "loss.hellaswag": "a line in the loss through 13 public FineWeb-Edu runs of 6 projects (fit/hellaswag.py); the range adds the largest error of a project left out, 1.1 points",
 }
+
+
+def formulas_of(loss: Loss | None) -> dict[str, str]:
+    """The formulas of the figures that a plan has: one without a loss, or without HellaSwag, has none for them."""
+    return {
+        path: formula
+        for path, formula in FORMULAS.items()
+        if not path.startswith("loss.")
+        or getattr(loss, path.removeprefix("loss."), None) is not None
+    }

@@ -114,6 +114,7 @@ class Memory:
     desktop_bytes: int  # taken by others on the card, or kept free for them
     fits: Fits
     changes: list[Note]  # what would make it fit
+    host_bytes: int = 0  # of the computer's memory, where something is kept there
 
 
 @dataclass(frozen=True)

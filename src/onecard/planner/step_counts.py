@@ -22,8 +22,11 @@ def micro_bytes(w: Workload, fit: Fit) -> float:
     e = DTYPE_BYTES[w.dtype]
     slack = 1.0 if w.compiled else fit["eager_bytes"]
     # weights read in fp32 and cast; gradients added up
-    weights = (0 if w.pure or e == 4 else 4 + e) + (2 * e if w.pure else e + 8)
-    return float(layer_bytes(w, fit) + slack * logits_bytes(w) + weights * w.params)
+    cast = 0 if w.pure or w.half_weights or e == 4 else 4 + e
+    added = 2 * e if w.pure else e + 8
+    if w.half_gradients:  # in one kernel, or in thirty (train/run/gradient_sums.py)
+        added = 6 if w.compiled else 175
+    return float(layer_bytes(w, fit) + slack * logits_bytes(w) + (cast + added) * w.params)
 
 
 def layer_bytes(w: Workload, fit: Fit) -> float:
@@ -85,8 +88,12 @@ def optimizer_bytes(w: Workload) -> float:
     if w.optimizer == "adamw8bit":
         update = 3 * e + 4
     elif w.state_bits < 32:
-        # train/optim/low_bit_optimizer.py, what its operations read and write, counted one by one
+        # train/optim/sliced.py, what its operations read and write, counted one by one
         update = 440 if w.optimizer == "muon" else 870
+        update += 120 * w.half_weights  # rounded by chance
+    elif w.sliced_update:
+        update = 160 if w.optimizer == "muon" else 110
+        update += 120 * w.half_weights
     elif w.optimizer == "muon":
         update = 5 * e + 16
     share = 1 / w.gpus if w.sharded else 1.0

@@ -20,6 +20,7 @@ from onecard.config.model_rules import padded_vocab
 from onecard.facts.data_files import fact_file
 from onecard.facts.gpus import Device
 from onecard.planner.flops import attention_flops
+from onecard.planner.memory.step import host_bytes
 from onecard.planner.result import Range
 from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.step_counts import (
@@ -163,7 +164,8 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     }
     slower = stack_factor(w.stack, fit) / fit["cards"].get(device.name, 1.0)
     scaled = {part: seconds * slower for part, seconds in parts.items()}
-    return {**scaled, "exchange": parts["exchange"]}  # the link's, not the card's nor the code's
+    # the link's, not the card's nor the code's
+    return {**scaled, "exchange": parts["exchange"], **host_part(w, device)}
 
 
 def cached_bytes(w: Workload, device: Device, fit: Fit) -> float:
@@ -260,6 +262,16 @@ def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> floa
         volume, hidden = 1.5 * share * w.params * 2 * w.accumulation, busy * fit["overlap"]
     seconds = volume / link
     return float((seconds**4 + hidden**4) ** 0.25 - hidden) + 0.1 * seconds
+
+
+def host_part(w: Workload, device: Device) -> dict[str, float]:
+    """Copies to and from the computer's memory: what the optimizer keeps there once each way a step, layer inputs once
+    each way a micro-batch. They are made in the order of the work, so that all of their time counts."""
+    if device.kind != "cuda" or not (w.host_optimizer or w.host_inputs):
+        return {}
+    optimizer = host_bytes(replace(w, host_inputs=False))
+    inputs = host_bytes(replace(w, host_optimizer=False)) * w.accumulation
+    return {"host": 2 * (optimizer + inputs) / device.host_bandwidth}
 
 
 def link_bandwidth(device: Device, nvlink: bool) -> float:

@@ -11,9 +11,10 @@ from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab
 from onecard.facts.builds import DEFAULT_BUILD, support_of
 from onecard.facts.gpus import Device
+from onecard.facts.here import cpu
 from onecard.messages import Note
 from onecard.planner.params import params
-from onecard.planner.step_time import OLD_ATTENTION, padding_gain
+from onecard.planner.step_time import OLD_ATTENTION, StepTime, padding_gain
 
 
 def warnings(
@@ -195,3 +196,15 @@ def _facts(device: Device) -> Iterator[Note]:
             card=device.name,
             source=device.source,
         )
+
+
+def offloading(host_bytes: int, step: StepTime, device: Device) -> Iterator[Note]:
+    """What is kept in the computer's memory, and what that takes."""
+    if not host_bytes:
+        return
+    seconds = step.parts.get("host", 0.0)
+    if seconds:
+        share = seconds / step.seconds.mid
+        yield Note("offload", host=host_bytes, seconds=seconds, share=share, pcie=device.pcie)
+    if device.taken_bytes is not None and host_bytes > (there := cpu().memory_bytes):  # it is here
+        yield Note("offload-short", host=host_bytes, there=there)

@@ -46,6 +46,13 @@ class Workload:
     chunked_loss: bool = False
     recompute: Recompute = "none"
     optimizer: str = "adamw"
+    half_weights: bool = False  # matrices and tables in bf16 without a copy
+    half_gradients: bool = False  # and their gradients added up in bf16
+    by_block: bool = False  # compiled layer by layer
+    host_optimizer: bool = (
+        False  # moments, and fp32 copies of bf16 weights, in the computer's memory
+    )
+    host_inputs: bool = False  # and the layers' inputs
     state_bits: int = 32  # of a number in the optimizer's moments
     fused_optimizer: bool = True
     optimizer_loop: bool = False  # a textbook's update: tensor by tensor, operation by operation
@@ -108,6 +115,11 @@ class Workload:
             chunked_loss=config.chunked_loss,
             recompute=config.recompute,
             optimizer="muon" if config.optimizer == "muon" else "adamw",
+            half_weights=config.weights == "bfloat16",
+            half_gradients=config.gradients == "bfloat16",
+            by_block=config.compile_unit == "block",
+            host_optimizer=config.offload_optimizer,
+            host_inputs=config.offload_activations,
             state_bits=config.state_bits,
             mask_documents=config.mask_documents,
             waits_for_exchange=gpus > 1,  # train/run/workers.py
@@ -139,6 +151,17 @@ class Workload:
             modern=shape.modern,
             bias=shape.bias,
         )
+
+    @property
+    def one_graph(self) -> bool:
+        """Whether the model is compiled as a whole, which hands its gradients over at the end."""
+        return self.compiled and not self.by_block
+
+    @property
+    def sliced_update(self) -> bool:
+        """Whether the update is train/optim/sliced.py's."""
+        lower = self.state_bits < 32 or self.half_weights or self.half_gradients
+        return lower or self.host_optimizer
 
     @property
     def moment_bits(self) -> int:

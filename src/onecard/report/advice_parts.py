@@ -9,6 +9,7 @@ from onecard.planner.corpus import prepared_folder
 from onecard.planner.result import RunPlan
 from onecard.report.document import Figure, Notes, Quantity, Section, Text, Value
 from onecard.report.plan_summary import headline
+from onecard.report.plan_words import described_shape
 
 NO_SAVERS = "–"
 SCHEDULES: dict[str, Text] = {
@@ -34,15 +35,7 @@ def saver_words(names: list[str]) -> Value:
 def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
     """The choice, as the config says it."""
     rows = [
-        Figure(
-            T("Model"),
-            T(
-                "{layers} layers, {heads} heads, {width} wide",
-                layers=config.n_layer,
-                heads=config.n_head,
-                width=config.n_embd,
-            ),
-        ),
+        Figure(T("Model"), described_shape(config)),
         Figure(
             T("Micro-batch × accumulation"),
             batch_words(config),

@@ -6,6 +6,7 @@ show(can_document(can("gpt2-xl", "RTX 4070 Ti", utilization=0.9)), "terminal")
 from onecard.advise.can import Answer
 from onecard.advise.delivered import Delivery, Needed
 from onecard.advise.formulas import CAN
+from onecard.advise.savers import SAVER_KEYS
 from onecard.messages import T
 from onecard.report.advice_parts import how_found, saver_words
 from onecard.report.document import (
@@ -45,6 +46,9 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
     if answer.instead:
         ways = (Notes(tuple(way.text for way in answer.instead)),)
         sections.append(Section(T("What to do instead"), ways, short=ways))
+    if answer.outlooks:
+        run = (_outlooks(answer), _config(answer))
+        sections.append(Section(T("The run"), run, short=run))
     sections += [_memory(answer), _compute(answer)]
     if explain:
         sections.append(how_found(CAN))
@@ -83,6 +87,35 @@ def _headline(answer: Answer) -> tuple[Figure, ...]:
         ),
         Figure(T("Time"), Quantity(c.predicted_seconds, "duration"), note=T("predicted")),
     )
+
+
+def _outlooks(answer: Answer) -> Table:
+    """Hours and loss, for each number of tokens."""
+    columns = (
+        Column(T("tokens"), "right"),
+        Column(T("time"), "right"),
+        Column(T("expected loss"), "right"),
+        Column(T("of text like")),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for outlook in answer.outlooks:
+        loss: Value = "–"
+        if outlook.loss is not None:
+            low, mid, high = outlook.loss.low, outlook.loss.mid, outlook.loss.high
+            loss = T("{mid:.2f} ({low:.2f} to {high:.2f})", mid=mid, low=low, high=high)
+        time = Quantity(outlook.seconds.mid, "duration")
+        rows.append((Quantity(outlook.tokens, "count"), time, loss, outlook.dataset or "–"))
+    return Table(columns, tuple(rows))
+
+
+def _config(answer: Answer) -> Notes:
+    """What the config says beside the model's own shape, as `--out` writes it."""
+    c = answer.config
+    batch = f"batch_size = {c.batch_size}, gradient_accumulation_steps = {c.gradient_accumulation_steps}"
+    savers = (f"{key} = {getattr(c, key)!r}" for key in SAVER_KEYS)
+    chosen = [line for line, name in zip(savers, SAVER_KEYS, strict=True) if name in c.changed()]
+    settings = ", ".join([batch, *chosen])
+    return Notes((T("config: {settings}; --out FILE writes it", settings=settings),))
 
 
 def _compute(answer: Answer) -> Section:
@@ -183,6 +216,7 @@ def _memory(answer: Answer) -> Section:
             Quantity(m.plain_process_bytes, "bytes"),
             FITS[m.plain_fits][0],
             "–",
+            "–",
         ),
     ]
     for row in m.with_savers:
@@ -193,23 +227,16 @@ def _memory(answer: Answer) -> Section:
                 Quantity(row.process_bytes, "bytes"),
                 FITS[row.fits][0],
                 Quantity(row.largest_batch, "int") if row.largest_batch else "–",
+                Quantity(row.host_bytes, "bytes") if row.host_bytes else "–",
             )
         )
-    rows.append(
-        (
-            T("CPU offload (estimate)"),
-            "–",
-            Quantity(m.offload.process_bytes, "bytes"),
-            FITS[m.offload.fits][0],
-            "–",
-        )
-    )
     columns = (
         Column(T("At micro-batch 1, with")),
         Column(T("allocated"), "right"),
         Column(T("on the card"), "right"),
         Column(T("verdict")),
         Column(T("micro-batch"), "right"),
+        Column(T("on the host"), "right"),
     )
     reserve = T(
         "The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.",
@@ -219,11 +246,6 @@ def _memory(answer: Answer) -> Section:
     )
     notes = (
         reserve,
-        T("The last column is the fastest micro-batch that fits."),
-        T(
-            "CPU offload would keep {bytes:bytes} in the computer's memory and add {extra:duration} to a step.",
-            bytes=m.offload.host_bytes,
-            extra=m.offload.extra_step_seconds,
-        ),
+        T("The micro-batch is the fastest that fits; on the host: in the computer's memory."),
     )
     return Section(T("Memory: needed and available"), (Table(columns, tuple(rows)), Notes(notes)))

@@ -18,6 +18,7 @@ from onecard.report.document import (
 )
 from onecard.runs.compare import AXES, DEPENDS, Comparison, EqualRow
 from onecard.runs.eval_results import TASK_TITLES, Result, main_figure, newest
+from onecard.runs.explain.tune_findings import base_text_losses
 from onecard.runs.figures import RunFigures
 from onecard.units import HOUR
 
@@ -36,12 +37,14 @@ Row = tuple[Value, ...]
 
 
 def side_by_side(runs: Sequence[RunFigures]) -> Table:
-    return _table(runs, [*_setup(runs), *_speed(runs), *_progress(runs), *_cost(runs)])
+    rows = [*_setup(runs), *_speed(runs), *_progress(runs), *_parts_of_loss(runs), *_cost(runs)]
+    return _table(runs, rows)
 
 
 def short_side_by_side(runs: Sequence[RunFigures]) -> Table:
     """The rows that most questions are about."""
-    return _table(runs, [*_setup(runs)[:2], *_speed(runs)[:3], *_progress(runs)[2:6]])
+    rows = [*_setup(runs)[:2], *_speed(runs)[:3], *_progress(runs)[2:6], *_parts_of_loss(runs)]
+    return _table(runs, rows)
 
 
 def _table(runs: Sequence[RunFigures], rows: list[Row]) -> Table:
@@ -89,6 +92,27 @@ def _progress(runs: Sequence[RunFigures]) -> list[Row]:
         *_benchmarks(runs),
         (T("time left"), *(_quantity(f.seconds_left, "duration") for f in runs)),
     ]
+
+
+def _parts_of_loss(runs: Sequence[RunFigures]) -> list[Row]:
+    """Of mixes the loss of each source; of tuned runs that on the base's text, before and after."""
+    last = [next((e.sources for e in reversed(f.run.evals) if e.sources), {}) for f in runs]
+    names = dict.fromkeys(name for sources in last for name in sources)
+    rows: list[Row] = [
+        (
+            T("loss of {source}", source=name),
+            *(_quantity(sources.get(name), ".4f") for sources in last),
+        )
+        for name in names
+    ]
+    return [*rows, (T("loss on the base's own text"), *map(_base_text, runs))]
+
+
+def _base_text(f: RunFigures) -> Value:
+    known = base_text_losses(f.run)
+    if known is None:
+        return NONE
+    return T("{before:.4f} → {after:.4f}", before=known[0], after=known[1])
 
 
 def _benchmarks(runs: Sequence[RunFigures]) -> list[Row]:

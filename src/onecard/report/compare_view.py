@@ -28,12 +28,14 @@ from onecard.report.document import (
 )
 from onecard.runs.compare import DEPENDS, Comparison
 from onecard.runs.explain import Finding
+from onecard.runs.explain.tune_findings import FORGOTTEN
 from onecard.runs.figures import RunFigures
 
 FOOTER = T(
     "≈: worked out from other figures, not logged. Times are of training alone: compilation and evaluations "
     "are left out."
 )
+_ALWAYS = FORGOTTEN | {"config-changed", "source-overfits"}
 SAME_SPEED = 1.02  # a ratio below this is no difference
 WORKED_OUT: dict[str, T] = {
     "params.nanogpt": T("parameters, as nanoGPT counts"),
@@ -48,11 +50,9 @@ WORKED_OUT: dict[str, T] = {
 
 def compare_document(c: Comparison, explain: bool = False) -> Document:
     """Everything the comparison holds; with `explain`, how the figures are worked out."""
-    # Findings about the runs together answer the question; those about one run are details.
+    # Findings about the runs together answer the question; most of those about one run are details.
     between = [
-        f
-        for f in c.findings
-        if len(f.runs) != 1 or (f.gain or 0) > 0 or f.note.code == "config-changed"
+        f for f in c.findings if len(f.runs) != 1 or (f.gain or 0) > 0 or f.note.code in _ALWAYS
     ]
     sections = [
         Section(T("Who wins at what"), (won(c),), short=(won(c),)),
@@ -107,7 +107,8 @@ def _lower_loss(c: Comparison) -> T:
         "equal_steps": T("{run} has the lower loss after the same steps"),
     }
     if c.comparable is not None:
-        return T("the losses cannot be compared")
+        cost = next((f.note for f in c.findings if f.note.code in FORGOTTEN), None)
+        return cost or T("the losses cannot be compared")
     for key, words in after.items():
         winner = c.winners.get(key)
         if winner == DEPENDS:

@@ -62,6 +62,7 @@ class Column:
 
     title: Text
     align: Literal["left", "right"] = "left"
+    breaks: bool = False  # names and text whose words may be endless: they are broken to fit
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -1,5 +1,6 @@
 """Results of evaluations and sheets of prompts as documents."""
 
+import re
 from collections.abc import Sequence
 
 from onecard.evals.prompts import Answer, Sheet, SheetFigures
@@ -27,6 +28,14 @@ FIGURE = {
     "loss": T("loss, nats per token"),
     "perplexity": T("perplexity"),
 }
+_PROTOCOLS = {
+    str(words): words
+    for words in (
+        T("lm-evaluation-harness, 0-shot; acc_norm by characters"),
+        T("lm-evaluation-harness's lambada_openai, 0-shot; the last word by greedy tokens"),
+    )
+}
+_WINDOWS = re.compile(r"(validation split, )?windows of (\d{1,9}) tokens, stride (\d{1,9})")
 TOKENIZERS_DIFFER = T(
     "The models have different tokenisers: compare their bits per byte. A loss or a perplexity per token "
     "says nothing across tokenisers."
@@ -47,6 +56,18 @@ def eval_document(results: Sequence[Result], sheets: Sequence[Sheet] = ()) -> Do
     )
 
 
+def protocol_words(protocol: str) -> Text:
+    """A result's protocol in words that can be translated; one that is not ours as it is."""
+    if (found := _WINDOWS.fullmatch(protocol)) is None:
+        return _PROTOCOLS.get(protocol, protocol)
+    windows = T(
+        "windows of {room:int} tokens, stride {stride:int}",
+        room=int(found[2]),
+        stride=int(found[3]),
+    )
+    return T("validation split, {windows}", windows=windows) if found[1] else windows
+
+
 def _section(results: Sequence[Result]) -> Section:
     first = results[0]
     text = first.task.startswith("text ")
@@ -55,7 +76,7 @@ def _section(results: Sequence[Result]) -> Section:
         for number, figure in enumerate(result.figures):
             rows.append((result.model if number == 0 else "", *_cells(figure)))
     columns = (
-        Column(T("model")),
+        Column(T("model"), breaks=True),
         Column(T("figure")),
         Column(T("value"), "right"),
         Column(T("95 % interval")),
@@ -64,11 +85,13 @@ def _section(results: Sequence[Result]) -> Section:
     known, guess = beside(first), chance(first)
     if known is not None:
         blocks.append(_known_table(known.models, guess))
-    notes: list[Text] = [T("protocol: {protocol}", protocol=first.protocol)]
+    notes: list[Text] = [T("protocol: {protocol}", protocol=protocol_words(first.protocol))]
     if known is not None:
         notes.append(T("released models: {source}", source=known.source))
     for result in results:
         notes += _remarks(result, alone=len(results) == 1)
+    if first.of:
+        notes.append(_limited(first))
     if text and len({r.tokenizer for r in results}) > 1:
         notes.append(TOKENIZERS_DIFFER)
     blocks.append(Notes(tuple(notes)))
@@ -83,18 +106,6 @@ def _remarks(result: Result, alone: bool) -> list[Text]:
         found.append(
             T("{model}: {meaning}", model=result.model, meaning=meaning) if not alone else meaning
         )
-    if result.of:
-        share = next((f.value for f in result.figures if f.low is not None), 0.5)
-        found.append(
-            T(
-                "{items:int} of {all:int} items: the interval is ± {width:.1f} points wide, "
-                "± {whole:.1f} with all of them",
-                items=result.items,
-                all=result.of,
-                width=100 * half_width(result.items, share),
-                whole=100 * half_width(result.of, share),
-            )
-        )
     if result.truncated:
         found.append(
             T(
@@ -104,6 +115,19 @@ def _remarks(result: Result, alone: bool) -> list[Text]:
             )
         )
     return found
+
+
+def _limited(result: Result) -> T:
+    """How wide --limit makes the interval; the same for all models of a section, to a point."""
+    share = next((f.value for f in result.figures if f.low is not None), 0.5)
+    return T(
+        "{items:int} of {all:int} items: the interval is ± {width:.1f} points wide, "
+        "± {whole:.1f} with all of them",
+        items=result.items,
+        all=result.of,
+        width=100 * half_width(result.items, share),
+        whole=100 * half_width(result.of or result.items, share),
+    )
 
 
 def _cells(figure: Figure) -> tuple[Value, ...]:
@@ -133,7 +157,7 @@ def _known(name: str, value: float | None) -> Value:
 
 def _sheet_section(sheets: Sequence[Sheet]) -> Section:
     columns = (
-        Column(T("model")),
+        Column(T("model"), breaks=True),
         Column(T("answers")),
         Column(T("repeated four-word sequences"), "right"),
         Column(T("distinct words"), "right"),
@@ -153,7 +177,11 @@ def _sheet_section(sheets: Sequence[Sheet]) -> Section:
         for sheet in sheets:
             answers += [_answer_row(sheet, a) for a in sheet.answers if a.prompt == prompt]
         blocks.append(Paragraph(T("Prompt: {prompt}", prompt=prompt)))
-        heads = (Column(T("model")), Column(T("answers")), Column(T("text")))
+        heads = (
+            Column(T("model"), breaks=True),
+            Column(T("answers")),
+            Column(T("text"), breaks=True),
+        )
         blocks.append(Table(heads, tuple(answers)))
     return Section(T("Prompts"), tuple(blocks), short=tuple(blocks))
 
@@ -170,4 +198,4 @@ def _sheet_cells(figures: SheetFigures) -> tuple[Value, ...]:
 
 def _answer_row(sheet: Sheet, answer: Answer) -> tuple[Value, ...]:
     kind = T("greedy") if answer.greedy else T("sampled")
-    return sheet.model, kind, " ".join(answer.text.split())
+    return sheet.model, kind, " ".join(answer.text.split()) or NONE

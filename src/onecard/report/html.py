@@ -11,6 +11,7 @@ from onecard.report.document import (
     SUMMARY,
     Bars,
     Block,
+    Column,
     Document,
     Figure,
     Figures,
@@ -60,7 +61,7 @@ p { margin: .4rem 0; }
 section { padding: .9rem 1.1rem 1rem; margin: 0 0 .75rem; break-inside: avoid; overflow-wrap: break-word; }
 table { border-collapse: collapse; width: 100%; font-size: .93rem; margin: 0 0 .8rem; font-variant-numeric:
     tabular-nums; }
-section > :last-child { margin-bottom: 0; } .scroll { overflow-x: auto; }
+section > :last-child { margin-bottom: 0; } .scroll { overflow-x: auto; } td.breaks { overflow-wrap: anywhere; }
 .wide figure { display: inline-block; vertical-align: top; width: calc(50% - .6rem); min-width: min(100%, 26rem);
     margin-right: .5rem; }
 td, th { padding: .22rem .75rem .22rem 0; text-align: left; vertical-align: baseline; border-bottom: 1px solid
@@ -214,7 +215,7 @@ def _figures(block: Figures, say: _Say) -> str:
 
 
 def _table(table: Table, say: _Say) -> str:
-    kinds = [' class="right"' if column.align == "right" else "" for column in table.columns]
+    kinds = [_cell_class(column) for column in table.columns]
     head = "".join(
         f"<th{kind}>{say(column.title)}</th>"
         for kind, column in zip(kinds, table.columns, strict=True)
@@ -238,6 +239,12 @@ def _table(table: Table, say: _Say) -> str:
         )
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return f'<div class="scroll"><table>{body}</table></div>'
+
+
+def _cell_class(column: Column) -> str:
+    if column.align == "right":
+        return ' class="right"'
+    return ' class="breaks"' if column.breaks else ""
 
 
 def _number(value: object) -> float:

@@ -11,6 +11,11 @@ LETTERS = {
     "recompute=block": "R",
     "optimizer_state=8bit": "8",
     "optimizer_state=4bit": "4",
+    "compile_unit=block": "b",
+    "weights=bfloat16": "w",
+    "gradients=bfloat16": "g",
+    "offload_optimizer": "o",
+    "offload_activations": "a",
 }
 
 
@@ -45,7 +50,8 @@ def memory_table_document(answer: MemoryTable) -> Document:
     if saving:
         notes.append(
             T(
-                "Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 and 4 optimizer_state."
+                "Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 and 4 optimizer_state, "
+                "b compile_unit=block, w weights and g gradients in bfloat16, o and a offload."
             )
         )
     return Document(

@@ -25,7 +25,7 @@ from onecard.report.plan_result import (
     money_section,
 )
 from onecard.report.plan_summary import card_name, headline, summary
-from onecard.report.plan_words import RANGES, part_name
+from onecard.report.plan_words import RANGES, described_shape, part_name
 
 
 def plan_document(plan: RunPlan, explain: bool = False) -> Document:
@@ -57,13 +57,10 @@ def plan_document(plan: RunPlan, explain: bool = False) -> Document:
 def subtitle(plan: RunPlan) -> T:
     c = plan.config
     return T(
-        "{card} · {dtype} · {layers} layers, {heads} heads, {width} wide · "
-        "batch {batch} × {block} × {accumulation}",
+        "{card} · {dtype} · {shape} · batch {batch} × {block} × {accumulation}",
         card=card_name(plan),
         dtype=plan.dtype,
-        layers=c.n_layer,
-        heads=c.n_head,
-        width=c.n_embd,
+        shape=described_shape(c),
         batch=c.batch_size,
         block=c.block_size,
         accumulation=c.gradient_accumulation_steps,

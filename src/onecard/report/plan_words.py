@@ -1,6 +1,7 @@
 """What the sections of a plan share: the words for its parts, a figure with its range."""
 
-from onecard.messages import T
+from onecard.config import RunConfig
+from onecard.messages import Plural, T
 from onecard.planner.result import Range
 from onecard.report.document import Figure, Quantity, Text, Tone
 
@@ -28,12 +29,23 @@ PARTS: dict[str, T] = {
     "launch": T("kernel launches"),
     "data": T("data loading"),
     "exchange": T("exchange between cards"),
+    "host": T("copies to and from the host"),
 }
 
 
 def part_name(key: str) -> Text:
     """The words for a part of the model, the memory or the step."""
     return PARTS.get(key) or key.replace("_", " ")
+
+
+def described_shape(config: RunConfig) -> T:
+    """The shape as people say it."""
+    return T(
+        "{layers}, {heads}, {width} wide",
+        layers=Plural("{n} layer", "{n} layers", n=config.n_layer),
+        heads=Plural("{n} head", "{n} heads", n=config.n_head),
+        width=config.n_embd,
+    )
 
 
 def ranged(

@@ -201,7 +201,8 @@ class Blocks:
             strong = number in table.marked
             mark = self.kept("▸") + " " if strong else ""
             title = f"{titles[0]}: " if titles[0] and cell_len(titles[0]) < width // 2 else ""
-            out.append(Line(mark + title + head, "bold" if strong else ""))
+            if head:  # else it goes on with what the row above is of
+                out.append(Line(mark + title + head, "bold" if strong else ""))
             pieces = [
                 f"{title}: {cell}" if title else cell
                 for title, cell in zip(titles[1:], rest, strict=True)

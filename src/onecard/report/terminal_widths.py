@@ -4,7 +4,7 @@ import unicodedata
 
 from rich.cells import cell_len
 
-from onecard.report.document import Table
+from onecard.report.document import Column, Table
 
 BETWEEN = 3  # cells between two columns of a table
 MARK = 4  # cells of the column that marks rows
@@ -41,7 +41,10 @@ def column_widths(
     Figures keep their width as long as it is possible, names and titles wrap.
     """
     room -= _frame(table)
-    least = [max(map(longest_word, column)) for column in _columns(titles, cells)]
+    least = [
+        _least(column, texts)
+        for column, texts in zip(table.columns, _columns(titles, cells), strict=True)
+    ]
     widths = [max(map(cell_len, column)) for column in _columns(titles, cells)]
     for limits in (_easy(table, titles, cells), least):
         while sum(widths) > room:
@@ -54,11 +57,17 @@ def column_widths(
 
 def _easy(table: Table, titles: list[str], cells: list[list[str]]) -> list[int]:
     out = []
-    for column, (title, *below) in zip(table.columns, _columns(titles, cells), strict=True):
-        least = max(map(longest_word, (title, *below)))
-        whole = max(map(cell_len, below), default=0)
+    for column, texts in zip(table.columns, _columns(titles, cells), strict=True):
+        least = _least(column, texts)
+        whole = max(map(cell_len, texts[1:]), default=0)
         out.append(max(least, whole) if column.align == "right" else max(least, min(whole, EASY)))
     return out
+
+
+def _least(column: Column, texts: tuple[str, ...]) -> int:
+    """Cells of the widest word, or fewer where words may be broken."""
+    least = max(map(longest_word, texts))
+    return min(least, EASY) if column.breaks else least
 
 
 def _columns(titles: list[str], cells: list[list[str]]) -> list[tuple[str, ...]]:

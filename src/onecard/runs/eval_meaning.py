@@ -1,14 +1,11 @@
 """What a figure means: the released GPT-2 sizes under the same protocol, chance, and one plain sentence."""
 
-import math
-
 from onecard.facts.benchmarks import KnownFigures, known_figures
 from onecard.messages import T
-from onecard.runs.eval_results import Figure, Result
+from onecard.runs.eval_results import Figure, Result, interval
 
 CHANCE = {"hellaswag": 0.25}  # accuracy of guessing
 _HARNESS = "lm-evaluation-harness"
-_Z = 1.959964  # of a 95 % interval
 _TASKS = {"lambada_openai": "lambada"}  # the harness's own names
 
 
@@ -31,12 +28,28 @@ def half_width(items: int, share: float = 0.5) -> float:
     >>> round(half_width(10, 0.0), 3)
     0.139
     """
-    spread = _Z * _Z / items
-    return _Z * math.sqrt(share * (1 - share) / items + spread / (4 * items)) / (1 + spread)
+    low, high = interval(share, items)
+    return (high - low) / 2
 
 
 def meaning_of(result: Result) -> T | None:
-    """Where the figure stands between chance and the released models; None where nothing is known to compare with."""
+    """Where the figure stands between chance and the released models, and the way to the next one where that can be said;
+    None where nothing is known to compare with."""
+    place, level = _place_of(result), result.next_level
+    if place is None or level is None:
+        return place
+    return T(
+        "{place}; about {tokens:count} more tokens of the same training should bring it to {level} "
+        "({low:count} to {high:count}, from its validation loss and public runs)",
+        place=place,
+        tokens=level.tokens,
+        low=level.tokens_low,
+        high=level.tokens_high,
+        level=level.model,
+    )
+
+
+def _place_of(result: Result) -> T | None:
     known = beside(result)
     name = "acc_norm" if result.figure("acc_norm") else "acc"
     figure = result.figure(name)

@@ -16,6 +16,7 @@ from onecard.untrusted import printable, read_json
 SCHEMA = "onecard.eval/2"
 FOLDER = "evals"
 TASK_TITLES = {"hellaswag": "HellaSwag", "lambada": "LAMBADA"}
+Z = 1.959964  # standard deviations on either side of a 95 % interval
 _MOST_FILES = 10_000
 _SHOWN = 200  # characters of a name in a stranger's file
 
@@ -28,6 +29,28 @@ class Figure:
     value: float
     low: float | None = None
     high: float | None = None
+
+
+def interval(share: float, items: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of so many items.
+
+    >>> [round(bound, 4) for bound in interval(0.289, 1000)]
+    [0.2618, 0.3179]
+    """
+    spread = Z * Z / items
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z * math.sqrt(share * (1 - share) / items + spread / (4 * items)) / (1 + spread)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+@dataclass(frozen=True)
+class NextLevel:
+    """The released model just above a result, and how many more tokens of the same training should reach it."""
+
+    model: str
+    tokens: float
+    tokens_low: float
+    tokens_high: float
 
 
 @dataclass(frozen=True)
@@ -45,6 +68,7 @@ class Result:
     of: int | None = None  # items of the whole set, where --limit took fewer
     key: str = ""  # digest of the weights, the items and the options
     tokenizer: str = ""
+    next_level: NextLevel | None = None  # where the loss law and the public pairs reach it
 
     def figure(self, name: str) -> Figure | None:
         return next((figure for figure in self.figures if figure.name == name), None)
@@ -72,6 +96,7 @@ class Result:
                 of=None if of is None else int(of),
                 key=str(value["key"])[:_SHOWN],
                 tokenizer=str(value["tokenizer"])[:_SHOWN],
+                next_level=_next_level(value.get("next_level")),
             )
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not a result: {error}") from None
@@ -79,13 +104,23 @@ class Result:
 
 def _figure(value: Any) -> Figure:
     numbers = [value["value"], value["low"], value["high"]]
-    if not all(
-        n is None or (isinstance(n, int | float) and math.isfinite(n) and abs(n) < 1e300)
-        for n in numbers
-    ):
+    if not all(n is None or _is_number(n) for n in numbers):
         raise ValueError("a figure is not a number")
     found = Figure(str(value["name"])[:_SHOWN], float(numbers[0]), numbers[1], numbers[2])
     return found
+
+
+def _next_level(value: Any) -> NextLevel | None:
+    if value is None:  # also results of before November 2026
+        return None
+    numbers = [value["tokens"], value["tokens_low"], value["tokens_high"]]
+    if not all(map(_is_number, numbers)):
+        raise ValueError("tokens are not a number")
+    return NextLevel(str(value["model"])[:_SHOWN], *map(float, numbers))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e300
 
 
 def keep(result: Result, run_folder: Path) -> Path:

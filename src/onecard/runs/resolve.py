@@ -105,8 +105,8 @@ def _as_it_ran(values: dict[str, Any]) -> dict[str, Any]:
 def _dtype(run: Run, config: RunConfig | None, device: Device | None) -> str | None:
     if run.dtype:
         return run.dtype
-    if config is not None and config.dtype != "auto":
-        return config.dtype
+    if config is not None and config.matmul_dtype != "auto":
+        return config.matmul_dtype
     return device.training_dtype if device is not None else None
 
 

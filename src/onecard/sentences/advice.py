@@ -19,6 +19,15 @@ ADVICE = dict(
             "the optimizer's moments are kept in 4 bits, rounded at random so that their mean "
             "is right; docs/performance.md has what it costs in loss",
         ),
+        sentence(
+            "fit-bf16",
+            "weights and gradients are kept in bf16, rounded at random so that their mean is right; "
+            "bench/saver_loss.py measures what it costs in loss",
+        ),
+        sentence(
+            "fit-offload",
+            "the optimizer is kept in the computer's memory, {host:bytes} of it",
+        ),
         sentence("fit-unneeded", "no memory saver is needed on this card"),
         sentence(
             "fit-mended",
@@ -39,12 +48,6 @@ ADVICE = dict(
             "({period:period})",
         ),
         sentence("instead-cards", "{number} such cards side by side would do it in the time"),
-        sentence(
-            "instead-offload",
-            "keep the optimizer in the computer's memory (DeepSpeed's ZeRO-Offload; onecard "
-            "does not): about {card:bytes} on the card, {host:bytes} of main memory, "
-            "{extra:duration} more a step: an estimate",
-        ),
         sentence(
             "instead-finetune",
             "fine-tune the released weights: init_from = '{preset}' on {tokens:count} tokens "

@@ -62,6 +62,15 @@ PLANNING = dict(
             "expected loss leaves out; optimizer_state = '8bit' cost nothing measurable",
         ),
         sentence(
+            "offload",
+            "{host:bytes} are kept in the computer's memory; copying them takes {seconds:duration} of a "
+            "step ({share:percent}) over PCIe {pcie:.1f} with 16 lanes",
+        ),
+        sentence(
+            "offload-short",
+            "{host:bytes} are to be kept in the computer's memory, and this one has {there:bytes}",
+        ),
+        sentence(
             "warmup",
             "the warm-up of {steps:int} steps is {share:percent} of the run; 1–5 % is usual",
         ),

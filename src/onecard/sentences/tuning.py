@@ -33,7 +33,11 @@ TUNING = dict(
             "none: it would pull the base's weights towards zero with nothing to hold them",
         ),
         sentence("tune-chunked", "the logits of {rows:int} tokens are never held all at once"),
-        sentence("tune-evaluations", "ten evaluations, each over all that is held out"),
+        sentence(
+            "tune-evaluations",
+            "{count:int} evaluations, each over all that is held out: together about {share:percent} of the "
+            "time that training takes",
+        ),
         sentence(
             "tune-keep-base",
             "{share:percent} of the windows are the base's own text, so that less of it is forgotten",
@@ -71,6 +75,29 @@ TUNING = dict(
             "tune-shortened",
             "{count:int} conversations are longer than the context: their last turns are left out",
         ),
-        sentence("tune-skipped", "{count:int} records left out: {what}"),
+        sentence(
+            "tune-skipped", "{count:int} records of {file} are left out ({reason}): line {lines}"
+        ),
+        sentence(
+            "tune-skipped-more",
+            "{count:int} records of {file} are left out ({reason}): line {lines} and {more:int} more",
+        ),
+        sentence("skip-not-json", "not JSON"),
+        sentence("skip-not-utf8", "not UTF-8"),
+        sentence("skip-line-too-long", "line too long"),
+        sentence("skip-not-object", "not a JSON object"),
+        sentence("skip-empty-object", "an empty object"),
+        sentence("skip-unknown-format", "no known format (it has {keys})"),
+        sentence("skip-not-list", "the messages are not a list"),
+        sentence("skip-message-not-object", "a message is not an object"),
+        sentence("skip-unknown-role", "unknown role {role}"),
+        sentence("skip-not-text", "a message is not text"),
+        sentence("skip-surrogate", "half of a surrogate pair, which is no character"),
+        sentence("skip-no-answer", "no answer"),
+        sentence("skip-empty-assistant", "empty answer"),
+        sentence("skip-empty-user", "empty user message"),
+        sentence("skip-empty-system", "empty system message"),
+        sentence("skip-too-long", "longer than the context of {room:int} tokens"),
+        sentence("skip-character", "a character that the vocabulary does not have"),
     ]
 )

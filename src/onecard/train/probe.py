@@ -30,8 +30,10 @@ from onecard.planner.calibration_file import torch_version
 from onecard.planner.calibration_fit import fit_costs, spread_of
 from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
+from onecard.train.optim.half_weights import lowered
 from onecard.train.probe_rates import hints_of, measure_rates
 from onecard.train.run.faults import Faults
+from onecard.train.run.gradient_sums import gradient_sums
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.step import Stepper
 from onecard.train.run.trial import compiled_forward
@@ -258,8 +260,8 @@ def measure_steps(
     ]
 
 
-def _does_not_fit(error: BaseException) -> bool:
-    return isinstance(error, RunFailure) or is_out_of_memory(error)  # RunFailure: see _shrunk
+def _does_not_fit(error: BaseException) -> bool:  # RunFailure: see _shrunk
+    return isinstance(error, RunFailure) or is_out_of_memory(error)
 
 
 def workload_of(turn: Turn) -> Workload:
@@ -269,11 +271,9 @@ def workload_of(turn: Turn) -> Workload:
 def start(device: torch.device, config: RunConfig) -> Turn | None:
     """A model and its optimizer on the device, ready to step; None where it was to be compiled and cannot be."""
     torch.manual_seed(config.seed)
-    model = make_model(config).to(device)
-    model.train()
-    precision = machine.precision_of(config.dtype, device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    model = lowered(make_model(config), config).to(device).train()
+    precision = machine.precision_of(config.matmul_dtype, device)
+    with warnings.catch_warnings(action="ignore"):
         forward = compiled_forward(model, config, device, precision, Preflight())
     if config.compile and forward is model:
         return None
@@ -289,12 +289,12 @@ def start(device: torch.device, config: RunConfig) -> Turn | None:
         PLAIN,
         Faults(),
         _shrunk,
+        gradient_sums(config, model, forward),
     )
-    total = config.batch_size * config.gradient_accumulation_steps
-    rows = torch.randint(0, config.shape.vocab_size, (total, config.block_size + 1), device=device)
+    shape = config.batch_size * config.gradient_accumulation_steps, config.block_size + 1
+    rows = torch.randint(0, config.shape.vocab_size, shape, device=device)
     return Turn(config, stepper, rows)
 
 
 def _shrunk(before: int, now: int) -> None:
-    # a smaller one would be another shape
-    raise RunFailure(f"a micro-batch of {before} does not fit")
+    raise RunFailure(f"a micro-batch of {before} does not fit")  # a smaller one is another shape

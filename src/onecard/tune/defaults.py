@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onecard.config import RunConfig
-from onecard.config.model_rules import SMALLEST_PADDED
+from onecard.config.model_rules import EVALUATION_SHARE, SMALLEST_PADDED
 from onecard.messages import Note
 from onecard.tune.base import Base
 from onecard.tune.prepare import Prepared
@@ -17,6 +17,8 @@ _RATE_SHARE = 0.1  # of the rate that the model was trained with
 _STEPS = 100  # aimed at, where there is enough data
 _MOST_SEQUENCES = 64
 _MICRO_BATCH = 8
+_MOST_EVALUATIONS = 10
+_EVALUATED_SHARE = 0.1  # of the training's work that evaluations may take
 KEEP_BASE = 0.1
 
 
@@ -62,12 +64,23 @@ def choices(
         Choice("warmup_iters", min(steps, max(1, round(0.03 * steps))), Note("tune-warmup")),
         Choice("min_lr", rate / 10, Note("tune-decay")),
         Choice("weight_decay", 0.0, Note("tune-weight-decay")),
-        Choice("eval_interval", max(1, steps // 10), Note("tune-evaluations")),
-        Choice("eval_iters", -(-prepared.val_windows // micro), Note("tune-evaluations")),
+        *_evaluations(prepared, steps, sequences, micro),
     ]
     if not base.is_run and base.rows >= SMALLEST_PADDED:
         found.append(Choice("chunked_loss", True, Note("tune-chunked", rows=base.rows)))
     return found
+
+
+def _evaluations(prepared: Prepared, steps: int, sequences: int, micro: int) -> list[Choice]:
+    """As many as cost a tenth of the training, at most ten; the last step's is always made."""
+    one = EVALUATION_SHARE * (prepared.val_windows + prepared.base_val_windows)
+    training = steps * sequences
+    count = min(_MOST_EVALUATIONS, steps, max(1, int(_EVALUATED_SHARE * training / one)))
+    why = Note("tune-evaluations", count=count, share=count * one / training)
+    return [
+        Choice("eval_interval", -(-steps // count), why),
+        Choice("eval_iters", -(-prepared.val_windows // micro), why),
+    ]
 
 
 def _rate(base: Base) -> Choice:

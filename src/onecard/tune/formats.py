@@ -17,13 +17,14 @@ onecard.tune.formats.UnreadableError: unknown role 'tool'
 A file holds one record a line (.jsonl, also .gz and .zst), or one JSON list of records.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from onecard.data.sources.jsonl_lines import numbered_lines
 from onecard.errors import UserError
+from onecard.messages import Note
 from onecard.untrusted import parse_json, printable, read_json
 
 Role = Literal["system", "user", "assistant"]
@@ -40,6 +41,11 @@ _ROLES: dict[str, Role] = {
     "bot": "assistant",
     "model": "assistant",
 }
+_EMPTY = {
+    "system": "skip-empty-system",
+    "user": "skip-empty-user",
+    "assistant": "skip-empty-assistant",
+}
 _LISTS = ("messages", "conversations", "conversation")
 _FLAT = (("instruction", "output"), ("prompt", "completion"), ("prompt", "response"))
 _MOST_LIST_BYTES = 2**30  # of a file that is one JSON list, which is read as a whole
@@ -48,6 +54,10 @@ _EXAMPLE = 'a line looks like {"messages": [{"role": "user", "content": "…"}, 
 
 class UnreadableError(Exception):
     """Why a record is no conversation that can be learnt from."""
+
+    def __init__(self, code: str, **values: Any):
+        self.reason = Note(code, **values)
+        super().__init__(str(self.reason))
 
 
 @dataclass(frozen=True)
@@ -59,9 +69,12 @@ class Message:
 Conversation = tuple[Message, ...]
 
 
-def read_conversations(path: Path) -> Iterator[tuple[int, Conversation | UnreadableError]]:
+def read_conversations(
+    path: Path, progress: Callable[[int], None] = lambda at_byte: None
+) -> Iterator[tuple[int, Conversation | UnreadableError]]:
     """Every record of a file with its line (or its place in the list, from 1); why not, where it is no conversation."""
-    for number, record in _records(path):
+    for number, at, record in _records(path):
+        progress(at)
         if isinstance(record, UnreadableError):
             yield number, record
             continue
@@ -74,26 +87,26 @@ def read_conversations(path: Path) -> Iterator[tuple[int, Conversation | Unreada
 def conversation_of(record: Any) -> Conversation:
     """A record of any of the formats; UnreadableError says what it lacks."""
     if not isinstance(record, dict):
-        raise UnreadableError("not a JSON object")
+        raise UnreadableError("skip-not-object")
     found = next((record[key] for key in _LISTS if key in record), None)
     messages = _from_list(found) if found is not None else _from_columns(record)
     while messages and messages[-1].role != "assistant":
         messages.pop()  # nothing comes after it that could be learnt
     if not messages:
-        raise UnreadableError("no answer")
+        raise UnreadableError("skip-no-answer")
     return tuple(messages)
 
 
 def _from_list(items: Any) -> list[Message]:
     if not isinstance(items, list):
-        raise UnreadableError("the messages are not a list")
+        raise UnreadableError("skip-not-list")
     messages = []
     for item in items:
         if not isinstance(item, dict):
-            raise UnreadableError("a message is not an object")
+            raise UnreadableError("skip-message-not-object")
         role = item.get("role", item.get("from"))
         if not isinstance(role, str) or role.lower() not in _ROLES:
-            raise UnreadableError(f"unknown role {_short(role)}")
+            raise UnreadableError("skip-unknown-role", role=_short(role))
         content = item.get("content", item.get("value"))
         messages.append(_message(_ROLES[role.lower()], content))
     return messages
@@ -115,13 +128,15 @@ def _from_columns(record: dict[str, Any]) -> list[Message]:
             messages.insert(0, _message("system", record["system"]))
         return messages
     there = ", ".join(printable(str(key))[:20] for key in list(record)[:6])
-    raise UnreadableError(f"no known format (it has {there})" if there else "an empty object")
+    if not there:
+        raise UnreadableError("skip-empty-object")
+    raise UnreadableError("skip-unknown-format", keys=there)
 
 
 def _message(role: Role, content: Any) -> Message:
     text = _text(content).strip()
     if not text:
-        raise UnreadableError("empty answer" if role == "assistant" else f"empty {role} message")
+        raise UnreadableError(_EMPTY[role])
     return Message(role, text)
 
 
@@ -133,41 +148,44 @@ def _text(content: Any) -> str:
     ):
         content = "".join(part["text"] for part in content)  # OpenAI's list of parts
     if not isinstance(content, str):
-        raise UnreadableError("a message is not text")
+        raise UnreadableError("skip-not-text")
     try:
         content.encode()
     except UnicodeEncodeError:
-        raise UnreadableError("half of a surrogate pair, which is no character") from None
+        raise UnreadableError("skip-surrogate") from None
     return content
 
 
-def _records(path: Path) -> Iterator[tuple[int, Any]]:
+def _records(path: Path) -> Iterator[tuple[int, int, Any]]:
+    """Line (or place), the byte where it begins, and what is there."""
     if not path.is_file():
         raise UserError(f"there is no file {path}", hint="name a .jsonl file of conversations")
-    lines = numbered_lines(str(path))
-    first = next(lines, None)
-    if first is not None and first[1] is not None:
-        start = first[1].removeprefix(b"\xef\xbb\xbf")
-        if start.lstrip()[:1] == b"[":
-            yield from enumerate(_whole_list(path), 1)
-            return
-        yield from _parsed(1, start)
-    elif first is not None:
-        yield from _parsed(*first)
-    for number, line in lines:
-        yield from _parsed(number, line)
+    for number, at, line in numbered_lines(str(path)):
+        if number == 1 and line is not None:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+            if line.lstrip()[:1] == b"[":
+                yield from _listed(path)
+                return
+        if line is None:
+            yield number, at, UnreadableError("skip-line-too-long")
+        elif line.strip():
+            yield number, at, _parsed(line)
 
 
-def _parsed(number: int, line: bytes | None) -> Iterator[tuple[int, Any]]:
-    if line is None:
-        yield number, UnreadableError("line too long")
-    elif line.strip():
-        try:
-            yield number, parse_json(line)
-        except UnicodeDecodeError:
-            yield number, UnreadableError("not UTF-8")
-        except ValueError:
-            yield number, UnreadableError("not JSON")
+def _parsed(line: bytes) -> Any:
+    try:
+        return parse_json(line)
+    except UnicodeDecodeError:
+        return UnreadableError("skip-not-utf8")
+    except ValueError:
+        return UnreadableError("skip-not-json")
+
+
+def _listed(path: Path) -> Iterator[tuple[int, int, Any]]:
+    records = _whole_list(path)
+    size = path.stat().st_size
+    for place, record in enumerate(records):
+        yield place + 1, size * place // len(records), record
 
 
 def _whole_list(path: Path) -> list[Any]:

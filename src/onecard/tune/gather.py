@@ -1,7 +1,7 @@
 """Conversation files read and encoded: what is there, what is distinct, what was left out and why.
 
 >>> found = gather([Path("chats.jsonl")], with_chat_tokens(gpt2()), room=1024)      # doctest: +SKIP
->>> len(found.items), found.distinct, found.skipped["not JSON"].lines               # doctest: +SKIP
+>>> len(found.items), found.distinct, found.skipped[0].lines               # doctest: +SKIP
 (998, 14, (7, 31))
 """
 
@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from onecard.data.sources.local_files import expansion
 from onecard.data.tokenizers.special import SpecialTokenizer
 from onecard.errors import UserError
+from onecard.messages import Note
 from onecard.tune.formats import Conversation, UnreadableError, read_conversations
 from onecard.tune.template import encode_turns
 
@@ -37,19 +39,25 @@ class Skips:
     """Records of one file left out for one reason; the first lines are named."""
 
     file: str
-    reason: str
+    reason: Note
     count: int
     lines: tuple[int, ...]
 
-    def __str__(self) -> str:
-        more = f" and {self.count - len(self.lines):,} more" if self.count > len(self.lines) else ""
-        noun = "line" if self.count == 1 else "lines"
-        return f"{self.file}: {self.reason}: {noun} {', '.join(map(str, self.lines))}{more}"
+    @property
+    def note(self) -> Note:
+        more = self.count - len(self.lines)
+        lines = ", ".join(map(str, self.lines))
+        values = {"count": self.count, "file": self.file, "reason": self.reason, "lines": lines}
+        return (
+            Note("tune-skipped-more", **values, more=more)
+            if more
+            else Note("tune-skipped", **values)
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
             "file": self.file,
-            "reason": self.reason,
+            "reason": str(self.reason),
             "count": self.count,
             "lines": list(self.lines),
         }
@@ -70,24 +78,30 @@ def gather(
     files: Sequence[Path],
     tokenizer: SpecialTokenizer,
     room: int,
-    progress: Callable[[int], None] = lambda conversations: None,
+    progress: Callable[[float, float], None] = lambda read_bytes, whole_bytes: None,
 ) -> Gathered:
-    """All conversations of the files, each at most `room` tokens long."""
+    """All conversations of the files, each at most `room` tokens long; `progress` gets bytes read of all there are."""
     items: list[Item] = []
-    reasons: dict[tuple[int, str], list[int]] = {}
+    reasons: dict[tuple[int, Note], list[int]] = {}
     shortened = 0
+    sizes = [
+        path.stat().st_size * expansion(path, "jsonl") if path.is_file() else 0 for path in files
+    ]
+    all_bytes = sum(sizes)
     for place, path in enumerate(files):
-        before = len(items)
-        for line, read in read_conversations(path):
+        before, start = len(items), sum(sizes[:place])
+
+        def reached(at: int, start: float = start) -> None:
+            progress(start + at, all_bytes)
+
+        for line, read in read_conversations(path, reached):
             found = read if isinstance(read, UnreadableError) else _encoded(read, tokenizer, room)
             if isinstance(found, UnreadableError):
-                reasons.setdefault((place, str(found)), []).append(line)
+                reasons.setdefault((place, found.reason), []).append(line)
                 continue
             ids, learnt, whole, digest = found
             shortened += not whole
             items.append(Item(place, ids, learnt, digest))
-            if len(items) % 1000 == 0:
-                progress(len(items))
         if len(items) == before:
             raise _nothing(path, {why: at for (file, why), at in reasons.items() if file == place})
     skipped = tuple(
@@ -97,12 +111,12 @@ def gather(
     return Gathered(items, skipped, shortened)
 
 
-def _nothing(path: Path, reasons: dict[str, list[int]]) -> UserError:
+def _nothing(path: Path, reasons: dict[Note, list[int]]) -> UserError:
     hint = 'a line looks like {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
     if not reasons:
         return UserError(f"{path} holds no conversation", hint=hint)
     why, lines = max(reasons.items(), key=lambda entry: len(entry[1]))
-    if why.startswith("longer than"):
+    if why.code == "skip-too-long":
         hint = "a model with a longer context, or shorter conversations"
     return UserError(
         f"{path} holds no conversation that can be learnt from; {len(lines):,} times {why}, first in line {lines[0]}",
@@ -123,8 +137,8 @@ def _encoded(
         fitting.append(message)
     try:
         turns = encode_turns(tokenizer, fitting) if fitting else []
-    except UserError as error:  # a character that this vocabulary does not have
-        return UnreadableError(error.message)
+    except UserError:
+        return UnreadableError("skip-character")
     used, length = 0, 1
     for place, turn in enumerate(turns):
         length += len(turn)
@@ -133,7 +147,7 @@ def _encoded(
         if fitting[place].role == "assistant":
             used = place + 1
     if not used:
-        return UnreadableError(f"longer than the context of {room:,} tokens")
+        return UnreadableError("skip-too-long", room=room)
     ids = [tokenizer.eot, *(i for turn in turns[:used] for i in turn)]
     learnt = sum(
         len(turn) - 1

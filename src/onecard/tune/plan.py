@@ -98,7 +98,7 @@ class TuningPlan:
 def plan_tuning(
     request: Request,
     report: Callable[[str], None] = lambda text: None,
-    progress: Callable[[int], None] = lambda conversations: None,
+    progress: Callable[[float, float], None] = lambda read_bytes, whole_bytes: None,
 ) -> TuningPlan:
     """Read everything and choose the settings; nothing is written."""
     words, shares = _files(request.files)
@@ -203,9 +203,7 @@ def _notes(gathered: Gathered, prepared: Prepared, keep: float, base_text: bool)
         found.append(Note("tune-few-distinct", distinct=distinct, conversations=count))
     if prepared.held_out_again:
         found.append(Note("tune-held-out-again"))
-    found += [
-        Note("tune-skipped", count=skips.count, what=str(skips)) for skips in gathered.skipped
-    ]
+    found += [skips.note for skips in gathered.skipped]
     if gathered.shortened:
         found.append(Note("tune-shortened", count=gathered.shortened))
     if keep:

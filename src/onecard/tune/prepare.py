@@ -26,7 +26,7 @@ from onecard.version import __version__
 
 _HELD_OUT = 0.05
 _MOST_HELD_OUT = 500
-_BASE_WINDOWS = 256
+_BASE_WINDOWS, _FEWEST_BASE_WINDOWS = 256, 32
 
 Window = npt.NDArray[np.uint16]
 
@@ -83,7 +83,9 @@ def prepare_windows(
     base_val: list[Window] = []
     if base is not None:
         split = base.splits["val"]
-        most = min(_BASE_WINDOWS, (split.tokens - 1) // block_size)
+        # no more than there is to train on: a short run would spend most of its time here
+        enough = min(_BASE_WINDOWS, max(_FEWEST_BASE_WINDOWS, len(windows)))
+        most = min(enough, (split.tokens - 1) // block_size)
         base_val = [split.read(n * block_size, block_size) for n in range(most)]
     prepared = Prepared(
         train=len(chosen),

@@ -25,6 +25,7 @@ from onecard.ui.models import Models
 from onecard.ui.openai_api import OpenAiApi
 from onecard.ui.page_words import PAGE_WORDS
 from onecard.ui.plan_api import plan_routes, prepared_folders
+from onecard.ui.plan_request import first_card
 from onecard.ui.registry import Registry
 from onecard.ui.runs_api import RunsApi
 from onecard.ui.safety import Guard, TooLarge, TooSlow, too_large, too_slow
@@ -106,4 +107,5 @@ def boot(settings: Settings) -> dict[str, Any]:
         ],
         "choices": {key: choices(key) for key in _CHOICES},
         "control": settings.control,
+        "first_card": first_card(),
     }

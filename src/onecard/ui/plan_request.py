@@ -146,6 +146,11 @@ def _quoted(word: str) -> str:
     return '"' + word.replace('"', "") + '"'
 
 
+def first_card() -> str:
+    """What the page plans for until another is chosen: this machine's card; without one, a card that many have."""
+    return "here" if PlanRequest().device.kind != "cpu" else "RTX 4070"
+
+
 @functools.lru_cache(maxsize=1)
 def _this_machine(_minute: int) -> Device:
     return resolve_device(None)

@@ -4,6 +4,7 @@ serve(settings, host="127.0.0.1", port=8321, say=print)
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -108,6 +109,11 @@ def make_server(settings: Settings, ready: Callable[[], None] = lambda: None) ->
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             ready()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # answers that are still being computed are given up: no error, and no traceback for who pressed Ctrl-C
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            await super().shutdown(sockets)
 
     class Protocol(_ImpatientProtocol):
         header_seconds = settings.limits.header_seconds

@@ -56,7 +56,7 @@ def mix_sources(
         if moved is not None:
             promoted.append(moved)
         lists = [_train_rows(item, place, moved, len(taken)) for place, item in enumerate(here)]
-        once = sum(int(rows["length"].sum(dtype=np.int64)) for rows in lists)
+        once = sum(map(_tokens, lists))
         given = once
         if quotas[number] > source.have:
             made, given = _repeated(here, lists, quotas[number], once, work)
@@ -179,7 +179,7 @@ def _train_tokens(parts: list[Part], dropped: Dropped) -> int:
     for part, gone in zip(parts, dropped, strict=True):
         rows = part.rows()
         kept = of_split(Taken(part, None, gone), rows, 0, "train", 0, [])
-        total += int(rows["length"][kept].sum(dtype=np.int64))
+        total += _tokens(rows[kept])
     return total
 
 
@@ -191,7 +191,7 @@ def _beginning(parts: list[Part], dropped: Dropped, quota: int | None) -> list[T
         item = Taken(part, None, gone)
         rows = part.rows()
         rows = rows[of_split(item, rows, 0, "train", 0, [])]
-        here = int(rows["length"].sum(dtype=np.int64))
+        here = _tokens(rows)
         if quota is not None and total + here >= quota:
             item.below = _cut_at(rows, quota - total, first=total == 0)
             return [*out, item]
@@ -240,8 +240,8 @@ def _repeated(
     folder = work / "copies"
     folder.mkdir(exist_ok=True)
     out: list[Taken] = []
-    given, copy = once, 0
     pending: list[list[Rows]] = [[] for _ in here]
+    given, copy, met = once, 0, not once
 
     def write(place: int) -> None:
         if pending[place]:
@@ -251,28 +251,27 @@ def _repeated(
             out.append(Taken(open_rows(path, work / "parts")))
             pending[place] = []
 
-    while once and given < quota:
+    while not met:
         copy += 1
         for place, rows in enumerate(lists):
-            tokens = int(rows["length"].sum(dtype=np.int64))
-            if given + tokens >= quota and len(rows):
-                below = _cut_at(rows, quota - given, first=False)
-                rows = rows[rows["order"] < below]
-                tokens = int(rows["length"].sum(dtype=np.int64))
+            met = len(rows) > 0 and given + _tokens(rows) >= quota
+            if met:
+                rows = rows[rows["order"] < _cut_at(rows, quota - given, first=False)]
             again = rows.copy()
             again["key"] = mix(rows["key"] ^ mix(np.array([copy], np.uint64)))
             pending[place].append(again)
-            given += tokens
+            given += _tokens(rows)
             if sum(map(len, pending[place])) >= _ROWS_AT_ONCE:
                 write(place)
-            if given >= quota or tokens < int(lists[place]["length"].sum(dtype=np.int64)):
-                given_all = given
-                for rest in range(len(here)):
-                    write(rest)
-                return out, given_all
+            if met:
+                break
     for place in range(len(here)):
         write(place)
     return out, given
+
+
+def _tokens(rows: Rows) -> int:
+    return int(rows["length"].sum(dtype=np.int64))
 
 
 def _counted(taken: list[Taken], dropped: Dropped) -> int:

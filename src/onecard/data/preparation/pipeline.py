@@ -152,8 +152,8 @@ def _adoptable(words: list[str], options: Options) -> Path | None:
         if not (folder / WORK).exists()
         and any(any(folder.glob(kind)) for kind in ("*.bin", "*.ds", "*.npy"))
     ]
-    if not ready:
-        return None
+    if not ready or (options.mix and not any(_of_shards(folder) for folder in ready)):
+        return None  # arrays of ids are a source of a mix like any other
     if len(words) > 1:
         raise UserError(
             f"{ready[0]} holds tokens already, and is used as it is", hint="give it alone"
@@ -164,6 +164,11 @@ def _adoptable(words: list[str], options: Options) -> Path | None:
             hint="give it without other options",
         )
     return ready[0]
+
+
+def _of_shards(folder: Path) -> bool:
+    """Whether it holds tokens that can only be used as a whole."""
+    return any(any(folder.glob(kind)) for kind in ("*.bin", "*.ds"))
 
 
 def _finished(

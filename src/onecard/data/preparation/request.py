@@ -193,6 +193,12 @@ def _new_plan(words: list[str], options: Options, request: str) -> Plan:
         raise UserError(
             "text and ready tokens cannot be mixed in one data set", hint="prepare them apart"
         )
+    arrays = [i.path for source in sources for i in source.inputs if i.kind == "tokens"]
+    if arrays and (options.tokenizer or "gpt2") != "gpt2":
+        raise UserError(
+            f"{arrays[0]} holds GPT-2's tokens, which {options.tokenizer} does not have",
+            hint="leave the option `tokenizer` out",
+        )
     running = None if options.mix else running_text(sources)
     if running is not None and options.tokens is not None:
         raise UserError(

@@ -21,7 +21,7 @@ from onecard.data.tokenizers.kinds import BytesTokenizer, Tokenizer
 
 _SAMPLED_UNITS = 12
 _UNIT_BYTES = 256 * 1024  # of text in one sampled place
-_KNOWN_MARGIN = 0.05  # named sets: their tokens are published, not always in GPT-2's vocabulary
+_KNOWN_MARGIN = 0.3  # named sets: published figures are rounded, and often of another vocabulary
 _UNKNOWN_MARGIN = 1.0  # text that cannot be sampled: a vocabulary still to be learnt
 _COMPRESSED_MARGIN = 3.0  # how far a file unpacks is not known
 _LEAST_MARGIN = 0.02  # what a sample of a whole always leaves open
@@ -46,6 +46,8 @@ def count_of(source: Source, number: int, tokenizer: str, rough: int, options: O
     """The tokens of one source of a mix; `rough` is what its size alone says."""
     if source.repo is not None:
         return Count(rough, _KNOWN_MARGIN if source.bytes_per_token else _UNKNOWN_MARGIN)
+    if all(item.kind == "tokens" for item in source.inputs):
+        return Count(rough)
     encoder: Tokenizer | None = gpt2() if tokenizer == "gpt2" else None
     if tokenizer == "bytes":
         encoder = BytesTokenizer()

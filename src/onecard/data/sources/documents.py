@@ -19,6 +19,7 @@ from onecard.data.sources.parquet_rows import (
 )
 from onecard.data.sources.source import Input
 from onecard.data.sources.texts import longest_text, text_batches
+from onecard.data.sources.token_arrays import BYTES_PER_TOKEN, token_batches, token_count
 from onecard.data.sources.unit import Batch, Reading, Unit
 
 
@@ -28,6 +29,8 @@ def batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
         yield from parquet_batches(unit, reading)
     elif unit.kind == "jsonl":
         yield from jsonl_batches(unit, reading)
+    elif unit.kind == "tokens":
+        yield from token_batches(unit)
     else:
         yield from text_batches(unit, reading)
 
@@ -39,6 +42,8 @@ def expected_text_bytes(item: Input, reading: Reading) -> int:
         return sum(text_bytes(group, reading) for group in groups)
     if item.kind == "jsonl" and not packed(item.path):
         return int(item.size * text_share(item.path, reading))
+    if item.kind == "tokens":
+        return int(token_count(item.path) * BYTES_PER_TOKEN)
     return item.text_bytes
 
 
@@ -101,6 +106,12 @@ def _ranges(
 ) -> list[tuple[int, int, int]]:
     if packed(path):
         return [(0, 0, item.text_bytes)]
+    if item.kind == "tokens":
+        whole, some = token_count(str(path)), max(1, int(unit_bytes / BYTES_PER_TOKEN))
+        return [
+            (at, min(at + some, whole), int((min(at + some, whole) - at) * BYTES_PER_TOKEN))
+            for at in range(0, whole, some)
+        ]
     in_pieces = item.kind in ("text", "running")
     step = max(1, unit_bytes // piece_bytes) if in_pieces else unit_bytes
     count = -(-item.size // piece_bytes) if in_pieces else item.size

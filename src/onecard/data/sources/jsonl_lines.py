@@ -50,10 +50,10 @@ def jsonl_batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
     yield batch
 
 
-def numbered_lines(path: str) -> Iterator[tuple[int, bytes | None]]:
-    """Every line with its number, from 1; None for one too long to hold."""
-    for number, (_, line) in enumerate(_lines(path, 0, 0), 1):
-        yield number, line
+def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes | None]]:
+    """Every line with its number, from 1, and the byte where it begins; None for one too long to hold."""
+    for number, (at, line) in enumerate(_lines(path, 0, 0), 1):
+        yield number, at, line
 
 
 def _content(record: dict[str, Any], reading: Reading) -> Any:

@@ -36,7 +36,7 @@ def local_source(path: Path) -> Source:
             found = _in_order(p for p in path.rglob("*") if p.is_file())
             found = [p for p in found if not _hidden(p.relative_to(path))]
             _check_readable(path)
-            wanted = [p for p in found if _base_suffix(p) in (".parquet", *_JSONL, *_TEXT)]
+            wanted = [p for p in found if _base_suffix(p) in (".parquet", ".npy", *_JSONL, *_TEXT)]
             if not wanted:
                 raise UserError(
                     f"{path} holds no parquet, jsonl or text files",
@@ -94,6 +94,8 @@ def kind_of(path: Path) -> Kind:
     suffix = _base_suffix(path)
     if suffix == ".parquet":
         return "parquet"
+    if path.suffix.lower() == ".npy":
+        return "tokens"
     return "jsonl" if suffix in _JSONL else "text"
 
 

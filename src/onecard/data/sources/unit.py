@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from onecard.data.sources.selection import Condition, Template, parse_condition, parse_template
 
-Kind = Literal["parquet", "jsonl", "text", "running"]
+Kind = Literal["parquet", "jsonl", "text", "running", "tokens"]
 BATCH_BYTES = 4 * 1024 * 1024  # of text handed to the tokeniser at once
 PIECE_BYTES = 1024 * 1024  # a long text file is cut here, at line ends
 

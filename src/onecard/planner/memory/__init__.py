@@ -21,6 +21,7 @@ from onecard.config import STATE_BITS, RunConfig, choices, keys_affecting
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
+from onecard.planner.memory.step import host_bytes
 from onecard.planner.result import Fits, Memory, Range
 from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.workload import Workload
@@ -37,7 +38,13 @@ SAVERS: tuple[dict[str, object], ...] = (
     {"chunked_loss": True},
     {"recompute": "cheap"},
     {"recompute": "block"},
+    {"compile_unit": "block"},
+    {"weights": "bfloat16"},
+    {"gradients": "bfloat16"},
+    {"offload_optimizer": True},
 )
+# How weights and gradients are kept where nothing else is enough
+LEAN = {"compile_unit": "block", "weights": "bfloat16", "gradients": "bfloat16"}
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
 _SCREENS = re.compile(
     r"(?!.*Server)((Quadro |GeForce )?(RTX|GTX|RX|MX)|Arc|Titan|Radeon)(\b|\d)", re.IGNORECASE
@@ -57,7 +64,8 @@ def peak_memory(
 
     Without `advice` nothing is suggested that would make it fit: a search asks thousands of times.
     """
-    step = step_memory(in_stack(Workload.on(device, config, dtype, gpus), stack), device)
+    work = in_stack(Workload.on(device, config, dtype, gpus), stack)
+    step = step_memory(work, device)
     desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes
     room = device.usable_bytes - desktop
     fits = _fits(step.process, room)
@@ -71,6 +79,7 @@ def peak_memory(
         changes=[]
         if fits == "yes" or not advice or stack != OWN
         else _changes(config, device, dtype, gpus, room),
+        host_bytes=host_bytes(work),
     )
 
 
@@ -88,7 +97,10 @@ def single_savers(config: RunConfig) -> list[dict[str, object]]:
     """What could be suggested to this config, each alone; moments that are small already are not made larger."""
     smaller = [s for s in offered_states(config) if STATE_BITS[s] < config.state_bits]
     states: list[dict[str, object]] = [{"optimizer_state": state} for state in smaller]
-    return [*SAVERS, *states]
+    savers = [s for s in SAVERS if "compile_unit" not in s or config.compile]
+    if config.matmul_dtype not in ("auto", "bfloat16"):
+        savers = [s for s in savers if "weights" not in s]
+    return [*savers, *states]
 
 
 def _fits(process: Range, room: int) -> Fits:
@@ -111,6 +123,9 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
     together = {"chunked_loss": True, "recompute": "block"}
     tried = [smaller, *single_savers(config), together, {**smaller, **together}]
     tried += [{**smaller, **together, "optimizer_state": state} for state in offered_states(config)]
+    if dtype == "bfloat16":
+        lean = {**smaller, **together, **LEAN, "optimizer_state": "8bit"}
+        tried += [lean, {**lean, "optimizer_state": "float32", "offload_optimizer": True}]
     notes: list[Note] = []
     now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid
     for change in tried:

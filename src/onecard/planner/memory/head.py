@@ -39,7 +39,7 @@ def eager_loss(sizes: Sizes, rest: Rest) -> None:
     rest.lives("gradient of log-probabilities", LOSS, full, "loss_back", "loss_back")
     rest.lives("gradient of logits in fp32", LOSS, full, "loss_back", "loss_back")
     # autograd has hold of what a compiled graph is called with to its end
-    end = "layers_back" if work.compiled else "head_back"
+    end = "layers_back" if work.one_graph else "head_back"
     rest.lives("gradient of logits", LOSS, low, "head_back", end)
 
 
@@ -100,23 +100,24 @@ def compiled_last_norm(sizes: Sizes, rest: Rest) -> None:
 def summed_at_the_end(sizes: Sizes) -> bool:
     """Without casts, Inductor makes both gradients of a tied table in one sum at the end: what they need stays."""
     work = sizes.work
-    return work.compiled and work.tied and not sizes.mixed and not work.chunked_loss
+    return work.one_graph and work.tied and not sizes.mixed and not work.chunked_loss
 
 
 def head_matrix(sizes: Sizes, rest: Rest) -> None:
     """lm_head: where it is tied its gradient waits for the embedding's; else it stays if it is the step's only one."""
     work = sizes.work
     half = sizes.matmul * sizes.table if sizes.mixed else 0
-    rest.lives("lm_head cast", "cast_weights", half, "head", "head_back")
+    cast = half if sizes.casts else 0
+    rest.lives("lm_head cast", "cast_weights", cast, "head", "head_back")
     fused_cast = (
-        work.compiled and work.tied and sizes.mixed
+        work.one_graph and work.tied and sizes.mixed
     )  # the sum with the embedding's casts it
     end = "graph_end" if fused_cast else "head_cast_back"
     rest.lives("lm_head gradient in half precision", "gradients", half, "head_back", end)
     whole = 0 if fused_cast else sizes.weight * sizes.table
     born = "head_cast_back" if sizes.mixed else "head_back"
     born = "graph_end" if summed_at_the_end(sizes) else born
-    stays = work.tied or work.compiled or work.accumulation <= 1
+    stays = work.tied or work.one_graph or work.accumulation <= 1
     end = "graph_end" if stays else "head_cast_back"
     rest.lives("lm_head gradient", "gradients", whole, born, end)
     rest.lives(
@@ -127,16 +128,16 @@ def head_matrix(sizes: Sizes, rest: Rest) -> None:
 def chunked_loss(sizes: Sizes, rest: Rest) -> None:
     """model/chunked_loss.py: the head slice by slice, and both gradients, made in the forward pass."""
     work = sizes.work
-    (compiled_last_norm if work.compiled else eager_last_norm)(sizes, rest)
+    (compiled_last_norm if work.one_graph else eager_last_norm)(sizes, rest)
     gradient = FULL * work.n_embd * sizes.tokens
     rest.lives("gradient of the head's input in fp32", LOSS, gradient, "loss", "loss_back")
     rest.lives("lm_head gradient in fp32", LOSS, FULL * sizes.table, "loss", "loss_back")
     rest.lives("slices of logits", LOSS, widest_slice(sizes), "loss", "loss")
     if sizes.mixed:  # scaled by the loss's own gradient, then cast to what autograd expects
         half = sizes.matmul * sizes.table
-        rest.lives("lm_head cast", LOSS, half, "head", "loss")
+        rest.lives("lm_head cast", LOSS, half if sizes.casts else 0, "head", "loss")
         rest.lives("lm_head gradient in half precision", LOSS, half, "loss_back", "loss_back")
-        end = "layers_back" if work.compiled else "norm_back"
+        end = "layers_back" if work.one_graph else "norm_back"
         rest.lives("gradient of the head's input", LOSS, sizes.activation, "loss_back", end)
     if work.tied or work.accumulation <= 1:
         whole = sizes.weight * sizes.table

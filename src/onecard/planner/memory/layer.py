@@ -13,7 +13,7 @@ from onecard.planner.memory.timeline import AGAIN, BACKWARD, END, FORWARD, LAYER
 
 __all__ = ["LAYER_PLACES", "Layer"]
 
-# What recompute = "cheap" keeps: the outputs of matmuls and attention (_COSTLY in model/gpt2.py)
+# What recompute = "cheap" keeps: the outputs of matmuls and attention (_COSTLY in model/run_blocks.py)
 COSTLY = frozenset(
     f"{name} output"
     for name in ("c_attn", "attention", "attention c_proj", "c_fc", "gate", "mlp c_proj")
@@ -70,7 +70,11 @@ class Layer:
     def keeps_input(self, for_backward: bool) -> None:
         """The layer's input: the output of the layer below, which is not counted as its own."""
         dies = BACKWARD["norm_1"] if for_backward else FORWARD["add_2"]
-        self._lives("layer input", self.sizes.residual, FORWARD["norm_1"], dies)
+        born = FORWARD["norm_1"]
+        if self.work.host_inputs:  # on the card only while the layer is at work
+            self._lives("layer input", self.sizes.residual, born, FORWARD["add_2"])
+            born = AGAIN["norm_1"]
+        self._lives("layer input", self.sizes.residual, born, dies)
 
     def matrix(self, name: str, inputs: int, outputs: int, matmul: str) -> None:
         """A weight matrix, of which a step makes a half-precision copy, a gradient like that, and one to keep."""
@@ -80,13 +84,22 @@ class Layer:
             half = sizes.matmul * inputs * outputs
             cast = f"{matmul}_cast"
             born = FORWARD[cast] if self.recompute == "none" else at if self.lazy else AGAIN[cast]
-            self._lives(f"{name} cast", half, born, at, "cast_weights")
+            if sizes.casts:
+                self._lives(f"{name} cast", half, born, at, "cast_weights")
+            elif self.compiled:  # cast when it is added to the others
+                self._lives(f"{name} gradient", half, at, self._handed_over, "gradients")
+                return
             self._lives(f"{name} gradient in half precision", half, at, BACKWARD[cast], "gradients")
             at = BACKWARD[cast]
-        whole = sizes.weight * (inputs + self.work.bias) * outputs
+        whole = sizes.exact * (inputs + self.work.bias) * outputs
         # a compiled graph hands all its gradients over at its end; eager, they are added to what is there, if any
-        stays = self.compiled or self.work.accumulation <= 1
-        self._lives(f"{name} gradient", whole, at, END if stays else at, "gradients")
+        ends = self._handed_over if self.compiled or self.work.accumulation <= 1 else at
+        self._lives(f"{name} gradient", whole, at, ends, "gradients")
+
+    @property
+    def _handed_over(self) -> int:
+        """When the gradients of a graph are added to those there are; the only ones stay."""
+        return BACKWARD["norm_1"] if self.work.by_block and self.work.accumulation > 1 else END
 
     def _lives(self, name: str, size: int, born: int, dies: int, part: str = "activations") -> None:
         self.tensors.append(Tensor(name, part, size, born, dies))

@@ -84,7 +84,7 @@ def _slack(work: Workload, step: Step, fit: Fit) -> int:
     if work.chunked_loss:
         return 0
     known = {tensor.name: tensor.bytes for tensor in step.tensors}
-    largest = known["logits"] if work.compiled else FULL * work.vocab_size * work.tokens
+    largest = known["logits"] if work.one_graph else FULL * work.vocab_size * work.tokens
     late = known.get("optimizer state", 0) + known["gradients"]
     return max(0, int(largest - float(fit["late_share"]) * late))
 

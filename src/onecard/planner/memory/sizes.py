@@ -20,9 +20,11 @@ class Sizes:
         self.tokens = tokens = work.tokens
         # bytes of a number in matmuls (8-bit ones still give 16-bit results), in weights, in the residual stream
         self.matmul = FULL if work.dtype in ("float32", "tf32") else HALF
-        self.weight = self.matmul if work.pure else FULL
-        self.stream = self.matmul if work.half_stream else self.weight
-        self.mixed = self.matmul != self.weight
+        self.exact = self.matmul if work.pure else FULL  # of norms, biases and moments
+        self.weight = HALF if work.half_weights else self.exact
+        self.stream = self.matmul if work.half_stream else self.exact
+        self.mixed = self.matmul != self.exact
+        self.casts = self.matmul != self.weight  # a copy of each matrix for its matmul
         self.residual = self.stream * work.n_embd * tokens
         self.activation = self.matmul * work.n_embd * tokens  # of a matmul, as wide as the stream
         self.qkv = self.matmul * (work.n_embd + 2 * work.kv_width) * tokens
@@ -71,8 +73,28 @@ class Sizes:
     @cached_property
     def weight_bytes(self) -> int:
         """All weights; embeddings that nothing is multiplied with are as exact as the residual stream."""
+        if self.work.half_weights:
+            return self.exact * self.parameters - (self.exact - self.weight) * self.lowered
         lookups = self.value_tables + (0 if self.work.tied else self.table)
         return self.weight * self.parameters - (self.weight - self.stream) * lookups
+
+    @cached_property
+    def exact_bytes(self) -> int:
+        """As all weights, where they are as exact as their gradients and moments."""
+        return self.exact * self.parameters if self.work.half_weights else self.weight_bytes
+
+    @cached_property
+    def gradient_bytes(self) -> int:
+        """The gradients added up."""
+        if self.work.half_gradients:
+            return self.exact_bytes - (self.exact - HALF) * self.lowered
+        return self.exact_bytes
+
+    @cached_property
+    def lowered(self) -> int:
+        """Numbers in matrices and tables: what weights = "bfloat16" and moments of few bits change."""
+        tables = self.table * (1 if self.work.tied else 2) + self.positions
+        return self.work.n_layer * self.layer_matrices + tables
 
     @cached_property
     def flash_work(self) -> int:

@@ -8,7 +8,7 @@
 
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
-from onecard.planner.memory.sizes import FULL, Sizes
+from onecard.planner.memory.sizes import FULL, HALF, Sizes
 from onecard.planner.memory.timeline import Rest, Step, sweep
 from onecard.planner.workload import Workload
 
@@ -16,7 +16,8 @@ from onecard.planner.workload import Workload
 # train/optim: numbers that share a scale, numbers updated at once (a test compares), and their bytes then, by tracing
 STATE_BLOCK = {8: 256, 4: 128}
 STATE_SLICE = 2**21
-SLICE_BYTES = 32
+SUM_BYTES = 16  # of a number that is being added (train/run/gradient_sums.py)
+SLICE_BYTES, SLICE_BYTES_HALF, SLICE_BYTES_WHOLE = 32, 29, 16
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adafactor": 0}
 
 
@@ -28,7 +29,7 @@ def simulate(work: Workload) -> Step:
     if work.chunked_loss:
         chunked_loss(sizes, rest)
     else:
-        (compiled_head if work.compiled else eager_head)(sizes, rest)
+        (compiled_head if work.one_graph else eager_head)(sizes, rest)
     return sweep(block_tensors(sizes), rest.tensors, work.n_layer)
 
 
@@ -38,7 +39,8 @@ def weights_and_gradients(sizes: Sizes, rest: Rest) -> None:
     weights = sizes.weight_bytes // (work.gpus if work.sharded else 1)
     rest.lives("weights", "weights", weights, "embedding", "optimizer")
     born = "embedding" if work.accumulation > 1 else "optimizer"
-    rest.lives("gradients", "gradients", weights, born, "optimizer")
+    added_up = sizes.gradient_bytes // (work.gpus if work.sharded else 1)
+    rest.lives("gradients", "gradients", added_up, born, "optimizer")
     buckets = weights if work.buckets else 0
     rest.lives("DistributedDataParallel buckets", "gradients", buckets, "embedding", "optimizer")
 
@@ -47,11 +49,10 @@ def optimizer(sizes: Sizes, rest: Rest) -> None:
     """What the optimizer keeps between steps, and what it needs for its own arithmetic."""
     work = sizes.work
     cards = work.gpus if work.split_optimizer or work.sharded else 1
-    rest.lives(
-        "optimizer state", "optimizer", optimizer_state(sizes) // cards, "embedding", "optimizer"
-    )
+    state = 0 if work.host_optimizer else optimizer_state(sizes)
+    rest.lives("optimizer state", "optimizer", state // cards, "embedding", "optimizer")
     share = work.gpus if work.split_optimizer and not work.sharded else 1
-    if work.state_bits < 32:
+    if work.sliced_update:
         slices_of_moments(sizes, rest)
     elif work.optimizer == "muon":
         # train/optim/muon.py works by shape. The updates of the first group (c_attn as three squares, attention's c_proj)
@@ -75,33 +76,42 @@ def optimizer_state(sizes: Sizes) -> int:
     Muon: one momentum for the layers' matrices, AdamW for the rest. Others: as many moments as they keep."""
     work = sizes.work
     matrices = work.n_layer * sizes.layer_matrices
-    state = 2 * sizes.weight_bytes
+    state = 2 * sizes.exact_bytes
     single = matrices if work.optimizer == "muon" else 0  # numbers with one moment
     if work.moment_bits < 32:
         bits = work.moment_bits
-        tables = sizes.table * (1 if work.tied else 2) + sizes.positions
-        moments = 2 * (matrices + tables) - single
+        moments = 2 * sizes.lowered - single
         return (
             state
-            - 2 * sizes.weight * (matrices + tables)
+            - 2 * sizes.exact * sizes.lowered
             + moments * bits // 8
             + FULL * moments // STATE_BLOCK[bits]
         )
     if work.optimizer in MOMENTS:
         return MOMENTS[work.optimizer] * sizes.weight_bytes
-    return state - sizes.weight * single
+    return state - sizes.exact * single
+
+
+def host_bytes(work: Workload) -> int:
+    """What a step keeps in the computer's memory: of the optimizer, with fp32 copies of bf16 weights; of the layers."""
+    sizes = Sizes(work)
+    state = optimizer_state(sizes) + (FULL * sizes.lowered if work.half_weights else 0)
+    inputs = work.n_layer * sizes.residual
+    return state * work.host_optimizer + inputs * work.host_inputs
 
 
 def slices_of_moments(sizes: Sizes, rest: Rest) -> None:
-    """train/optim/low_bit_optimizer.py: the fp32 numbers of one slice; Muon's of one matrix, made orthogonal."""
+    """train/optim/sliced.py: the fp32 numbers of one slice; Muon's of one matrix, made orthogonal."""
     work = sizes.work
     largest_matrix = 4 * work.n_embd * work.n_embd  # the MLP's
     largest = max(sizes.table, sizes.positions, largest_matrix)
-    update = SLICE_BYTES * min(largest, STATE_SLICE)
+    each = SLICE_BYTES_HALF if work.half_weights else SLICE_BYTES
+    each = SLICE_BYTES_WHOLE if work.state_bits == 32 else each
+    update = each * min(largest, STATE_SLICE)
     if work.optimizer == "muon":
         # momentum and look-ahead of an MLP matrix in fp32, and the slice that is being written back
         square = work.n_embd * work.n_embd
-        update = max(update, (16 + 16) * square + SLICE_BYTES * min(4 * square, STATE_SLICE))
+        update = max(update, (16 + 16) * square + each * min(4 * square, STATE_SLICE))
     rest.lives("slices of moments", "optimizer", update, "optimizer", "optimizer")
 
 
@@ -115,17 +125,26 @@ def embedding(sizes: Sizes, rest: Rest) -> None:
     rest.lives("embedding dropout mask", part, mask, first, last)
     if work.mask_documents:
         document_mask(sizes, rest)
-    if work.modern and not work.compiled and (work.recompute == "none" or work.dropout):
+    if work.modern and not work.one_graph and (work.recompute == "none" or work.dropout):
         rest.lives("embedding normed", part, sizes.residual, first, last)
-    if sizes.mixed and work.recompute != "none" and not work.compiled:
+    if sizes.casts and work.recompute != "none" and not work.compiled:
         casts = sizes.matmul * work.n_layer * sizes.layer_matrices
         rest.lives("autocast copies of the layers", "cast_weights", casts, "layers", "loss")
     rest.lives("gradient of the stream", part, sizes.residual, "norm_back", last)
     # eager, a gradient that is added to another is gone at once
-    dies = "graph_end" if work.compiled or work.accumulation <= 1 else last
-    rest.lives("wte gradient", "gradients", sizes.stream * sizes.table, last, dies)
+    dies = "graph_end" if work.one_graph or work.accumulation <= 1 else last
+    looked_up = min(sizes.stream, sizes.weight)
+    rest.lives("wte gradient", "gradients", looked_up * sizes.table, last, dies)
     rest.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
-    values = sizes.stream * sizes.value_tables if work.compiled else 0
+    if work.half_gradients and work.accumulation > 1:
+        numbers = min(STATE_SLICE, sizes.table)
+        cast = 0 if work.half_weights else HALF * sizes.table
+        rest.lives("slices of sums", "gradients", SUM_BYTES * numbers + cast, last, last)
+    elif (
+        work.half_weights and work.one_graph and work.accumulation > 1
+    ):  # to be added to the others
+        rest.lives("gradient in fp32", "gradients", sizes.exact * sizes.table, last, "graph_end")
+    values = sizes.stream * sizes.value_tables if work.one_graph else 0
     rest.lives("value embeddings gradient", "gradients", values, last, dies)
 
 
@@ -135,10 +154,10 @@ def document_mask(sizes: Sizes, rest: Rest) -> None:
     part, first = "activations", "embedding"
     rest.lives("document numbers", part, 8 * sizes.tokens, first, "embedding_back")
     table = work.block_size * sizes.tokens
-    if work.compiled and work.flash:
+    if work.one_graph and work.flash:
         numbers = sizes.mask_numbers if work.recompute != "cheap" else 0
         rest.lives("document mask", part, numbers, first, "embedding_back")
     elif work.recompute != "none":
         rest.lives("documents seen", part, table, first, "embedding_back")
-    elif not work.compiled:
+    elif not work.one_graph:
         rest.lives("documents seen", part, table, first, "norm")

@@ -8,6 +8,7 @@ from onecard.errors import UserError
 from onecard.messages import Note
 from onecard.planner import plan
 from onecard.runs.compare import Comparison
+from onecard.runs.explain.tune_findings import is_base_of
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
 
@@ -201,9 +202,11 @@ def accumulation(c: Comparison) -> Iterator[Finding]:
 
 
 def learning_rate_and_width(c: Comparison) -> Iterator[Finding]:
-    """Does not apply where only the learning rate changed, or the model only."""
+    """Does not apply where only the learning rate changed, or the model only, or where one was tuned from the other."""
     for a, b in _pairs(c):
         if a.config is None or b.config is None or not _differ(a.config, b.config):
+            continue
+        if is_base_of(a, b) or is_base_of(b, a):
             continue
         if a.config.learning_rate != b.config.learning_rate:
             yield Finding(

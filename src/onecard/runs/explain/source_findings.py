@@ -12,13 +12,20 @@ _BUMP = 0.01  # nats
 
 
 def sources(f: RunFigures) -> Iterator[Finding]:
-    """The loss of each source at the end, the hardest first, and which is still falling. Only for mixes."""
+    """The loss of each source at the end, the hardest first, and how it changed in the second half. Only for mixes."""
     evals = [e for e in f.run.evals if e.sources]
     if not evals:
         return
     last = evals[-1].sources
     ordered = sorted(last, key=lambda name: -last[name])
-    listed = ", ".join(f"{name} {last[name]:.4f}" for name in ordered)
+    half = min(evals, key=lambda e: abs(e.step - evals[-1].step / 2))
+    if half is evals[-1]:
+        listed = ", ".join(f"{name} {last[name]:.4f}" for name in ordered)
+    else:
+        listed = ", ".join(
+            f"{name} {last[name]:.4f} ({last[name] - half.sources.get(name, last[name]):+.3f})"
+            for name in ordered
+        )
     evidence = {"step": evals[-1].step, **{f"loss {name}": last[name] for name in ordered}}
     best = {name: min(e.sources[name] for e in evals if name in e.sources) for name in last}
     worse = [name for name in ordered if last[name] - best[name] > _SAME]
@@ -28,6 +35,15 @@ def sources(f: RunFigures) -> Iterator[Finding]:
             "{name}: validation loss by source at step {step:int}: {listed}",
             name=f.name,
             step=evals[-1].step,
+            listed=listed,
+        )
+        if half is evals[-1]
+        else Note(
+            "source-changes",
+            "{name}: validation loss by source at step {step:int}, and its change since step {half:int}: {listed}",
+            name=f.name,
+            step=evals[-1].step,
+            half=half.step,
             listed=listed,
         ),
         evidence,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure
+from onecard.model import machine
 from onecard.train.optim.low_bit import LowBit
-from onecard.train.optim.low_bit_optimizer import SMALL, LowBitOptimizer
 from onecard.train.optim.muon import (
     ADAM_EPSILON,
     FUSED,
@@ -25,6 +25,7 @@ from onecard.train.optim.muon import (
     momentum_at,
     muon_groups,
 )
+from onecard.train.optim.sliced import MASTER, SMALL, SlicedOptimizer
 
 
 def lr_at(config: RunConfig, position: float) -> float:
@@ -56,16 +57,18 @@ def decayed(name: str, parameter: Tensor, rule: str) -> bool:
 
 
 def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
-    low_bit = config.state_bits < 32
-    if config.optimizer == "muon" and not low_bit:
+    low = config.state_bits < 32 or "bfloat16" in (config.weights, config.gradients)
+    sliced = low or config.offload_optimizer
+    if config.optimizer == "muon" and not sliced:
         return make_muon(config, model)
     muon = config.optimizer == "muon"
     groups = muon_groups(config, model) if muon else _decay_groups(config, model)
     settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
-    if low_bit:
+    if sliced:
         names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         settings |= {"momentum": MOMENTUM, "eps": ADAM_EPSILON if muon else 1e-8}  # AdamW's own
-        return LowBitOptimizer(groups, names, config.state_bits, config.seed, settings)
+        host = config.offload_optimizer
+        return SlicedOptimizer(groups, names, config.state_bits, config.seed, settings, host)
     device = next(model.parameters()).device.type
     return torch.optim.AdamW(groups, **settings, fused=device in FUSED)
 
@@ -95,6 +98,7 @@ def set_step_size(optimizer: torch.optim.Optimizer, lr: float, step: int) -> Non
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's memory by parameter name: "transformer.wte.weight/exp_avg" and so on."""
+    machine.synchronize(next(model.parameters()).device)  # copies to the host may be under way
     return {
         f"{name}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)
         for name, parameter in model.named_parameters()
@@ -104,8 +108,8 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 def state_tensors(config: RunConfig, model: nn.Module) -> list[Tensor]:
     """Tensors that take as much memory as the optimizer's state will, before there is one."""
-    found = []
-    for name, parameter in model.named_parameters():
+    found: list[Tensor] = []
+    for name, parameter in model.named_parameters() if not config.offload_optimizer else ():
         moments = 1 if config.optimizer == "muon" and is_matrix(name, parameter) else 2
         for _ in range(moments):
             if config.state_bits < 32 and parameter.numel() >= SMALL:
@@ -121,25 +125,31 @@ def restore_optimizer(
 ) -> None:
     """Put saved memory back; a parameter that is unknown or of another shape means another model's checkpoint."""
     parameters = dict(model.named_parameters())
-    bits = getattr(optimizer, "bits", 32)
+    bits, sliced, place = 32, False, _beside
+    if isinstance(optimizer, SlicedOptimizer):
+        bits, sliced, place = optimizer.bits, True, optimizer.placed
     states: dict[str, dict[str, Any]] = {}
     for key, tensor in tensors.items():
         name, _, field = key.rpartition("/")
         if name not in parameters or not _fits(tensor, field, parameters[name], bits):
             raise RunFailure(f"the checkpoint's optimizer does not fit the model at {name!r}")
-        count = field == "step" and bits < 32  # kept as a whole number
-        value = int(tensor) if count else tensor.to(parameters[name].device, copy=True)
+        count = field == "step" and sliced  # kept as a whole number
+        value = int(tensor) if count else place(tensor, parameters[name])
         states.setdefault(name, {})[field] = value
     optimizer.state.clear()
     for name, state in states.items():
         optimizer.state[parameters[name]] = state
 
 
+def _beside(tensor: Tensor, parameter: Tensor) -> Tensor:
+    return tensor.to(parameter.device, copy=True)
+
+
 def _fits(tensor: Tensor, field: str, parameter: Tensor, bits: int) -> bool:
     """Whether a saved tensor is what an optimizer with moments of so many bits keeps of the parameter."""
     if not tensor.dim():
         return field == "step"
-    if bits == 32 or parameter.numel() < SMALL:
+    if bits == 32 or parameter.numel() < SMALL or field == MASTER:
         return tensor.shape == parameter.shape
     low = LowBit.zeros(parameter.numel(), bits, True, torch.device("meta"))
     wanted = low.scales if field.endswith("_scale") else low.codes

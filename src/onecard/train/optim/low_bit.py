@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from onecard.model.host import copied, on_card
 from onecard.train.optim.rounding import uniform
 
 BLOCK = {8: 256, 4: 128}  # numbers that share a scale
@@ -52,10 +53,12 @@ class LowBit:
         start = first * self.bits // 8
         return slice(start, start + numbers * self.bits // 8), blocks, numbers
 
-    def read(self, first: int, count: int) -> Tensor:
-        """The numbers from `first` on, in fp32."""
+    def read(self, first: int, count: int, device: torch.device | None = None) -> Tensor:
+        """The numbers from `first` on, in fp32; on another device than they are kept on, where one is named."""
         where, blocks, _ = self._span(first, count)
-        codes = self.codes[where]
+        codes, scales = self.codes[where], self.scales[blocks]
+        if device is not None:
+            codes, scales = on_card(codes, device), on_card(scales, device)
         if self.bits == 4:
             codes = torch.stack((codes & 15, codes >> 4), dim=1).flatten()
         found = codes.float()
@@ -67,7 +70,7 @@ class LowBit:
             found.mul_(found)
             if self._power == 4:
                 found.mul_(found)
-        return found.view(-1, BLOCK[self.bits]).mul_(self.scales[blocks, None]).flatten()[:count]
+        return found.view(-1, BLOCK[self.bits]).mul_(scales[:, None]).flatten()[:count]
 
     def write(self, values: Tensor, first: int, key: int) -> None:
         """Take fp32 numbers, which are overwritten."""
@@ -76,7 +79,7 @@ class LowBit:
             values = torch.nn.functional.pad(values, (0, numbers - values.numel()))
         tiles = values.view(-1, BLOCK[self.bits])
         scale = tiles.abs().amax(dim=1, keepdim=True)
-        self.scales[blocks] = scale.flatten()
+        copied(self.scales[blocks], scale.flatten())
         tiles.div_(scale.clamp_min_(1e-38))
         negative = values < 0 if self.signed else None
         codes = self._rounded(values.abs_(), uniform(numbers, first, key, values.device))
@@ -86,7 +89,7 @@ class LowBit:
         if self.bits == 4:
             pairs = codes.view(-1, 2)
             codes = pairs[:, 0] | (pairs[:, 1] << 4)
-        self.codes[where] = codes
+        copied(self.codes[where], codes)
 
     def _rounded(self, shares: Tensor, chance: Tensor) -> Tensor:
         """Codes of numbers from 0 to 1: the level below, or the one above as often as makes the mean right."""

@@ -39,13 +39,35 @@ def _signed(x: int) -> int:
 
 def random_bits(count: int, first: int, key: int, device: torch.device) -> Tensor:
     """32 random bits for the elements from `first` on. Multiplications of int32 wrap round, on every device."""
+    factor, offset = beginning(key)
     x = torch.arange(first, first + count, dtype=torch.int32, device=device)
-    x.mul_(_signed(_mixed(key) | 1)).add_(_signed(key))
+    return scrambled(x.mul_(factor).add_(offset))
+
+
+def beginning(key: int) -> tuple[int, int]:
+    """What the number of an element is multiplied with, and what is added, before it is scrambled."""
+    return _signed(_mixed(key) | 1), _signed(key)
+
+
+def scrambled(x: Tensor) -> Tensor:
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, None)):
         x ^= (x >> shift) & ((1 << (32 - shift)) - 1)
         if factor is not None:
             x.mul_(_signed(factor))
     return x
+
+
+def stochastic_bf16(values: Tensor, first: int, key: int) -> Tensor:
+    """fp32 numbers, which are overwritten, in bf16: the number below or above, by chance, so that the mean is right.
+
+    >>> found = [stochastic_bf16(torch.full((1,), 1.001), 0, key_of(1, step, "w")) for step in range(4000)]
+    >>> round(torch.stack(found).float().mean().item(), 3)
+    1.001
+    """
+    bits = values.view(torch.int32)
+    bits += random_bits(values.numel(), first, key, values.device).bitwise_and_(0xFFFF)
+    bits &= -0x10000  # what bf16 has no place for
+    return values.bfloat16()
 
 
 def uniform(count: int, first: int, key: int, device: torch.device) -> Tensor:

@@ -12,6 +12,7 @@ from onecard.config import RunConfig
 from onecard.config.model_rules import decay_start
 from onecard.files import replace, sync_folder
 from onecard.model.checkpoint import checkpoints, step_of
+from onecard.planner.expected_loss import held_up
 from onecard.runs.folder import read_folder
 from onecard.train.optim import lr_at
 from onecard.train.run.progress import Progress
@@ -77,15 +78,19 @@ def bump_forecast(folder: Path, before: RunConfig, config: RunConfig) -> str | N
     old, new = lr_at(before, max(step - 1, 0)), lr_at(config, step)
     if new <= 1.05 * old:
         return None
-    rates = f"the learning rate rises from {old:.3g} to {new:.3g}"
+    start = f"nothing from before the decay was kept: the learning rate rises from {old:.3g} to {new:.3g}"
+    instead = '; schedule = "wsd" keeps a checkpoint to branch from (keep_predecay)'
     run = read_folder(folder)
     evals = [e for e in run.evals if e.val_loss is not None] if run is not None else []
     as_high = [e for e in evals if lr_at(before, e.step) >= new]
     if not as_high or evals[-1].val_loss is None or as_high[-1].val_loss is None:
-        return f"nothing from before the decay was kept: {rates}, and the loss with it for a while"
+        rise = held_up(config, (new - old) / config.learning_rate)
+        return (
+            f"{start}; expect the loss to rise by about {rise:.2f} nats, as much as public runs lose when their rate "
+            f"comes down, until the rate has come down again{instead}"
+        )
     rise = max(0.0, as_high[-1].val_loss - evals[-1].val_loss)
     return (
-        f"nothing from before the decay was kept: {rates}, as it was at step {as_high[-1].step:,}; expect the loss "
-        f"to rise by up to {rise:.2f} nats and to stay above {evals[-1].val_loss:.3f} until the rate has come down again; "
-        'schedule = "wsd" keeps a checkpoint to branch from (keep_predecay)'
+        f"{start}, as it was at step {as_high[-1].step:,}; expect the loss to rise by up to {rise:.2f} nats and "
+        f"to stay above {evals[-1].val_loss:.3f} until the rate has come down again{instead}"
     )

@@ -7,7 +7,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -135,7 +135,7 @@ def _loop(
             if workers.first and _sample_due(config, step, last):
                 outputs.shows.run("the sample", write_sample, session, step)
             if benchmark is not None and workers.first and _tasks_due(config, step, last):
-                clock.leave_out(_run_benchmark(session, benchmark, step))
+                state = _run_benchmark(session, state, benchmark, clock)
             if stopping and not last:
                 return _end(session, state, "stopped", loss, stop.by)
         return _end(session, state, "finished", loss)
@@ -143,12 +143,15 @@ def _loop(
         raise recovery.ended(session, state, error) from None
 
 
-def _run_benchmark(session: Session, benchmark: Benchmark, step: int) -> float:
-    """Measure and log; the seconds it took. What fails is reported, and the run goes on."""
-    began, outputs = time.perf_counter(), session.outputs
+def _run_benchmark(
+    session: Session, state: RunState, benchmark: Benchmark, clock: StepClock
+) -> RunState:
+    """Measure and log; the state with the time it took, which is in no step. What fails is reported, and the run goes on."""
+    began, outputs, step = time.perf_counter(), session.outputs, state.progress.step
     training = session.model.training
     session.model.eval()
-    found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
+    with session.reading():
+        found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
     session.model.train(training)
     seconds = time.perf_counter() - began
     for name, figures in (found or {}).items():
@@ -156,7 +159,9 @@ def _run_benchmark(session: Session, benchmark: Benchmark, step: int) -> float:
         words = ", ".join(f"{key} {value:.3f}" for key, value in figures.items())
         outputs.view.message(f"step {step:,}: {name}: {words}")
     outputs.write(kind="event", step=step, event="tasks", seconds=seconds, text="benchmarks")
-    return seconds
+    clock.leave_out(seconds)
+    state = replace(state, benchmark_seconds=seconds)
+    return state.progressed(tasks_seconds=state.progress.tasks_seconds + seconds)
 
 
 def _after_step(
@@ -164,7 +169,7 @@ def _after_step(
 ) -> RunState:
     """The state once the step's update is applied (loss None: skipped). Made before it: what fails here costs nothing."""
     config, progress = session.config, state.progress
-    pressed = advance(config, progress, clock.pace(), state.save_seconds + state.eval_seconds)
+    pressed = advance(config, state, clock.pace())
     if config.max_hours is not None:
         pressed = session.workers.from_first(pressed)
     return state.progressed(

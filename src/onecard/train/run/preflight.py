@@ -15,9 +15,12 @@ from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Dataset
 from onecard.errors import UserError
+from onecard.facts.here import cpu
 from onecard.model.generate import generate
 from onecard.model.gpt2 import GPT
 from onecard.model.sampling import Sampling
+from onecard.planner.memory.step import host_bytes
+from onecard.planner.workload import Workload
 from onecard.train.io.loader import windows_of
 from onecard.units import show_bytes, show_count
 
@@ -113,6 +116,16 @@ def check_disk(config: RunConfig, parameters: int, flight: Preflight) -> None:
         flight.say(
             f"disk: {show_bytes(free)} free, {show_bytes(needed)} needed for {config.keep_checkpoints} "
             "checkpoints and the best: it may run full, and the run would go on without new ones"
+        )
+
+
+def check_host(config: RunConfig, dtype: str) -> None:
+    """What is to be kept in the computer's memory must fit there."""
+    wanted, there = host_bytes(Workload.of(config, dtype)), cpu().memory_bytes
+    if wanted > there:
+        raise UserError(
+            f"{show_bytes(wanted)} are to be kept in the computer's memory, and it has {show_bytes(there)}",
+            hint="optimizer_state = '8bit' needs less; offload_optimizer = False keeps all on the card",
         )
 
 

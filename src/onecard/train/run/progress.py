@@ -24,6 +24,7 @@ class Progress:
     position: float = 0.0  # in the learning-rate schedule; ahead of `step` when max_hours presses
     place: int = 0  # rows of training data used
     seconds: float = 0.0  # of the loop, evaluation and checkpoints included, over all sittings
+    tasks_seconds: float = 0.0  # of the benchmarks of eval_tasks, which are not in `seconds`
     kwh: float = 0.0
     micro_batch: int = 1
     val_loss: float | None = None  # at this step, if it was evaluated
@@ -39,7 +40,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "Progress":
-        known = {f.name: state[f.name] for f in dataclasses.fields(cls)}
+        known = {f.name: state[f.name] for f in dataclasses.fields(cls) if f.name in state}
         watch, skipped = LossWatch(**state["watch"]), tuple(state["skipped"])
         return cls(**{**known, "watch": watch, "skipped": skipped})
 
@@ -52,6 +53,7 @@ class RunState:
     saved_step: int | None = None  # of the newest checkpoint on disk
     save_seconds: float = 0.0  # the last checkpoint's
     eval_seconds: float = 0.0  # the last evaluation's
+    benchmark_seconds: float = 0.0  # the last benchmark's
     eval_micro_batch: int | None = None  # what fits, once an evaluation ran out of memory
     last_bad_step: int | None = None
     rolled_back: frozenset[int] = frozenset()  # steps that already cost a roll-back
@@ -73,16 +75,33 @@ def random_seed(seed: int, step: int, rank: int) -> int:
     return (mixed ^ (mixed >> 31)) % 2**63
 
 
-def advance(
-    config: RunConfig, progress: Progress, seconds_per_step: float | None, reserve_seconds: float
-) -> float:
-    """How far the schedule moves with this step: 1, or more when max_hours would end the run before its decay does."""
-    if config.max_hours is None or seconds_per_step is None:
+def advance(config: RunConfig, state: RunState, step_seconds: float | None) -> float:
+    """How far the schedule moves with this step: 1, or more when max_hours would end the run before its decay does.
+
+    max_hours is all the time that the run takes; the last evaluation, checkpoint and benchmark come after its steps.
+    """
+    if config.max_hours is None or step_seconds is None:
         return 1.0
-    left_steps = (config.max_hours * 3600 - progress.seconds - reserve_seconds) / max(
-        seconds_per_step, 1e-9
+    progress = state.progress
+    spent = progress.seconds + progress.tasks_seconds
+    reserve = state.save_seconds + state.eval_seconds + state.benchmark_seconds
+    left_steps = _steps_within(
+        config.max_hours * 3600 - spent - reserve, max(step_seconds, 1e-9), config, state
     )
     return max(1.0, (config.max_iters - progress.position) / max(left_steps, 1.0))
+
+
+def _steps_within(seconds: float, step_seconds: float, config: RunConfig, state: RunState) -> float:
+    """How many steps there is time for, with the benchmarks between them, each as long as the last one was."""
+    interval, benchmark = config.eval_tasks_interval, state.benchmark_seconds
+    if interval is None or not benchmark:
+        return seconds / step_seconds
+    before = interval - state.progress.step % interval  # steps until the next benchmark
+    seconds -= before * step_seconds
+    if seconds <= benchmark:
+        return before + min(seconds, 0.0) / step_seconds
+    rounds, rest = divmod(seconds - benchmark, interval * step_seconds + benchmark)
+    return before + interval * rounds + min(rest / step_seconds, interval)
 
 
 def finished(config: RunConfig, progress: Progress) -> bool:

@@ -13,8 +13,10 @@ def write_sample(session: Session, step: int, count: int = 64) -> None:
         return
     start = tokenizer.eot if tokenizer.eot is not None else 0
     sampling = Sampling(top_k=200)
-    tokens = generate(session.model, [[start]], count, sampling, vocab_size=tokenizer.vocab_size)
-    text = tokenizer.decode([row[0] for row in tokens])
+    size = tokenizer.vocab_size
+    with session.reading():
+        tokens = generate(session.model, [[start]], count, sampling, vocab_size=size)
+        text = tokenizer.decode([row[0] for row in tokens])
     session.outputs.write(kind="sample", step=step, text=text)
     folder = session.folder / "samples"
     folder.mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ Each takes the run's state and returns the next one (progress.py); only weights 
 
 import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,12 @@ class Session:
         """Whether all weights and all of the optimizer's memory are finite."""
         moments = optimizer_tensors(self.model, self.stepper.optimizer)
         return checkpoint.not_finite((*self.model.named_parameters(), *moments.items())) is None
+
+    def reading(self) -> AbstractContextManager[object]:
+        """For what reads the model beside the training: bf16 weights can only be multiplied in the run's precision."""
+        if self.config.weights == "float32":
+            return nullcontext()
+        return machine.autocast(self.workers.device, self.precision)
 
     def is_whole(self, state: RunState) -> bool:
         """Whether the weights are those of this state: they are not while an update or a roll-back is under way."""

@@ -23,10 +23,12 @@ from onecard.planner.params import params
 from onecard.planner.result import RunPlan
 from onecard.train.io.loader import Loader
 from onecard.train.optim import make_optimizer
+from onecard.train.optim.half_weights import lowered
 from onecard.train.run import preflight, trial
 from onecard.train.run.branch import DECAYED
 from onecard.train.run.branch import branch as branch_off
 from onecard.train.run.faults import Faults
+from onecard.train.run.gradient_sums import gradient_sums
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
 from onecard.train.run.outputs import Outputs, Viewer
 from onecard.train.run.preflight import Preflight
@@ -84,7 +86,8 @@ def open_session(
         state, resumed, changes = RunState(Progress()), None, parts.changes
         if parts.saved is not None:
             state, resumed = _resumed(session, parts.saved, flight), parts.saved.state
-        preflight.check_sampler(session.model, parts.data)
+        with session.reading():
+            preflight.check_sampler(session.model, parts.data)
         del parts  # the checkpoint's tensors, which the model has by now
         if record is not None:
             state = open_folder(session, state, record, resumed, changes, plan)
@@ -124,8 +127,10 @@ def _session(
 ) -> Session:
     """The model on its device with the optimizer, and the rows of its next step on their way."""
     config, data, device = parts.config, parts.data, workers.device
+    if config.offload_optimizer or config.offload_activations:
+        preflight.check_host(config, "bfloat16")
     model = _model(config, parts.saved, device, flight, data)
-    precision = agreed_precision(machine.precision_of(config.dtype, device), workers)
+    precision = agreed_precision(machine.precision_of(config.matmul_dtype, device), workers)
     flight.say(f"precision: {precision.why}")
     for sentence in (
         machine.unseen_card(device, config.device, _planned_time(plan)),
@@ -201,6 +206,7 @@ def _stepper(
         marks=marks,
         faults=faults,
         shrunk=shrunk,
+        sums=gradient_sums(config, model, forward),
     )
 
 
@@ -243,6 +249,6 @@ def _model(
     if config.init_from not in ("scratch", "resume") and saved is None:
         load_weights(model, config.init_from, flight.say, data.new_ids_from)
         flight.say(f"weights: from {config.init_from}")
-    model.to(device)
+    lowered(model, config).to(device)
     model.train()
     return model

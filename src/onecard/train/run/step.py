@@ -20,6 +20,7 @@ from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import set_step_size
 from onecard.train.run.faults import Faults
+from onecard.train.run.gradient_sums import GradientSums
 from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.workers import Workers
 
@@ -43,6 +44,7 @@ class Stepper:
     marks: RowMarks
     faults: Faults
     shrunk: Callable[[int, int], None]  # called with the rows before and now
+    sums: GradientSums | None = None  # where gradients are not added up by autograd
     weights_step: int = 0  # steps in the weights, counting one whose update has begun
 
     def gradients(self, rows: Tensor, step: int, seed: int) -> tuple[float, float]:
@@ -119,6 +121,8 @@ class Stepper:
 
     def _accumulate(self, rows: Tensor, step: int, seed: int) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
+        if self.sums is not None:
+            self.sums.begin(step)
         if self.config.dropout:  # nothing else in a step draws; seeding all devices takes 0.4 ms
             torch.manual_seed(seed)
         share = self._shares(rows)
@@ -132,6 +136,8 @@ class Stepper:
             loss = self.faults.disturb(loss, step) * share(part)
             self.scaler.scale(loss).backward()
             total += loss.detach()
+        if self.sums is not None:
+            self.sums.hand_over()
         return total
 
     def _shares(self, rows: Tensor) -> Callable[[Tensor], float | Tensor]:
@@ -146,6 +152,8 @@ class Stepper:
 
     def _shrink(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+        if self.sums is not None:
+            self.sums.begin(0)
         free_cached_memory()
         if self.micro_batch == 1:
             raise RunFailure(
@@ -161,7 +169,8 @@ def clip(grads: list[Tensor], most: float) -> Tensor:
 
     torch.nn.utils.clip_grad_norm_ to the last bit, for tensors of one device: it takes twice as long to sort them by device.
     """
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    exact = None if all(grad.dtype == torch.float32 for grad in grads) else torch.float32
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, dtype=exact)))
     if most:
         torch._foreach_mul_(grads, torch.clamp(most / (norm + 1e-6), max=1.0))
     return norm

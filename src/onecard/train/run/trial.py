@@ -3,12 +3,14 @@
 import importlib.util
 import shutil
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from onecard.config import RunConfig
+from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import state_tensors
@@ -21,19 +23,24 @@ _SHAPES_COMPILED = 64
 
 
 def compiled_forward(
-    model: nn.Module,
+    model: GPT,
     config: RunConfig,
     device: torch.device,
     precision: Precision,
     flight: Preflight,
 ) -> nn.Module:
     """The model compiled and tried on one micro-batch, or as it is with the reason why."""
+    model.compile_blocks(None)
     if not config.compile:
         return model
     why = cannot_compile(device)
     if why is None:
         try:
-            compiled = static_compile(model, compile_options(config, precision))
+            compiled = (
+                ByBlock(model)
+                if config.compile_unit == "block"
+                else static_compile(model, compile_options(config, precision))
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own insides
                 trial(compiled, model, config, device, precision, config.batch_size)
@@ -42,6 +49,7 @@ def compiled_forward(
             if is_out_of_memory(error):
                 return compiled  # the step itself finds the micro-batch that fits
             torch._dynamo.reset()
+            model.compile_blocks(None)
             why = first_line(error)
         finally:
             model.zero_grad(set_to_none=True)
@@ -49,13 +57,25 @@ def compiled_forward(
     return model
 
 
-def static_compile(model: nn.Module, options: dict[str, Any]) -> nn.Module:
+class ByBlock(nn.Module):
+    """A model whose layers are compiled, each by itself."""
+
+    def __init__(self, model: GPT):
+        super().__init__()
+        self._orig_mod = model  # torch.compile's own name for it
+        model.compile_blocks(partial(static_compile, options={}))
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._orig_mod(*inputs)
+
+
+def static_compile(model: Any, options: dict[str, Any]) -> Any:
     """Compiled for the shapes it meets, each by itself. Left to choose, torch compiles the second shape it meets for any
     shape, which is slower, and uses that from then on."""
     torch._dynamo.config.recompile_limit = max(
         torch._dynamo.config.recompile_limit, _SHAPES_COMPILED
     )
-    return torch.compile(model, options=options, dynamic=False)  # type: ignore[return-value]
+    return torch.compile(model, options=options, dynamic=False)
 
 
 def first_line(error: BaseException) -> str:

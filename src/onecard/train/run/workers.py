@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from onecard.errors import UserError
 from onecard.model.out_of_memory import is_out_of_memory
+from onecard.train.optim.half_weights import gradient_dtype
 
 _BUFFER_ELEMENTS = 16 * 2**20  # 64 MiB of fp32 at a time
 _TIMEOUT = datetime.timedelta(minutes=10)
+_PREPARATION = datetime.timedelta(days=1)
 _LOOK, _PATIENCE = 1e-4, 2.0  # seconds: how often the card is asked, and then the other processes
 
 
@@ -127,7 +129,7 @@ class Workers:
         waiting: list[Tensor] = []
         for parameter in model.parameters():
             if parameter.grad is None:  # a process without rows still takes part
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
             waiting.append(parameter.grad)
             if sum(grad.numel() for grad in waiting) >= _BUFFER_ELEMENTS:
                 self._add_flat(waiting)
@@ -136,7 +138,7 @@ class Workers:
             self._add_flat(waiting)
 
     def _add_flat(self, grads: list[Tensor]) -> None:
-        flat = self.add(torch.cat([grad.reshape(-1) for grad in grads]))
+        flat = self.add(torch.cat([grad.reshape(-1).float() for grad in grads]))
         for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
             grad.copy_(part.view_as(grad))
 
@@ -200,3 +202,31 @@ def _runs_on_windows(pid: int) -> bool:
         return bool(kernel.WaitForSingleObject(handle, 0) == still_running)
     finally:
         kernel.CloseHandle(handle)
+
+
+def made_by_first(make: Callable[[], str]) -> str | None:
+    """What the first process makes before the run begins, in every process; None where it failed.
+
+    Through torchrun's own store, not through an exchange: making it may take longer than any exchange waits.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return make()
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise UserError(
+            "several processes that torchrun did not start cannot begin this together",
+            hint="start them with torchrun",
+        )
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    there = dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, is_master=False, timeout=_PREPARATION
+    )
+    store = dist.PrefixStore(f"onecard/{attempt}", there)  # type: ignore[attr-defined]
+    if int(os.environ.get("RANK", 0)):
+        return store.get("made").decode() or None
+    made = ""
+    try:
+        made = make()
+    finally:
+        store.set("made", made)
+    return made

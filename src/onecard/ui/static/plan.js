@@ -4,7 +4,7 @@ import { Chart } from "./chart.js";
 import { combo } from "./combo.js";
 import { Refused, ask, boot, copy, el, marked, number, short, w } from "./dom.js";
 
-const START = { gpu: "here", preset: "gpt2", data: "fineweb-edu-10B" };
+const START = { gpu: boot.first_card, preset: "gpt2", data: "fineweb-edu-10B" };
 const CURVE_HOURS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 const WAIT = { plan: 15, advice: 200 };
 

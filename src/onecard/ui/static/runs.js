@@ -20,7 +20,11 @@ export function duration(seconds) {
   return `${unit(Math.floor(seconds / 24 / HOUR), "day")} ${unit(Math.floor(seconds % (24 * HOUR) / HOUR), "hour")}`;
 }
 
-const range = (left) => (left ? (left[1] < 1 ? "–" : `${duration(left[0])} – ${duration(left[1])}`) : "–");
+const range = (left) => {
+  if (!left || left[1] < 1) return "–";
+  const ends = left.map(duration);
+  return ends[0] === ends[1] ? ends[0] : ends.join(" – ");
+};
 const money = (row) => (row.cost === null || row.cost === undefined ? "–" : new Intl.NumberFormat(lang, { style: "currency", currency: row.currency }).format(row.cost));
 const text = (value, digits) => (value === null || value === undefined ? "–" : number(value, digits));
 const badge = (state) => el("span", { class: `badge ${state}`, text: w(state) });
@@ -179,7 +183,7 @@ class RunPage {
 
   // Every finding begins with the run's name, which is the page's title already.
   withoutName(text) {
-    const name = `${this.title.textContent}: `;
+    const name = `${this.title.textContent.split("/").at(-1)}: `;
     return text.startsWith(name) ? text.slice(name.length) : text;
   }
 
@@ -192,7 +196,7 @@ class RunPage {
     this.facts.replaceChildren(
       fact(w("step"), text(row.step, 9), row.max_steps ? el("span", {}, `/ ${text(row.max_steps, 9)}`, progress(row)) : "", "step"),
       fact(w("loss"), text(row.val_loss ?? row.loss, 5), w(row.val_loss === undefined ? "train_loss" : "val_loss"), "loss"),
-      fact(w("left"), running ? range(row.left) : "–", `${text(row.hours)} ${w("hours")}${row.tokens_per_second ? ` · ${short(row.tokens_per_second)} ${w("tokens")}/s` : ""}`, "left"),
+      fact(w("left"), running ? range(row.left) : "–", `${duration((row.hours ?? NaN) * HOUR)}${row.tokens_per_second ? ` · ${short(Math.round(row.tokens_per_second))} ${w("tokens")}/s` : ""}`, "left"),
       fact(w("money"), money(row), row.watts ? `${text(row.watts)} W` : "", "money"));
   }
 

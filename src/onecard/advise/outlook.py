@@ -1,0 +1,46 @@
+"""What a run that fits comes to: hours and loss on 10 B tokens and on as many as are compute-optimal for the size.
+
+for outlook in outlooks(config, 124_000_000, card, 1): print(outlook.tokens, outlook.seconds)
+"""
+
+import math
+from dataclasses import dataclass
+
+from onecard.config import RunConfig
+from onecard.facts.gpus import Device
+from onecard.planner import plan
+from onecard.planner.optimal import compute_optimal_tokens
+from onecard.planner.result import Range
+
+ROUND_TOKENS = 10e9  # what public runs are compared by: one pass over FineWeb's 10 B-token samples
+
+
+@dataclass(frozen=True)
+class Outlook:
+    tokens: float
+    seconds: Range
+    loss: Range | None  # None: nothing is known of such data
+    dataset: str  # whose text the loss is of
+
+
+def outlooks(config: RunConfig, params: int, device: Device, gpus: int) -> list[Outlook]:
+    found = []
+    for tokens in sorted({ROUND_TOKENS, compute_optimal_tokens(params)}):
+        planned = plan(for_tokens(config, tokens), device, gpus=gpus)
+        loss = planned.loss
+        found.append(
+            Outlook(
+                tokens,
+                planned.time.total_seconds,
+                loss.expected if loss else None,
+                loss.dataset if loss else "",
+            )
+        )
+    return found
+
+
+def for_tokens(config: RunConfig, tokens: float) -> RunConfig:
+    """The run over so many tokens, its schedule with it."""
+    steps = min(10**9, max(1, math.ceil(tokens / config.tokens_per_step)))
+    warmup = min(config.warmup_iters, steps // 10)
+    return config.replace(max_iters=steps, lr_decay_iters=steps, warmup_iters=warmup)
