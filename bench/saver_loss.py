@@ -18,11 +18,11 @@ from bench.low_bit import SEEDS, config_of, prepared
 LEAN: dict[str, Any] = {"weights": "bfloat16", "gradients": "bfloat16"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "none": {},
-    "optimizer_state 8bit": {"optimizer_state": "8bit"},
+    "all on the card": {**LEAN, "optimizer_state": "8bit"},
     "weights bfloat16": {"weights": "bfloat16"},
     "gradients bfloat16": {"gradients": "bfloat16"},
     "weights bfloat16, offload_optimizer": {"weights": "bfloat16", "offload_optimizer": True},
-    "all on the card": {**LEAN, "optimizer_state": "8bit"},
+    "optimizer_state 8bit": {"optimizer_state": "8bit"},
     "all on the card, 4bit": {**LEAN, "optimizer_state": "4bit"},
     "all, offload_optimizer": {**LEAN, "optimizer_state": "8bit", "offload_optimizer": True},
 }
@@ -50,8 +50,8 @@ def measure(source: Path, steps: int, target: Path) -> None:
     losses: Losses = content["losses"]
     with tempfile.TemporaryDirectory() as place:
         dataset = prepared(text_file(source, Path(place)), Path(place))
-        for optimizer in ("adamw", "muon"):
-            for name, changes in VARIANTS.items():
+        for name, changes in VARIANTS.items():
+            for optimizer in ("adamw", "muon"):
                 if optimizer == "muon" and changes.get("optimizer_state") == "4bit":
                     continue  # costs by itself, and is never suggested
                 found = losses.setdefault(source.stem, {}).setdefault(optimizer, {})

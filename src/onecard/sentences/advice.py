@@ -22,7 +22,7 @@ ADVICE = dict(
         sentence(
             "fit-bf16",
             "weights and gradients are kept in bf16, rounded at random so that their mean is right; "
-            "docs/performance.md has what it costs in loss",
+            "bench/saver_loss.py measures what it costs in loss",
         ),
         sentence(
             "fit-offload",
