@@ -26,7 +26,7 @@ FLOORS = [
     {"model"},
     {"train"},
     {"tune"},
-    {"evals", "export", "advise"},
+    {"evals", "export", "advise", "launch"},
     {"report"},
     {"ui"},
     {"cli"},
@@ -84,6 +84,7 @@ def test_only_train_imports_torch_and_every_file_says_what_it_is(path):
         "facts",
         "planner",
         "advise",
+        "launch",
     ):
         assert "numpy" not in outside
     assert (
