@@ -158,5 +158,5 @@ def write_file(path: Path, text: str) -> None:
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}",
-            hint="check the folder and its rights",
+            hint="check the folder and its permissions",
         ) from None

@@ -1,4 +1,4 @@
-"""How `onecard train` takes up a run: --resume, --extend, --continue, and the config that each goes on with."""
+"""How `onecard train` takes up a run: --resume, --extend, --continue, and the config that each continues with."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the run in out_dir from its last checkpoint",
+        help="continue the run in out_dir from its last checkpoint",
     )
     parser.add_argument(
         "--continue",
@@ -26,20 +26,20 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
         help="--resume where out_dir has a checkpoint, else a new run: for jobs that may be started more than once",
     )
     parser.add_argument(
-        "--extend", action="store_true", help="go on with a finished run to a larger max_iters"
+        "--extend", action="store_true", help="continue a finished run to a larger max_iters"
     )
     parser.add_argument(
         "--change",
         action="append",
         default=[],
         metavar="KEY",
-        help="with --resume: go on although this config key (or dataset, tokenizer) is another than recorded; "
+        help="with --resume: continue although this config key (or dataset, tokenizer) is another than recorded; "
         "repeatable, or a list with commas",
     )
 
 
 def resumes(config: "RunConfig", args: argparse.Namespace, speaks: bool) -> bool:
-    """Whether this start goes on with the run in out_dir. --continue decides by its checkpoints; what ended before its
+    """Whether this start continues with the run in out_dir. --continue decides by its checkpoints; what ended before its
     first one is put aside, because a new run never writes into another's folder."""
     if not args.go_on:
         return bool(args.resume or args.extend)

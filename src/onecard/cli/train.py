@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="first measure which settings are the fastest here (up to 3 min, where the run is long enough to pay it back)",
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="no progress; only what must be heard, on stderr"
+        "--quiet", action="store_true", help="no progress; only warnings and errors, on stderr"
     )
     parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
 
@@ -110,7 +110,7 @@ def train_config(
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
                 f"this run was finished at step {outcome.step:,}; "
-                f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` goes on"
+                f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` continues"
             )
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
@@ -166,7 +166,7 @@ def _may_be_tuned(args: argparse.Namespace) -> bool:
 
 def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
     """The fall-backs that `onecard doctor` chose for the card; on one it has not seen, its quick form first. A failing
-    check never ends a run that could go on slower."""
+    check never ends a run that could continue slower."""
     from onecard.model.machine import choose_device
 
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
@@ -188,7 +188,7 @@ def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
                     print(f"{row.check}: {row.detail}")
         kept = kept_for(found)
     except Exception as error:
-        print(f"the check of the device failed ({error}); the run goes on", file=sys.stderr)
+        print(f"the check of the device failed ({error}); the run continues", file=sys.stderr)
         return config
     if kept is None:
         return config
@@ -234,7 +234,7 @@ def _ended(outcome: Any, args: argparse.Namespace, verb: str) -> int:
     elif outcome.state == "stopped":
         to_stream(
             sys.stdout,
-            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` goes on",
+            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` continues",
         )
     else:
         found = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"

@@ -19,7 +19,7 @@ def quoted(text: str, what: str = "a name") -> str:
 
 
 def training(job: Job, python: str, config: str, rendezvous: str = "--standalone") -> str:
-    """The command that starts or goes on with the run: plain Python for one process, torchrun for more.
+    """The command that starts or continues with the run: plain Python for one process, torchrun for more.
 
     `python` and `config` are words of the shell already.
     """

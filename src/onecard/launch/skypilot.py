@@ -1,7 +1,7 @@
 """A SkyPilot task for `sky jobs launch`: a managed job on spot machines, its checkpoints in a bucket.
 
 The run's folder lies on the machine's own disk, because buckets know neither renames nor appended lines; whole checkpoints
-are copied to the bucket, then the log. A machine that takes over copies them back and goes on (`onecard train --continue`).
+are copied to the bucket, then the log. A machine that takes over copies them back and continues (`onecard train --continue`).
 """
 
 import json

@@ -4,7 +4,7 @@ How a job ends, and what follows:
 - preempted, or `scontrol requeue`: Slurm sends SIGTERM, the trainer saves, Slurm queues the job again (--requeue);
 - the time limit is near: Slurm sends SIGUSR1 to the script, the trainer saves, the script queues the job again;
 - an error or `scancel`: it ends, and nothing is queued.
-`onecard train --continue` goes on from the last checkpoint, or starts where there is none yet.
+`onecard train --continue` continues from the last checkpoint, or starts where there is none yet.
 """
 
 import math
@@ -125,7 +125,7 @@ while kill -0 "$step" 2>/dev/null; do # a signal ended the wait, not the run
   code=$?
 done
 if [ "$asked" = 1 ] && [ "$code" -ne 0 ]; then
-  echo "onecard: the time is nearly up; saved, and queued again to go on"
+  echo "onecard: the time is nearly up; saved, and queued again to continue"
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

@@ -82,7 +82,7 @@ while :; do
     done*) break ;;
     idle)
       fetch
-      fail 'the job ended without a word (was the machine restarted?); start this script again to go on'
+      fail 'the job ended without a word (was the machine restarted?); start this script again to continue'
       ;;
     *)
       [ "$lost" = yes ] || say 'no connection; trying again'
@@ -95,7 +95,7 @@ fetch || { sleep 5; fetch; } || say "the run could not be copied; it is in $ther
 code=${now#done }
 if [ "$code" -ne 0 ]; then
   connect "tail -n 20 $there/job.log" </dev/null
-  say "the job ended with code $code; start this script again to go on from its last checkpoint" >&2
+  say "the job ended with code $code; start this script again to continue from its last checkpoint" >&2
   exit "$code"
 fi
 say "finished; the run is in $here. The machine is still rented: end that with its provider"

@@ -50,6 +50,6 @@ def submit(engine: str, path: Path, quiet: bool = False) -> str | None:
     if code:
         raise RunFailure(
             f"`{' '.join(command(engine, path))}` ended with code {code}",
-            hint="its own words are above; the same command goes on",
+            hint="its own words are above; the same command continues",
         )
     return None
