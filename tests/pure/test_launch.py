@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -120,6 +121,7 @@ def test_a_script_for_ssh_is_posix():
     assert "-o IdentityFile=/k/e-y" in ssh(ssh_options=("IdentityFile=/k/e-y",))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs run on Unix")
 @pytest.mark.parametrize("name", NASTY)
 def test_names_never_become_commands(name, tmp_path):
     """What the shell reads of a name is that name: the script prints its words instead of running them."""

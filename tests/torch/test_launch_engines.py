@@ -9,11 +9,13 @@ import sys
 import time
 
 import pytest
-from engines import program, said, slurm, ssh_server, wait_for
+from engines import free_port, program, said, slurm, ssh_server, wait_for
 from runs_in_tests import losses
 
 from onecard.cli import main
 from onecard.config import to_toml
+from onecard.launch import make_job
+from onecard.launch.slurm import SlurmOptions, slurm_text
 from onecard.runs.record import RunRecord
 
 pytestmark = [
@@ -84,6 +86,26 @@ def test_a_slurm_job_that_is_preempted_ends_as_the_calm_run(
     assert log.count("resumed: step") == 2
     assert RunRecord(tmp_path / "run").state == "finished"
     assert losses(config.out_dir) == pytest.approx(calm(config, tmp_path, cards), rel=1e-6)
+
+
+@pytest.mark.timeout(300)
+def test_two_launchers_that_meet_train_one_run(config, tmp_path, monkeypatch):
+    """As on two machines that share a file system: a torchrun on each, by the words of the batch script."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("first", "127.0.0.1")
+    monkeypatch.setenv("port", str(free_port()))
+    config = config.replace(dropout=0.0)
+    file = write(config, tmp_path / "run.toml")
+    job = make_job(config, "cpu", cards=1, nodes=2)
+    text = slurm_text(job, SlurmOptions(file, python=sys.executable))
+    script = text[text.index("run() {") : text.index("export -f run")] + "run"
+    nodes = [subprocess.Popen(["bash", "-c", script], stderr=subprocess.PIPE) for _ in range(2)]
+    for node in nodes:
+        _, err = node.communicate(timeout=200)
+        assert node.returncode == 0, err.decode()
+    assert losses(config.out_dir) == pytest.approx(calm(config, tmp_path, 2), rel=1e-6)
 
 
 @pytest.mark.timeout(600)

@@ -127,7 +127,7 @@ def test_continue_starts_goes_on_and_finds_nothing_left(config, typed, capsys, m
     words = ["train", typed, "--continue", "--quiet"]
     monkeypatch.setenv("ONECARD_FAULT", "error@5")
     assert main(words) == 70  # ends in the middle, saved
-    assert list(losses(config.out_dir)) == [1, 2, 3, 4]
+    assert list(losses(config.out_dir)) == [1, 2, 3, 4, 5]
     monkeypatch.delenv("ONECARD_FAULT")
     capsys.readouterr()
     assert main(words) == 0
