@@ -4,7 +4,7 @@
 
 TEXT is a text file or a parquet file with a column "text", of which the first 2 MB are taken. Every run is onecard's own
 trainer on the bytes of the text, with bf16 matmuls as on a card; the last tenth is held out. Losses that the file has
-already are not measured again, so that a run that was stopped goes on. bench/performance.py makes a table of it.
+already are not measured again, so that a run that was stopped continues. bench/performance.py makes a table of it.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from bench.low_bit import SEEDS, config_of, prepared
 LEAN: dict[str, Any] = {"weights": "bfloat16", "gradients": "bfloat16"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "none": {},
-    "optimizer_state 8bit": {"optimizer_state": "8bit"},
+    "all on the card": {**LEAN, "optimizer_state": "8bit"},
     "weights bfloat16": {"weights": "bfloat16"},
     "gradients bfloat16": {"gradients": "bfloat16"},
     "weights bfloat16, offload_optimizer": {"weights": "bfloat16", "offload_optimizer": True},
-    "all on the card": {**LEAN, "optimizer_state": "8bit"},
+    "optimizer_state 8bit": {"optimizer_state": "8bit"},
     "all on the card, 4bit": {**LEAN, "optimizer_state": "4bit"},
     "all, offload_optimizer": {**LEAN, "optimizer_state": "8bit", "offload_optimizer": True},
 }
@@ -46,12 +46,14 @@ def text_file(source: Path, folder: Path) -> Path:
 def measure(source: Path, steps: int, target: Path) -> None:
     from onecard.train.run.loop import train
 
-    content = json.loads(target.read_text()) if target.exists() else {"steps": steps, "losses": {}}
+    content: dict[str, Any] = {"steps": steps, "losses": {}}
+    if target.exists():
+        content = json.loads(target.read_text())
     losses: Losses = content["losses"]
     with tempfile.TemporaryDirectory() as place:
         dataset = prepared(text_file(source, Path(place)), Path(place))
-        for optimizer in ("adamw", "muon"):
-            for name, changes in VARIANTS.items():
+        for name, changes in VARIANTS.items():
+            for optimizer in ("adamw", "muon"):
                 if optimizer == "muon" and changes.get("optimizer_state") == "4bit":
                     continue  # costs by itself, and is never suggested
                 found = losses.setdefault(source.stem, {}).setdefault(optimizer, {})

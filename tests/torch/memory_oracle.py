@@ -254,6 +254,8 @@ def _stepper(
         return called
 
     if config.compile and config.compile_unit == "block":
+        # beyond the limit layers would run eager, uncounted
+        stack.enter_context(torch._dynamo.config.patch(recompile_limit=256))
         model.compile_blocks(compiled_run)
     elif config.compile:
         stack.enter_context(_counting_the_loss(live))
