@@ -4,7 +4,7 @@
 
 TEXT is a text file or a parquet file with a column "text", of which the first 2 MB are taken. Every run is onecard's own
 trainer on the bytes of the text, with bf16 matmuls as on a card; the last tenth is held out. Losses that the file has
-already are not measured again, so that a run that was stopped goes on. bench/performance.py makes a table of it.
+already are not measured again, so that a run that was stopped continues. bench/performance.py makes a table of it.
 """
 
 import argparse
@@ -46,7 +46,9 @@ def text_file(source: Path, folder: Path) -> Path:
 def measure(source: Path, steps: int, target: Path) -> None:
     from onecard.train.run.loop import train
 
-    content = json.loads(target.read_text()) if target.exists() else {"steps": steps, "losses": {}}
+    content: dict[str, Any] = {"steps": steps, "losses": {}}
+    if target.exists():
+        content = json.loads(target.read_text())
     losses: Losses = content["losses"]
     with tempfile.TemporaryDirectory() as place:
         dataset = prepared(text_file(source, Path(place)), Path(place))

@@ -33,7 +33,7 @@ MODEL = RunConfig(
 
 
 def measure(target: Path) -> None:
-    from memory_oracle import traced  # type: ignore[import-not-found]
+    from memory_oracle import traced
 
     rows: dict[str, Any] = json.loads(target.read_text())["rows"] if target.exists() else {}
     count = params(MODEL.shape).total

@@ -8,7 +8,7 @@ A fault turns one comparison, operator, boolean or `not` round. A copy of the pr
 a switch (`before if mutant_reached(17) else after`), so one process can try hundreds: it runs all tests once to learn which of
 them reach which place, then forks for each fault, switches it on and runs the tests that reach it, quickest first, until
 one fails. Places that are evaluated while a module is imported get a process of their own. The folder `--work` keeps what
-was found: a run that was stopped goes on. A fault that no test notices is printed with its place, to be looked at one by
+was found: a run that was stopped continues. A fault that no test notices is printed with its place, to be looked at one by
 one; docs/reliability.md has the last result and names those that change nothing.
 """
 

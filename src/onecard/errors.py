@@ -2,7 +2,7 @@
 
     OnecardError
     ├── UserError     a mistake the user can fix: exit code 2, one sentence, a hint
-    ├── RunFailure    the run could not go on (disk, data, card): exit code 1, what was saved
+    ├── RunFailure    the run could not continue (disk, data, card): exit code 1, what was saved
     └── InternalError a bug in onecard: exit code 70, what was saved, and where its traceback is
 
 >>> raise UserError("unknown GPU '4071'", hint="did you mean RTX 4070? `onecard gpus` lists them all")
@@ -35,7 +35,7 @@ class UserError(OnecardError):
 
 
 class RunFailure(OnecardError):
-    """The work itself could not go on; the message says what is safe."""
+    """The work itself could not continue; the message says what is safe."""
 
 
 class InternalError(OnecardError):

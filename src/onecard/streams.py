@@ -30,7 +30,7 @@ def give_up(stream: IO[str], error: Exception) -> None:
         reason = getattr(error, "strerror", None) or error
         to_stream(
             sys.stderr,
-            f"the output cannot be written ({reason}); the run goes on, log.jsonl has everything",
+            f"the output cannot be written ({reason}); the run continues, log.jsonl has everything",
         )
 
 

@@ -281,7 +281,7 @@ def trained_pid(run) -> int:
 
 @pytest.fixture
 def training(root, monkeypatch):
-    """`onecard train` of a tiny model, which goes on until it is stopped; the run's folder."""
+    """`onecard train` of a tiny model, which continues until it is stopped; the run's folder."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)  # the server is in this process, and its model tiny
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -321,7 +321,7 @@ def test_a_real_training_arrives_is_stopped_resumed_and_talked_to(port, root, tr
     page.wait_for_selector(".badge.stopped", timeout=60_000)
     assert training.wait(60) in (0, 130)
 
-    # resumed, it is another process that goes on from the very step
+    # resumed, it is another process that continues from the very step
     page.wait_for_function(f"() => {STEP} > 110")
     stopped_at, first_pid = page.evaluate(STEP), trained_pid(root / "live")
     page.click("#resume-run")
@@ -353,7 +353,7 @@ def test_a_real_training_arrives_is_stopped_resumed_and_talked_to(port, root, tr
 @pytest.mark.long
 def test_a_run_that_cannot_be_resumed_says_why_on_the_page(port, root, open_page):
     pytest.importorskip("torch")
-    make_run(root / "empty")  # no checkpoint to go on from, and no data
+    make_run(root / "empty")  # no checkpoint to continue from, and no data
     RunRecord(root / "empty").end("stopped")
     watched = open_page(port)
     page = watched.page

@@ -1,4 +1,4 @@
-"""Killed at any moment, the same command goes on, and the bytes are those of an undisturbed run."""
+"""Killed at any moment, the same command continues, and the bytes are those of an undisturbed run."""
 
 import os
 import random

@@ -304,7 +304,7 @@ def test_changed_arguments_or_input_are_refused_half_way(
     with pytest.raises(UserError, match="other arguments"):
         prepare([str(source)], tmp_path / "set", workers=1, seed=2)
     write_jsonl(source, documents(49))
-    with pytest.raises(UserError, match="has changed since this was begun"):
+    with pytest.raises(UserError, match="has changed since this was started"):
         prepare([str(source)], tmp_path / "set", workers=1, seed=1)
     assert prepare([str(source)], tmp_path / "set", workers=1, fresh=True).tokens
     assert not (tmp_path / "set" / ".work").exists()

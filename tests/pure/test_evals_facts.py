@@ -51,7 +51,7 @@ def test_released_models_by_protocol():
 @pytest.mark.parametrize(
     ("value", "half", "words"),
     [
-        (0.25, 0.01, "not distinguishable from chance with so many items"),
+        (0.25, 0.01, "not distinguishable from chance with this many items"),
         (0.28, 0.009, "between chance and GPT-2 124M"),
         (0.40, 0.009, "between GPT-2 124M and GPT-2 1.5B"),
         (0.55, 0.009, "above GPT-2 1.5B"),

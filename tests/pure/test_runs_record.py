@@ -224,3 +224,19 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
     assert not is_run_folder(tmp_path)
     with pytest.raises(UserError, match="not a run folder"):
         RunRecord.open(tmp_path)
+
+
+def test_a_run_without_a_checkpoint_is_put_aside_and_one_that_runs_is_not(tmp_path):
+    from onecard.runs.set_aside import set_aside
+
+    folder = tmp_path / "out"
+    assert set_aside(folder) is None
+    for number in (1, 2):
+        record = RunRecord.create(folder, CONFIG, None, {})
+        record.begin()
+        with pytest.raises(UserError, match="another run is writing"):
+            set_aside(folder)
+        record.release()
+        assert set_aside(folder) == tmp_path / f"out.unfinished-{number}"
+        assert not folder.exists()
+        assert (tmp_path / f"out.unfinished-{number}" / "run.json").is_file()

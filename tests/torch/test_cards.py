@@ -51,7 +51,7 @@ def test_a_card_outside_the_build_is_an_error_that_names_the_build(
         machine.choose_device(asked)
     assert name in str(caught.value)
     assert said in caught.value.hint
-    assert machine.choose_device("auto") == torch.device("cpu")  # slower, but it goes on
+    assert machine.choose_device("auto") == torch.device("cpu")  # slower, but it continues
     sentence = machine.unseen_card(torch.device("cpu"), "auto", "2 h")
     assert all(word in sentence for word in (name, said, "the CPU trains instead (2 h)"))
     assert machine.measured_device("cpu") == torch.device("cpu")

@@ -80,7 +80,7 @@ def test_saving_the_same_step_again(tmp_path, draws):
     ):
         allowed = [(4, 2.0)] if promised else [(4, 1.0), (4, 2.0)]
         assert found(left) in allowed, what
-        save(left, 4, 3.0)  # and the run goes on from there
+        save(left, 4, 3.0)  # and the run continues from there
         checkpoint.prune(left, 1, 4)
         assert found(left) == (4, 3.0), what
         assert [p.name[0] for p in (left / "checkpoints").iterdir()] == ["s"], what

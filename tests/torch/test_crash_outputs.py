@@ -92,7 +92,7 @@ def test_preparing_data(tmp_path, texts, draws):
         replay(tmp_path, lambda f: None, prepared(texts[0]), draws)
     ):
         assert content(left) in ([wanted] if promised else [None, wanted]), what
-        if draws or number % 23 == 0:  # and the same command goes on
+        if draws or number % 23 == 0:  # and the same command continues
             prepared(texts[0])(left)
             assert content(left) == wanted, what
 

@@ -221,8 +221,8 @@ def test_the_first_train_on_a_new_card_checks_it_and_takes_the_fall_backs(
     assert "no triton" in capsys.readouterr().out
 
     monkeypatch.setattr("onecard.train.doctor.answers.ask", lambda device: 1 / 0)
-    assert train_command._as_this_device_can(RunConfig(), speaks=True).compile  # the run goes on
-    assert "the run goes on" in capsys.readouterr().err
+    assert train_command._as_this_device_can(RunConfig(), speaks=True).compile  # the run continues
+    assert "the run continues" in capsys.readouterr().err
 
 
 # --- whole machines that are not there: what the doctor finds is what the next `train` does ---------------------------

@@ -1,6 +1,6 @@
 """Whatever ends a run, its last finished step is on disk: every call of the loop's collaborators fails once, in every way.
 
-The fault strikes in the fourth step of eight, once. Either the run goes on as if nothing had happened (what it can do
+The fault strikes in the fourth step of eight, once. Either the run continues as if nothing had happened (what it can do
 without, memory that ran out) or it ends with a sentence, a checkpoint and the calm run's losses after a resume. The
 normal run samples the product of calls and errors; `pytest -m long` does all of it.
 """
@@ -207,7 +207,7 @@ PHASES = {
     "step": (step.Stepper, "gradients", 4),
     "update": (step.Stepper, "apply", 4),
     "evaluation": (session, "evaluate", 4),
-    "save": (checkpoint, "save", 5),  # saved already: it goes on for one more step
+    "save": (checkpoint, "save", 5),  # saved already: it continues for one more step
     "sample": (loop, "write_sample", 5),
 }
 
@@ -269,7 +269,7 @@ def test_a_power_reading_that_fails_costs_the_figure_not_the_run(quick, calm, mo
     assert train(quick).state == "finished"
     (failed,) = [e for e in events(quick.out_dir) if e["event"] == "side_show_failed"]
     assert failed["text"] == (
-        "the power reading failed (RuntimeError: NVML: GPU is lost); the run goes on without"
+        "the power reading failed (RuntimeError: NVML: GPU is lost); the run continues without"
     )
     assert losses(quick.out_dir) == losses(calm["folder"])
 

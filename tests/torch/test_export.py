@@ -345,7 +345,7 @@ print("LOGITS", json.dumps(logits.tolist()))
     spoken = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=nanogpt)
     assert spoken.returncode == 0, spoken.stderr[-500:]
     text = spoken.stdout.partition("The cat")[2]
-    assert text.strip(" -\n")  # it goes on from the prompt
+    assert text.strip(" -\n")  # it continues from the prompt
     data = nanogpt / "data" / f"onecard_{tmp_path.name}"
     data.mkdir(parents=True)
     try:

@@ -100,7 +100,7 @@ class Runs:
         if kind == "disk" and b"its last checkpoint could not be written" in err:
             ended = (
                 1,
-            )  # a quick machine came to the run's end before the kill: told, and the next sitting goes on
+            )  # a quick machine came to the run's end before the kill: told, and the next sitting continues
         assert process.returncode in ended, (kind, process.returncode, err.decode()[-2000:])
         assert b"Traceback" not in err, err.decode()[-2000:]
         found = checkpoints(self.folder)

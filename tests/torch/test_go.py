@@ -1,4 +1,4 @@
-"""`onecard go`: the whole path by its public commands, on a text made here; interrupted, it goes on."""
+"""`onecard go`: the whole path by its public commands, on a text made here; interrupted, it continues."""
 
 import io
 import json
@@ -77,7 +77,7 @@ def stopped_before(stage: str, words: list[str], capsys: pytest.CaptureFixture[s
         capsys.readouterr()
         assert onecard.cli.go.run(parser_of("go").parse_args(words[1:])) == 130
     shown = capsys.readouterr().out
-    assert "the same command goes on" in shown
+    assert "the same command continues" in shown
     assert "left out" not in shown
     return shown_commands(shown)
 
@@ -122,7 +122,7 @@ def test_a_go_stopped_at_every_stage_continues_and_ends_with_model_and_report(
     assert Path("onecard-go/model/model.safetensors").is_file()
 
     assert main([*words, "--hours", "1"]) == 2, "another question needs another folder"
-    assert "another question" in capsys.readouterr().err
+    assert "other options" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -55,7 +55,7 @@ def test_probe_measures_keeps_shows_and_forgets(capsys):
 
 @pytest.mark.parametrize(("tick", "shapes", "rounds"), [(0.1, 5, 3), (5.0, 4, 1)])
 def test_a_slow_machine_measures_fewer_shapes_and_rounds(monkeypatch, tick, shapes, rounds):
-    """Within twice the time it was given; the clock goes on by `tick` at each look, the steps take none of it."""
+    """Within twice the time it was given; the clock continues by `tick` at each look, the steps take none of it."""
     clock, done = itertools.count(), []
 
     def steps(self, count):

@@ -9,6 +9,7 @@ from runs_in_tests import events, losses
 from onecard.cli import main
 from onecard.config import load, to_nanogpt
 from onecard.model.checkpoint import checkpoints, read_state
+from onecard.runs.record import RunRecord
 
 
 @pytest.fixture
@@ -120,3 +121,30 @@ def test_a_compiled_run_gives_the_eager_losses(config, typed, tmp_path):
     assert list(losses(other).values()) == pytest.approx(
         list(losses(config.out_dir).values()), rel=1e-4
     )
+
+
+def test_continue_starts_goes_on_and_finds_nothing_left(config, typed, capsys, monkeypatch):
+    words = ["train", typed, "--continue", "--quiet"]
+    monkeypatch.setenv("ONECARD_FAULT", "error@5")
+    assert main(words) == 70  # ends in the middle, saved
+    assert list(losses(config.out_dir)) == [1, 2, 3, 4, 5]
+    monkeypatch.delenv("ONECARD_FAULT")
+    capsys.readouterr()
+    assert main(words) == 0
+    assert list(losses(config.out_dir)) == list(range(1, 11))
+    assert main(words) == 0  # a job that is started once more
+    assert len(losses(config.out_dir)) == 10
+    assert capsys.readouterr().err == ""
+
+
+def test_a_job_that_was_killed_before_its_first_checkpoint_starts_again(config, typed, capsys):
+    folder = Path(config.out_dir)
+    record = RunRecord.create(folder, config, None, {})
+    record.begin()
+    assert main(["train", typed, "--continue"]) == 2  # its process still runs: this one
+    assert "another run is writing" in capsys.readouterr().err
+    record.release()  # as when its process is killed
+    assert main(["train", typed, "--continue"]) == 0
+    assert "ended before its first checkpoint; it starts again" in capsys.readouterr().out
+    assert (folder.with_name("run.unfinished-1") / "run.json").is_file()
+    assert len(losses(folder)) == 10

@@ -1,4 +1,4 @@
-"""`onecard tune`: what is read, what is learnt from, what may look at what; held against transformers."""
+"""`onecard tune`: what is read, what is learned from, what may look at what; held against transformers."""
 
 import json
 import os
@@ -126,7 +126,7 @@ def test_turns_that_do_not_fit_are_left_out_and_reported(tmp_path):
     assert found.shortened == 1
     assert found.distinct == 1  # what is left of the first is the second
     assert CHAT.decode(found.items[0].ids) == ("<|endoftext|><|user|>a<|end|><|assistant|>b<|end|>")
-    assert found.items[0].learnt == 2
+    assert found.items[0].learned == 2
 
 
 def test_packing_keeps_every_conversation_whole():
@@ -397,13 +397,18 @@ def test_it_says_beforehand_what_there_is(base, capsys):
     write_lines(base / "copies.jsonl", [said(f"q{n % 14}", f"a{n % 14}") for n in range(1000)])
     assert main(["tune", "base", "copies.jsonl", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    for words in ("1,000 conversations, 14 distinct", "learnt from", "form of an answer", "Memory"):
+    for words in (
+        "1,000 conversations, 14 distinct",
+        "learned from",
+        "form of an answer",
+        "Memory",
+    ):
         assert words in shown
     assert not (base / "base-chat").exists()
     assert main(["tune", "base", "copies.jsonl", "--dry-run", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["conversations"], answer["distinct"]) == (1000, 14)
-    assert 0 < answer["learnt_tokens"] < answer["tokens"]
+    assert 0 < answer["learned_tokens"] < answer["tokens"]
     assert main(["tune", "base", "copies.jsonl", "--dry-run", "--explain"]) == 0
     assert "a tenth of" in capsys.readouterr().out
 
@@ -421,7 +426,7 @@ def test_shares_of_several_files_are_shares_of_tokens(base, capsys):
     [
         ([], "no file of conversations"),
         (["missing.jsonl"], "there is no file"),
-        (["broken.jsonl"], "no conversation that can be learnt from"),
+        (["broken.jsonl"], "no conversation that can be learned from"),
         (["empty.jsonl"], "holds no conversation"),
         (["talks.jsonl=-5%", "more.jsonl=105%"], "share of -5%"),
         (["talks.jsonl=100%", "broken.jsonl=100%", "empty.jsonl=100%"], "add up to 300%"),

@@ -64,7 +64,7 @@ def small_run(tmp_path, monkeypatch) -> list[str]:
 def test_train_on_a_card_outside_the_build(
     monkeypatch, capsys, tmp_path, small_run, name, capability, hint
 ):
-    """The doctor names it; `train` goes on without it and says so once; asked for by name, it is an error."""
+    """The doctor names it; `train` continues without it and says so once; asked for by name, it is an error."""
     fake_cuda(monkeypatch, [FakeCard(name=name, capability=capability)], arch_list=CU130)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert main(["doctor", "--quick", "--json"]) == 1
@@ -124,7 +124,7 @@ def test_train_takes_no_more_than_is_free_where_memory_is_paged(
     monkeypatch, capsys, tmp_path, small_run, system, release, paged
 ):
     """A card under Windows and WSL, played by the CPU: the run limits itself before its first step, runs out where the
-    driver would have moved memory to the host, and goes on with a smaller micro-batch."""
+    driver would have moved memory to the host, and continues with a smaller micro-batch."""
     fake_cuda(monkeypatch, [FakeCard(used_bytes=2 * GIB)])
     monkeypatch.setattr(machine.platform, "release", lambda: release)
     monkeypatch.setattr(machine, "sys", SimpleNamespace(platform=system))

@@ -93,7 +93,7 @@ def _state_of(config: RunConfig) -> State:
 def all_savers(config: RunConfig, dtype: str = "bfloat16", kind: str = "cuda") -> list[Savers]:
     """Every combination that is tried for this config, the plain one first; what was asked for stays.
 
-    What changes how weights and gradients are kept comes on top of what changes no result: whoever needs it needs that
+    What changes how weights and gradients are kept is not included of what changes no result: whoever needs it needs that
     first. `kind` is the device's: only a card has another memory beside its own.
     """
     asked = savers_of(config)

@@ -285,7 +285,7 @@ class Search:
         if self.budget.tokens is not None:
             return UserError(
                 f"{self.budget.tokens:,.0f} tokens are too few to train anything",
-                hint=f"even the smallest model wants {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example 1B",
+                hint=f"even the smallest model needs {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example 1B",
             )
         need = (
             FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token
@@ -293,5 +293,5 @@ class Search:
         )
         return NotCovered(
             f"that time is too little to train anything on the {self.device.name}",
-            hint=f"even the smallest model wants {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give it more time",
+            hint=f"even the smallest model needs {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give it more time",
         )

@@ -82,7 +82,7 @@ def small_run(
     if not runs:
         raise UserError(
             f"that time is too little to train anything on the {device.name}",
-            hint=f"even the smallest model wants {FEWEST_STEPS} steps: give it more time",
+            hint=f"even the smallest model needs {FEWEST_STEPS} steps: give it more time",
         )
     best = min(runs, key=lambda run: _chinchilla(run, corpus.tokens))
     config = best.replace(
@@ -106,7 +106,7 @@ def small_run(
 def vocabulary_for(
     gpu: Device | str | None, seconds: float, *, text_bytes: float, recipe: str = "gpt2"
 ) -> int:
-    """How large a BPE to train on text that is to be learnt in that time: the largest whose table stays below half of
+    """How large a BPE to train on text that is to be learned in that time: the largest whose table stays below half of
     what the blocks hold, for a table that is seldom seen whole learns little.
 
     >>> vocabulary_for("cpu", 60, text_bytes=25e6)

@@ -130,6 +130,11 @@ def check_target(path: Path, force: bool = False) -> None:
     """A name that can be written to: .toml or .py, not there yet unless `force`."""
     if path.suffix.lower() not in (".py", ".toml"):
         raise UserError(f"{path.name} is neither .toml nor .py", hint="for example --out run.toml")
+    check_free(path, force)
+
+
+def check_free(path: Path, force: bool = False) -> None:
+    """A file that may be written: not there yet unless `force`, in a folder that is."""
     if path.is_dir() or (path.exists() and not force):
         raise UserError(
             f"{path} exists already", hint="choose another name, or add --force to replace it"
@@ -143,10 +148,15 @@ def check_target(path: Path, force: bool = False) -> None:
 def write_config(path: Path, text: str, force: bool = False) -> None:
     """Written aside and moved into place; an existing file only with `force`."""
     check_target(path, force)
+    write_file(path, text)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Written aside and moved into place; a sentence where the system refuses."""
     try:
         write_text(path, text)
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}",
-            hint="check the folder and its rights",
+            hint="check the folder and its permissions",
         ) from None

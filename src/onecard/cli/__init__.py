@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "can": "can this card train that model at all?",
     "data": "download, tokenise, shuffle and shard text; look at the result",
     "train": "the run: exact, resumable, nothing lost",
+    "launch": "the run elsewhere: a job for Slurm, SkyPilot or a rented machine over ssh",
     "sample": "text from a trained model",
     "tune": "make an assistant of a model: instruction tuning on your conversations",
     "chat": "talk to a tuned model",

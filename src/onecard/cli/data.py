@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "or `show DIR`, `verify DIR`",
     )
     parser.add_argument(
-        "--tokens", type=parse_count, metavar="N", help="stop at about so many tokens: 3.7B, 100M"
+        "--tokens", type=parse_count, metavar="N", help="stop at about this many tokens: 3.7B, 100M"
     )
     parser.add_argument("--out", metavar="DIR", help="the folder to make (data/NAME)")
     parser.add_argument(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = (
     "The whole loop on this machine in a few minutes: `onecard go` on Python's own text, then the other recipe "
-    "for the same time, and both compared. Interrupted, it goes on."
+    "for the same time, and both compared. Interrupted, it continues."
 )
 EXAMPLE = "onecard demo"
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"report": str(page), "runs": found, "model": model, "seconds": seconds}))
         return 0
     ending = T(
-        "{page} holds the comparison; it took {seconds:duration} in all. Next: `onecard go --hours 20`, or "
+        "{page} holds the comparison; it took {seconds:duration} in total. Next: `onecard go --hours 20`, or "
         "`onecard ui {folder}` to look at both runs.",
         page=str(page),
         seconds=seconds,

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 def _moving(
     show: Callable[[float, float, str], None], seconds: dict[str, float]
 ) -> Iterator[Callable[[str], None]]:
-    """The bar goes on with the clock within a check, as far as that check was expected to take: compiling takes most
+    """The bar continues with the clock within a check, as far as that check was expected to take: compiling takes most
     of the time, and a bar that stands still looks like a program that hangs."""
     whole = sum(seconds.values())
     now = ("", 0.0, time.monotonic())  # the check, what was done before it, since when

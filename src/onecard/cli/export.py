@@ -11,7 +11,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", help="a run's folder (its out_dir), or one checkpoint in it"
     )
-    parser.add_argument("--to", required=True, choices=("hf", "gguf", "nanogpt"), help="for whom")
+    parser.add_argument(
+        "--to", required=True, choices=("hf", "gguf", "nanogpt"), help="target format"
+    )
     parser.add_argument("--out", metavar="DIR", help="the folder to write (default: RUN-TO)")
     parser.add_argument(
         "--dtype",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = (
     "Everything in one command: recommend a run for this machine and time, get the data, check and measure the machine, "
-    "plan again, train, evaluate, export, report. Interrupted anywhere, the same command goes on."
+    "plan again, train, evaluate, export, report. Interrupted anywhere, the same command continues."
 )
 EXAMPLE = """onecard go --hours 20
   onecard go --hours 0.05 --data stdlib --yes      # no download, three minutes"""
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     except Interrupted as stop:
         if not args.json:
             words = terminal_language(args.lang)
-            out.print(words.text(T("stopped; the same command goes on from here")), markup=False)
+            out.print(words.text(T("stopped; the same command continues from here")), markup=False)
         return stop.exit_code
     if page is None:
         return 0
@@ -142,7 +142,10 @@ def _announce(expected: "Expectation", lang: str | None) -> None:
 def _agreed(out: "Console", words: "Language") -> bool:
     """Asked once; where nobody can answer, --yes is needed."""
     if not (sys.stdin and sys.stdin.isatty()):
-        raise UserError("nobody is there to say yes", hint="add --yes to start without a question")
+        raise UserError(
+            "cannot ask for confirmation: standard input is not a terminal",
+            hint="add --yes to start without a question",
+        )
     out.print("\n" + words.text(T("Start? [Y/n]")) + " ", end="", markup=False)
     try:
         return input().strip().casefold() in _YES

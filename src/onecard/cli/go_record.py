@@ -1,4 +1,4 @@
-"""What `onecard go` was asked and expects, kept in its folder, so that an interrupted one goes on."""
+"""What `onecard go` was asked and expects, kept in its folder, so that an interrupted one continues."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ def recall(root: Path, question: Question) -> Progress | None:
     if found.question != question:
         was = " ".join([*found.question.words, *(["--data", d] if (d := asked["data"]) else [])])
         raise UserError(
-            f"{root} was begun with another question ({was})",
-            hint="repeat that command to go on, or name another folder with --out",
+            f"{root} was started with other options ({was})",
+            hint="repeat that command to continue, or name another folder with --out",
         )
     return found

@@ -161,7 +161,7 @@ class _Stages:
         command = ["train", str(self.places.config), f"--out_dir={run}"]
         command += ["--resume"] if (run / "run.json").is_file() else []
         with self._page():
-            self._run(T("train; Ctrl-C saves, the same command goes on"), *command)
+            self._run(T("train; Ctrl-C saves, the same command continues"), *command)
 
     @contextlib.contextmanager
     def _page(self) -> Iterator[None]:
@@ -211,7 +211,7 @@ class _Stages:
         places = self.places
         run = str(places.run)
         self._run(T("some text by it"), "sample", run, "--tokens", "100", optional=True)
-        self._run(T("what was predicted, what came, and why"), "explain", run, *self.lang)
+        self._run(T("what was predicted, what happened, and why"), "explain", run, *self.lang)
         write_text(places.report, page_of(["explain", run, "--html", *self.lang]))
         for line in (
             T("report {report} · model {model} · run {run}", **self._shown()),

@@ -29,7 +29,7 @@ def go_document(expected: "Expectation") -> Document:
         headline=_headline(expected),
         sections=(Section(T("Stages"), (Table(columns, rows),)),),
         summary=(
-            T("Training takes the time that was asked for; the other stages come on top."),
+            T("Training takes the time that was asked for; the other stages are not included."),
             T("Measured first, the run is planned again: its size may change."),
             *(
                 []

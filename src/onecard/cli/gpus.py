@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("card", "architecture"):
         table.add_column(column, no_wrap=column == "card")
-    for column in ("GiB", "GB/s", "bf16", "fp16", "fp32", "watts", "sure"):
+    for column in ("GiB", "GB/s", "bf16", "fp16", "fp32", "watts", "confidence"):
         table.add_column(column, justify="right")
     for card in cards:
         rates = (card.bf16_flops, card.fp16_flops, card.fp32_flops)

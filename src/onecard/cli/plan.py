@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
     )
     parser.add_argument(
-        "--tokens", metavar="N", help="train on so many tokens, such as 3.7B: sets max_iters"
+        "--tokens", metavar="N", help="train on this many tokens, such as 3.7B: sets max_iters"
     )
     parser.add_argument(
         "--explain-memory",

@@ -55,7 +55,7 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     budget.add_argument(
         "--tokens",
         metavar="N",
-        help="the best model for so many tokens, such as 10B, however long it takes",
+        help="the best model for this many tokens, such as 10B, however long it takes",
     )
     budget.add_argument(
         "--until-loss",

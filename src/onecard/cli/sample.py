@@ -19,9 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="a run's folder (its out_dir), one checkpoint in it, an export, a released GPT-2",
     )
-    parser.add_argument(
-        "prompt", nargs="?", default="", metavar="PROMPT", help="what it goes on from"
-    )
+    parser.add_argument("prompt", nargs="?", default="", metavar="PROMPT", help="text to continue")
     parser.add_argument(
         "--tokens", type=int, default=200, metavar="N", help="tokens to add (default 200)"
     )

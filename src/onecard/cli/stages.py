@@ -43,7 +43,7 @@ def print_command(out: "Console", words: Sequence[str], end: str = "") -> None:
 
 
 def run_stage(out: "Console", why: str, *words: str, optional: bool = False) -> bool:
-    """Show a command and run it. An `optional` one may fail: that is reported, and the rest goes on. Whether it succeeded."""
+    """Show a command and run it. An `optional` one may fail: that is reported, and the rest continues. Whether it succeeded."""
     from onecard.cli import dispatch
 
     out.print()
@@ -62,7 +62,7 @@ def run_stage(out: "Console", why: str, *words: str, optional: bool = False) -> 
         raise Interrupted(code)
     if code and not optional:
         raise RunFailure(
-            f"`{typed(words[:1])}` did not succeed", hint="the same command goes on from there"
+            f"`{typed(words[:1])}` did not succeed", hint="the same command continues from there"
         )
     return code == 0
 

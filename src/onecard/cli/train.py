@@ -22,24 +22,10 @@ EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from onecard.cli.options import add_config
+    from onecard.cli.resuming import add_resume
 
     add_config(parser)
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on with the run in out_dir from its last checkpoint",
-    )
-    parser.add_argument(
-        "--extend", action="store_true", help="go on with a finished run to a larger max_iters"
-    )
-    parser.add_argument(
-        "--change",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="with --resume: go on although this config key (or dataset, tokenizer) is another than recorded; "
-        "repeatable, or a list with commas",
-    )
+    add_resume(parser)
     parser.add_argument(
         "--profile",
         action="store_true",
@@ -51,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="first measure which settings are the fastest here (up to 3 min, where the run is long enough to pay it back)",
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="no progress; only what must be heard, on stderr"
+        "--quiet", action="store_true", help="no progress; only warnings and errors, on stderr"
     )
     parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
 
@@ -67,10 +53,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, speaks: bool) -> int:
+    from onecard.cli.resuming import chosen_config, named_changes, resumes
+
     config = chosen_config(args)
     if args.profile:
         return _profile(config, as_json=args.json, speaks=speaks)
-    return train_config(config, args, speaks, args.resume or args.extend, named_changes(args))
+    return train_config(config, args, speaks, resumes(config, args, speaks), named_changes(args))
 
 
 def train_config(
@@ -122,7 +110,7 @@ def train_config(
         if outcome.loss is None and outcome.state == "finished" and not config.eval_only:
             view.message(
                 f"this run was finished at step {outcome.step:,}; "
-                f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` goes on"
+                f"`onecard train --extend --out_dir={config.out_dir} --max_iters=…` continues"
             )
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
@@ -166,19 +154,9 @@ def _show_plan(planned: "RunPlan") -> None:
     to_stream(sys.stdout, show(in_short).rstrip("\n"))
 
 
-def named_changes(args: argparse.Namespace) -> frozenset[str]:
-    """The keys of --change; --extend names the length of the run."""
-    named = {key.strip() for word in args.change for key in word.split(",") if key.strip()}
-    if named and not (args.resume or args.extend):
-        raise UserError(
-            "--change goes with --resume", hint="a new run takes its config as it is given"
-        )
-    return frozenset(named | ({"max_iters", "lr_decay_iters"} if args.extend else set()))
-
-
 def _may_be_tuned(args: argparse.Namespace) -> bool:
     """A resumed run keeps its settings; several processes would each find their own."""
-    if args.resume or args.extend or int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if args.resume or args.extend or args.go_on or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise UserError(
             "--autotune is for a new run of one process",
             hint="`onecard probe --autotune CONFIG` writes the fastest settings into the config",
@@ -188,7 +166,7 @@ def _may_be_tuned(args: argparse.Namespace) -> bool:
 
 def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
     """The fall-backs that `onecard doctor` chose for the card; on one it has not seen, its quick form first. A failing
-    check never ends a run that could go on slower."""
+    check never ends a run that could continue slower."""
     from onecard.model.machine import choose_device
 
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
@@ -210,7 +188,7 @@ def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
                     print(f"{row.check}: {row.detail}")
         kept = kept_for(found)
     except Exception as error:
-        print(f"the check of the device failed ({error}); the run goes on", file=sys.stderr)
+        print(f"the check of the device failed ({error}); the run continues", file=sys.stderr)
         return config
     if kept is None:
         return config
@@ -256,7 +234,7 @@ def _ended(outcome: Any, args: argparse.Namespace, verb: str) -> int:
     elif outcome.state == "stopped":
         to_stream(
             sys.stdout,
-            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` goes on",
+            f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` continues",
         )
     else:
         found = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"
@@ -265,30 +243,3 @@ def _ended(outcome: Any, args: argparse.Namespace, verb: str) -> int:
             f"finished at step {outcome.step:,}{found}; try it with `onecard {verb} {outcome.folder}`",
         )
     return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
-
-
-def chosen_config(args: argparse.Namespace) -> "RunConfig":
-    """What was typed; --resume without CONFIG takes the run's own config, and --extend moves the schedule's end."""
-    from onecard.config import load, parse_overrides
-
-    given = parse_overrides(args.overrides)
-    if not (args.resume or args.extend):
-        return load(args.config, args.overrides)
-    out_dir = given.get("out_dir") or (load(args.config).out_dir if args.config else "out")
-    saved = Path(str(out_dir)) / "config.toml"
-    if not saved.is_file():
-        raise UserError(
-            f"nothing to {'extend' if args.extend else 'resume'}: there is no run in {out_dir} (no {saved})",
-            hint="name its folder by --out_dir=…, or leave --resume out to start a new run",
-        )
-    before = load(saved)
-    config = load(args.config or saved, args.overrides)
-    if args.extend:
-        if config.max_iters <= before.max_iters:
-            raise UserError(
-                f"the run in {out_dir} already goes to max_iters = {before.max_iters}",
-                hint=f"--extend needs a larger one, such as --max_iters={2 * before.max_iters}",
-            )
-        if "lr_decay_iters" not in given and before.lr_decay_iters == before.max_iters:
-            config = config.replace(lr_decay_iters=config.max_iters)
-    return config

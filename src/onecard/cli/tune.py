@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-base",
         metavar="10%",
-        help="share of the base's own text that is mixed in against forgetting (default 10%% where it is at hand)",
+        help="share of the base's own text that is mixed in against forgetting (default 10%% if it is available)",
     )
     parser.add_argument(
         "--base-data", metavar="NAME", help="the prepared folder with the base's own text"
@@ -69,14 +69,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the tuned run RUN from its last checkpoint",
+        help="continue the tuned run RUN from its last checkpoint",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what it would do, and stop")
     parser.add_argument(
         "--dataset", metavar="NAME", help="whose tokeniser to use, if the base's is gone"
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="no progress; only what must be heard, on stderr"
+        "--quiet", action="store_true", help="no progress; only warnings and errors, on stderr"
     )
     add_overrides(parser)
     add_report(parser)
@@ -125,7 +125,7 @@ def _resumed(args: argparse.Namespace, speaks: bool) -> int:
 
     if args.files:
         raise UserError(
-            "--resume goes on with what the run began with: no files are named",
+            "--resume continues with what the run began with: no files are named",
             hint=f"onecard tune {args.base} --resume",
         )
     saved = Path(args.base) / "config.toml"

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 # shape     the weights there are, and so whether a checkpoint fits
 # batch     which tokens make up one optimizer step
-# learning  what is learnt from them
+# learning  what is learned from them
 # data      which tokens there are
 # speed     how fast a step is; its result differs by rounding alone
 # memory    how much memory a step takes

@@ -120,7 +120,7 @@ def _text(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise UserError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-            hint="check the path and its rights",
+            hint="check the path and its permissions",
         ) from None
     if b"\0" in content:
         raise UserError(

@@ -82,7 +82,7 @@ def evaluate_task(
     key: str = "",
     partial: Path | None = None,
 ) -> Result:
-    """HellaSwag or LAMBADA over the items of a file; with `partial`, an interrupted one goes on from there."""
+    """HellaSwag or LAMBADA over the items of a file; with `partial`, an interrupted one continues from there."""
     began, task = time.perf_counter(), TASKS[task_name]
     items = task.items(path, limit)
     encode, start = speaker.tokenizer.encode, speaker.encode("")[0]
@@ -154,7 +154,7 @@ def _read_partial(path: Path, questions: Sequence[Question]) -> dict[int, list[S
 
 
 def _add_partial(path: Path, scores: dict[int, list[Score]]) -> None:
-    """In a folder that cannot be written an interrupted task starts over; the evaluation itself goes on."""
+    """In a folder that cannot be written an interrupted task starts over; the evaluation itself continues."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:

@@ -55,7 +55,7 @@ def _from_hub(task: str, home: _Home) -> Path:
             return Path(folder) / _chosen(there, home)
     except Exception as error:
         raise UserError(
-            f"the items of {task} are not here, and the hub did not give them "
+            f"the items of {task} are not here, and they could not be downloaded from the hub "
             f"({type(error).__name__})",
             hint=f"name a file: --{task} FILE (.jsonl, .jsonl.xz or .parquet)",
         ) from None

@@ -4,7 +4,7 @@
     found = evaluate_model("out", request)
     found.results, found.sheets
 
-Results are kept in the run's folder as they come. An interrupted task goes on from its last saved items.
+Results are kept in the run's folder as they come. An interrupted task continues from its last saved items.
 """
 
 import contextlib

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from onecard.facts.data_files import table
+from onecard.facts.gpus import find_gpu
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Rental:
     currency: str
     period: str
     source: str
+    skypilot: tuple[str, ...]  # SkyPilot's names of the card, the usual one first
 
 
 @cache
@@ -35,6 +37,16 @@ def rentals() -> tuple[Rental, ...]:
             currency=row["currency"],
             period=row["period"],
             source=row["source"],
+            skypilot=tuple(row["skypilot"].split()),
         )
         for row in table("gpu_rentals")
     )
+
+
+def rental_of(card: str) -> Rental | None:
+    """The price of a card by its own name; None where nobody was found to rent it out.
+
+    >>> rental_of("MI300X").typical
+    1.99
+    """
+    return next((rental for rental in rentals() if find_gpu(rental.gpu).name == card), None)

@@ -119,7 +119,7 @@ def read_user_cards(path: Path, must_exist: bool = False) -> list[dict[str, obje
             wanted = str if key in ("name", "like") else int | float
             if not isinstance(value, wanted) or isinstance(value, bool):
                 raise UserError(
-                    f"{path.name}: {key} = {value!r} is of the wrong kind",
+                    f"{path.name}: {key} = {value!r} has the wrong type",
                     hint="names are text, the rest numbers",
                 )
             if not isinstance(value, str) and not 0 < value < 1e7:

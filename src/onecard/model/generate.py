@@ -43,7 +43,7 @@ class Generation:
         most_tokens: int = 200,
         stop_tokens: Iterable[int] = (),
     ):
-        assert prompt, "a model needs a token to go on from"
+        assert prompt, "a model needs a token to continue from"
         self.prompt = list(prompt)
         self.most_tokens = most_tokens
         self.stop_tokens = frozenset(stop_tokens)
@@ -211,6 +211,6 @@ def _tokenizer(source: Path, dataset: str | None, config: RunConfig) -> Tokenize
     if config.shape.vocab_size >= GPT2_VOCAB and config.learn_from == "all":
         return gpt2()
     raise UserError(
-        f"the tokeniser of the data set {dataset or config.dataset!r} is not at hand",
+        f"the tokeniser of the data set {dataset or config.dataset!r} was not found",
         hint="--dataset names the folder that holds its tokeniser",
     )

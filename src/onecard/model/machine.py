@@ -86,7 +86,7 @@ def synchronize(device: torch.device) -> None:
 
 @cache
 def measured_peak_flops(device: torch.device, dtype: str) -> float:
-    """The best of a few large matmuls: what "peak" means on a machine whose data sheet is not at hand."""
+    """The best of a few large matmuls: what "peak" means on a machine whose data sheet is not available."""
     if device.type == "cpu" and dtype != "float32":
         # a CPU without arithmetic for it computes in float32 instead: its peak is the faster of the two;
         # a small product shows which, and takes no seconds where there is only a slow stand-in

@@ -102,7 +102,7 @@ def _from_hub(name: str) -> str:
         return str(hub_folder(name, [_CONFIG, "tokenizer.json", "model.safetensors"]))
     except Exception as error:
         raise UserError(
-            f"there is no model at {name!r}, and the hub did not give one ({type(error).__name__})",
+            f"there is no model at {name!r}, and none could be downloaded from the hub ({type(error).__name__})",
             hint=_HINT,
         ) from None
 

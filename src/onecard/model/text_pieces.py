@@ -82,7 +82,7 @@ class TextStream:
 
     @property
     def ended(self) -> Ended | None:
-        """Why it ended: a stop token or text, its length, cancelled; None while it goes on."""
+        """Why it ended: a stop token or text, its length, cancelled; None while it continues."""
         return self.generation.ended
 
     def cancel(self) -> None:

@@ -215,7 +215,7 @@ def energy_of(watts: float, seconds: float) -> float:
 def _energy(device: Device, gpus: int, seconds: Range, price: Price) -> Energy:
     watts = (
         device.watts * gpus
-    )  # the card at its limit, where training keeps it; the rest of the machine comes on top
+    )  # the card at its limit, where training keeps it; the rest of the machine is not included
     kwh = Range(*(energy_of(watts, each) for each in (seconds.low, seconds.mid, seconds.high)))
     return Energy(
         watts, kwh, kwh.scaled(price.per_kwh), price.currency, price.per_kwh, price.source

@@ -141,10 +141,10 @@ def _setting(name: str, value: Any, default: Any) -> None:
         _number(value, name, 1e-3, _MOST_SIZE)
     elif default is MISSING or default is None or type(default) is int:
         if type(value) is not int:
-            raise ValueError(f"an observation's {name} is of the wrong kind")
+            raise ValueError(f"an observation's {name} has the wrong type")
         _number(value, name, 0 if default == 0 else 1, _MOST_SIZE)
     elif type(value) is not type(default):
-        raise ValueError(f"an observation's {name} is of the wrong kind")
+        raise ValueError(f"an observation's {name} has the wrong type")
     elif isinstance(default, float):  # dropout, window
         _number(value, name, most=1)
 

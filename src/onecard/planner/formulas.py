@@ -5,8 +5,8 @@ from onecard.planner.result import Loss
 FORMULAS: dict[str, str] = {
     "tokens.per_step": "batch_size × block_size × gradient_accumulation_steps (the total over all cards, as in nanoGPT)",
     "tokens.total": "tokens per step × max_iters",
-    "tokens.epochs": "tokens in all ÷ tokens of the data set",
-    "tokens.per_param": "tokens in all ÷ all parameters",
+    "tokens.epochs": "total tokens ÷ tokens of the data set",
+    "tokens.per_param": "total tokens ÷ all parameters",
     "tokens.compute_optimal": "α·A/N^α = β·B/D^β with A = 482.01, α = 0.3478, B = 2085.43, β = 0.3658 "
     "(Besiroglu et al. 2024, refit of Hoffmann et al. 2022)",
     "params.total": "V·C + T·C + L·(12·C² + norms and biases) + final norm; the tied head counts once",
@@ -15,9 +15,9 @@ FORMULAS: dict[str, str] = {
     "flops.per_token_nanogpt": "6·N + 12·n_layer·n_embd·block_size, N as nanoGPT prints it (PaLM, appendix B)",
     "flops.per_token_6n": "6·N, N as nanoGPT prints it (Kaplan et al. 2020)",
     "flops.per_token_exact": "6 × parameters in matmuls + 3 × causal attention (2·L·C·T forward), as computed",
-    "flops.total_nanogpt": "FLOPs per token (nanoGPT) × tokens in all",
+    "flops.total_nanogpt": "FLOPs per token (nanoGPT) × total tokens",
     "flops.total_6nd": "6·N·D",
-    "flops.total_exact": "FLOPs per token (exact) × tokens in all",
+    "flops.total_exact": "FLOPs per token (exact) × total tokens",
     "time.step_seconds": "matmul FLOPs ÷ (reached share × peak) + bytes ÷ (reached share × bandwidth) + optimizer + launches; "
     "shares fitted to public runs by fit/speed.py (docs/accuracy.md)",
     "time.tokens_per_second": "tokens per step ÷ seconds per step",
@@ -31,7 +31,7 @@ FORMULAS: dict[str, str] = {
     "memory.parts": "each at the moment of the step's peak, counted tensor by tensor; they sum to what the process takes",
     "memory.card_bytes": "what the driver reports where it was asked; else what torch reports of such a card, 1–3 % less than sold",
     "memory.fits": "fits: even the high estimate leaves the others' memory free; does not fit: not even the low one does",
-    "energy.kwh": "power limit or TDP of the card × time; the rest of the machine comes on top",
+    "energy.kwh": "power limit or TDP of the card × time; the rest of the machine is not included",
     "energy.cost": "kWh × price",
     "loss.expected": "E + A·N^-α + B·(m·D)^-β, fitted to public FineWeb runs by fit/loss.py (docs/accuracy.md)",
     "loss.repetition": "loss at U + U·R·(1 − exp(−repeats/R)) tokens, less the loss had all been fresh; U the data set, R ≈ 15 "

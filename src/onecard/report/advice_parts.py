@@ -1,5 +1,8 @@
 """What the views of advice share: a run in one line, its shape, its savers, the command that comes next."""
 
+import shlex
+
+from onecard.advise.rent import Rented
 from onecard.config import RunConfig
 from onecard.messages import Formula, T
 from onecard.planner.corpus import prepared_folder
@@ -75,6 +78,22 @@ def next_step(plan: RunPlan, written: str | None) -> Text:
         data=plan.config.dataset,
         tokens=f"{plan.tokens.total / 1e9:.2g}B",
     )
+
+
+def launch_step(plan: RunPlan, offer: Rented, written: str | None) -> Text:
+    """The command that trains the run on a rented card."""
+    dataset = plan.config.dataset
+    if prepared_folder(dataset) is not None:
+        data = f"--upload {shlex.quote(str(prepared_folder(dataset)))}"
+    else:
+        tokens = f"{plan.tokens.total / 1e9:.2g}B"
+        data = f'--prepare "onecard data {dataset} --tokens {tokens}"'
+    words = [
+        f"onecard launch {shlex.quote(written or 'run.toml')} --on skypilot",
+        f'--gpu "{offer.gpu}" --bucket s3://BUCKET {data}',
+        *(f"--{key}={value}" for key, value in offer.changes.items()),
+    ]
+    return T("On {card} instead: `{command}`.", card=offer.gpu, command=" ".join(words))
 
 
 def how_found(formulas: dict[str, str], plan: RunPlan | None = None) -> Section:

@@ -15,7 +15,7 @@ def cards_document(plans: list[RunPlan]) -> Document:
     columns = (
         Column(T("Card")),
         Column(T("a step"), "right"),
-        Column(T("in all"), "right"),
+        Column(T("total"), "right"),
         Column(T("memory"), "right"),
         Column(T("of"), "right"),
         Column(T("fits"), "right"),

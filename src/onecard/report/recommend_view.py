@@ -11,6 +11,7 @@ from onecard.messages import T
 from onecard.report.advice_parts import (
     batch_words,
     how_found,
+    launch_step,
     model_headline,
     next_step,
     saver_words,
@@ -64,7 +65,7 @@ def recommend_document(
         headline=model_headline(answer.plan),
         sections=tuple(section for section in sections if section.blocks),
         summary=_summary(answer, written),
-        short_summary=(answer.sensitivity.notes[0], next_step(answer.plan, written)),
+        short_summary=(answer.sensitivity.notes[0], *_next_steps(answer, written)),
         footer=RANGES,
     )
 
@@ -236,5 +237,13 @@ def _summary(answer: Recommendation, written: str | None) -> tuple[Text, ...]:
         ),
         T("Its limit is {limit}.", limit=LIMITS[answer.limited_by]),
         answer.sensitivity.notes[0],
-        next_step(answer.plan, written),
+        *_next_steps(answer, written),
     )
+
+
+def _next_steps(answer: Recommendation, written: str | None) -> tuple[Text, ...]:
+    """What to type; with --rent, the launch on the cheapest card last."""
+    steps = (next_step(answer.plan, written),)
+    if not answer.rentals:
+        return steps
+    return (*steps, launch_step(answer.plan, answer.rentals[0], written))

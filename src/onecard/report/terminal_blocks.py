@@ -201,7 +201,7 @@ class Blocks:
             strong = number in table.marked
             mark = self.kept("▸") + " " if strong else ""
             title = f"{titles[0]}: " if titles[0] and cell_len(titles[0]) < width // 2 else ""
-            if head:  # else it goes on with what the row above is of
+            if head:  # else it continues with what the row above is of
                 out.append(Line(mark + title + head, "bold" if strong else ""))
             pieces = [
                 f"{title}: {cell}" if title else cell

@@ -31,7 +31,7 @@ def tune_document(planned: TuningPlan, run: RunPlan | None) -> Document:
         Figure(
             T("Tokens"),
             Quantity(prepared.tokens, "count"),
-            note=T("{share:percent} of them are learnt from", share=prepared.learnt_share),
+            note=T("{share:percent} of them are learned from", share=prepared.learned_share),
         ),
         Figure(
             T("Passes"),
@@ -77,7 +77,7 @@ def _data(planned: TuningPlan) -> tuple[Figure, ...]:
     return (
         Figure(T("Trained on"), Quantity(p.train, "int", T("conversations"))),
         Figure(T("Held out"), Quantity(p.held_out, "int", T("conversations"))),
-        Figure(T("Learnt from"), Quantity(p.learnt, "int", T("tokens"))),
+        Figure(T("Learned from"), Quantity(p.learned, "int", T("tokens"))),
         Figure(
             T("Windows"),
             Quantity(own, "int"),

@@ -156,7 +156,7 @@ def _effect(key: str, runs: tuple[RunFigures, ...]) -> Note:
     first, last = runs[0], runs[-1]
     affects = RunConfig.facts(key).affects
     if affects <= {"output", "machine"}:
-        return Note("effect-none", "no effect on what is learnt or on the step itself")
+        return Note("effect-none", "no effect on what is learned or on the step itself")
     if "shape" in affects and "learning" not in affects:
         if (
             first.params_nanogpt

@@ -66,7 +66,7 @@ def _placed(figure: Figure, steps: list[tuple[T, float]]) -> T:
     low, high = figure.low or 0.0, 1.0 if figure.high is None else figure.high
     for words, value in steps:
         if low <= value <= high:
-            return T("not distinguishable from {level} with so many items", level=words)
+            return T("not distinguishable from {level} with this many items", level=words)
     below = [words for words, value in steps if value < figure.value]
     above = [words for words, value in steps if value > figure.value]
     if not above:

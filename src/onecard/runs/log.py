@@ -61,7 +61,7 @@ class LogWriter:
             self.lost += 1
             if self.lost == 1:
                 self._warn(
-                    f"cannot write {self.path.name} ({error.strerror or error}); the run goes on without its lines"
+                    f"cannot write {self.path.name} ({error.strerror or error}); the run continues without its lines"
                 )
             self._drop_torn()
             return

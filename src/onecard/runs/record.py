@@ -60,11 +60,11 @@ class RunRecord:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"cannot write to the run folder {self.path}: {getattr(error, 'strerror', None) or error}",
-                hint="check --out_dir and its rights",
+                hint="check --out_dir and its permissions",
             ) from None
 
     def release(self) -> None:
-        """Let go of the folder; where nothing was begun in it, it is left as it was found."""
+        """Let go of the folder; where nothing was started in it, it is left as it was found."""
         if self._lock.held and not holds_a_run(self.path):
             with contextlib.suppress(OSError):
                 self._lock.path.unlink()
@@ -106,7 +106,7 @@ class RunRecord:
         except OSError as error:
             raise UserError(
                 f"cannot write the run folder {self.path}: {error.strerror or error}",
-                hint="check --out_dir, its rights and the free disk",
+                hint="check --out_dir, its permissions and the free disk",
             ) from None
 
     @classmethod
@@ -177,7 +177,7 @@ class RunRecord:
 
 
 def holds_a_run(path: Path) -> bool:
-    """Whether a run was begun here: what a new run must not touch."""
+    """Whether a run was started here: what a new run must not touch."""
     return (
         (path / "run.json").exists()
         or (path / "log.jsonl").exists()
@@ -189,7 +189,7 @@ def refuse_a_second_run(path: Path) -> None:
     if holds_a_run(path):
         raise UserError(
             f"{path} already holds a run",
-            hint="go on with it by --resume, or name another --out_dir",
+            hint="continue with it by --resume, or name another --out_dir",
         )
 
 

@@ -6,7 +6,7 @@ ADVICE = dict(
     [
         sentence(
             "fit-total",
-            "the total batch stays {tokens:int} tokens, so nothing changes in what is learnt",
+            "the total batch stays {tokens:int} tokens, so nothing changes in what is learned",
         ),
         sentence("fit-same", "yours is already the fastest that fits"),
         sentence(
@@ -118,7 +118,8 @@ ADVICE = dict(
             "fewer tokens, each slower; takes {extra:duration} longer to get there",
         ),
         sentence(
-            "trade-smaller-data", "cheaper to use afterwards and sooner done, for {nats:.3f} nats"
+            "trade-smaller-data",
+            "cheaper to use afterwards and finished sooner, for {nats:.3f} nats",
         ),
         sentence(
             "trade-smaller", "cheaper to use afterwards and more tokens seen, for {nats:.3f} nats"
@@ -271,7 +272,7 @@ ADVICE = dict(
         ),
         sentence(
             "padding",
-            "vocab_size = {padded} instead of {vocab} changes nothing in what is learnt and "
+            "vocab_size = {padded} instead of {vocab} changes nothing in what is learned and "
             "saves {share:percent} of the time",
         ),
         sentence(

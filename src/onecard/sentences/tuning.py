@@ -16,7 +16,7 @@ TUNING = dict(
         ),
         sentence(
             "tune-epochs",
-            "{distinct:int} distinct conversations: most of the form is learnt in the first pass, and from "
+            "{distinct:int} distinct conversations: most of the form is learned in the first pass, and from "
             "the third on small sets are memorised (Alpaca took 3, larger sets take 1 or 2)",
         ),
         sentence("tune-epochs-asked", "as asked"),
@@ -44,7 +44,7 @@ TUNING = dict(
         ),
         sentence(
             "tune-no-base-text",
-            "no text of the base is mixed in, for none is at hand; --base-data names a prepared folder",
+            "no text of the base is mixed in, for none was found; --base-data names a prepared folder",
         ),
         sentence(
             "tune-expect-tiny",

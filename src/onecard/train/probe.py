@@ -163,7 +163,7 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
     if not seen:
         raise RunFailure(
             "none of the probe's shapes fits in this device's memory",
-            hint="close what else uses it",
+            hint="close other programs that use it",
         )
     costs = {"eager": fit_costs(seen, hints, host)}
     spread = {"eager": spread_of(seen, hints, host)}

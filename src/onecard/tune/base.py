@@ -61,7 +61,7 @@ def open_base(
 
 
 def base_text(base: Base, named: str | None, report: Callable[[str], None]) -> Dataset | None:
-    """The text the model was trained on: what --base-data names, or a run's own; None where it is not at hand."""
+    """The text the model was trained on: what --base-data names, or a run's own; None where it is not available."""
     if named is None and (not base.is_run or base.config.learn_from == "answers"):
         return None  # a tuned run's own data are conversations
     try:
@@ -69,7 +69,7 @@ def base_text(base: Base, named: str | None, report: Callable[[str], None]) -> D
     except UserError as error:
         if named is not None:
             raise
-        report(f"the base's own text is not at hand ({error.message})")
+        report(f"the base's own text was not found ({error.message})")
         return None
     known, theirs = plain(base.tokenizer), found.tokenizer
     if theirs is None or plain(theirs).describe() != known.describe():

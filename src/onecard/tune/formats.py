@@ -53,7 +53,7 @@ _EXAMPLE = 'a line looks like {"messages": [{"role": "user", "content": "…"}, 
 
 
 class UnreadableError(Exception):
-    """Why a record is no conversation that can be learnt from."""
+    """Why a record is no conversation that can be learned from."""
 
     def __init__(self, code: str, **values: Any):
         self.reason = Note(code, **values)
@@ -91,7 +91,7 @@ def conversation_of(record: Any) -> Conversation:
     found = next((record[key] for key in _LISTS if key in record), None)
     messages = _from_list(found) if found is not None else _from_columns(record)
     while messages and messages[-1].role != "assistant":
-        messages.pop()  # nothing comes after it that could be learnt
+        messages.pop()  # nothing comes after it that could be learned
     if not messages:
         raise UnreadableError("skip-no-answer")
     return tuple(messages)

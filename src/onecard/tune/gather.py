@@ -30,7 +30,7 @@ class Item:
 
     file: int
     ids: npt.NDArray[np.uint16]
-    learnt: int  # tokens that the loss counts
+    learned: int  # tokens that the loss counts
     digest: bytes  # of its content: copies have the same
 
 
@@ -99,9 +99,9 @@ def gather(
             if isinstance(found, UnreadableError):
                 reasons.setdefault((place, found.reason), []).append(line)
                 continue
-            ids, learnt, whole, digest = found
+            ids, learned, whole, digest = found
             shortened += not whole
-            items.append(Item(place, ids, learnt, digest))
+            items.append(Item(place, ids, learned, digest))
         if len(items) == before:
             raise _nothing(path, {why: at for (file, why), at in reasons.items() if file == place})
     skipped = tuple(
@@ -119,7 +119,7 @@ def _nothing(path: Path, reasons: dict[Note, list[int]]) -> UserError:
     if why.code == "skip-too-long":
         hint = "a model with a longer context, or shorter conversations"
     return UserError(
-        f"{path} holds no conversation that can be learnt from; {len(lines):,} times {why}, first in line {lines[0]}",
+        f"{path} holds no conversation that can be learned from; {len(lines):,} times {why}, first in line {lines[0]}",
         hint=hint,
     )
 
@@ -127,7 +127,7 @@ def _nothing(path: Path, reasons: dict[Note, list[int]]) -> UserError:
 def _encoded(
     conversation: Conversation, tokenizer: SpecialTokenizer, room: int
 ) -> tuple[npt.NDArray[np.uint16], int, bool, bytes] | UnreadableError:
-    """Its tokens, how many are learnt, whether all turns are there, its digest; turns that do not fit are left out."""
+    """Its tokens, how many are learned, whether all turns are there, its digest; turns that do not fit are left out."""
     assert tokenizer.eot is not None
     longest_token = int(tokenizer.byte_lengths.max())
     fitting = []
@@ -149,11 +149,11 @@ def _encoded(
     if not used:
         return UnreadableError("skip-too-long", room=room)
     ids = [tokenizer.eot, *(i for turn in turns[:used] for i in turn)]
-    learnt = sum(
+    learned = sum(
         len(turn) - 1
         for turn, message in zip(turns[:used], fitting, strict=False)
         if message.role == "assistant"
     )
     array = np.array(ids, np.uint16)
     digest = hashlib.sha256(array.tobytes()).digest()
-    return array, learnt, used == len(conversation), digest
+    return array, learned, used == len(conversation), digest

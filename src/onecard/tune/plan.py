@@ -1,4 +1,4 @@
-"""A tuning run before it starts: what is read, what is learnt from, how long it takes, what to expect of it.
+"""A tuning run before it starts: what is read, what is learned from, how long it takes, what to expect of it.
 
 >>> planned = plan_tuning(Request("gpt2", ["chats.jsonl"], out="gpt2-chat"))      # doctest: +SKIP
 >>> planned.prepared.train, planned.distinct                                      # doctest: +SKIP
@@ -75,7 +75,7 @@ class TuningPlan:
             "train": p.train,
             "held_out": p.held_out,
             "tokens": p.tokens,
-            "learnt_tokens": p.learnt,
+            "learned_tokens": p.learned,
             "windows": p.windows,
             "base_windows": p.base_windows,
             "epochs": self.epochs,
@@ -148,7 +148,7 @@ def write_data(planned: TuningPlan) -> None:
         "keep_base": planned.keep_base,
         "conversations": planned.conversations,
         "distinct": planned.distinct,
-        "learnt_tokens": planned.prepared.learnt,
+        "learned_tokens": planned.prepared.learned,
     }
     write_windows(
         Path(planned.config.dataset),

@@ -39,7 +39,7 @@ class Prepared:
     held_out: int
     held_out_again: bool  # too few distinct ones: the held-out are trained on too
     tokens: int  # of the conversations to train on, without padding
-    learnt: int
+    learned: int
     windows: int  # to train on, those of base text among them
     base_windows: int
     val_windows: int
@@ -48,8 +48,8 @@ class Prepared:
     epochs: tuple[float, ...]  # of each file within one pass
 
     @property
-    def learnt_share(self) -> float:
-        return self.learnt / self.tokens
+    def learned_share(self) -> float:
+        return self.learned / self.tokens
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def prepare_windows(
         held_out=len(held_out or train),
         held_out_again=not held_out,
         tokens=sum(len(item.ids) for item in chosen),
-        learnt=sum(item.learnt for item in chosen),
+        learned=sum(item.learned for item in chosen),
         windows=len(windows) + len(kept),
         base_windows=len(kept),
         val_windows=len(val),

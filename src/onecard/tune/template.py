@@ -37,7 +37,7 @@ def encode_turns(tokenizer: SpecialTokenizer, messages: Sequence[Message]) -> li
 
 
 def prompt_of(tokenizer: SpecialTokenizer, messages: Sequence[Message]) -> list[int]:
-    """What the assistant is to go on from."""
+    """What the assistant is to continue from."""
     assert tokenizer.eot is not None
     turns = encode_turns(tokenizer, messages) if messages else []
     return [tokenizer.eot, *(i for turn in turns for i in turn), tokenizer.special[ASSISTANT]]

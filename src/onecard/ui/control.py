@@ -40,7 +40,7 @@ def stop_run(folder: Path) -> None:
 
 
 def resume_run(folder: Path) -> None:
-    """Start `onecard train --resume` for it, apart from this server: it goes on when the page is closed.
+    """Start `onecard train --resume` for it, apart from this server: it continues when the page is closed.
 
     Returns when the run is going; a run that ends at once is an error with its own words.
     """

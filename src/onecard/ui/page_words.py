@@ -65,7 +65,7 @@ PAGE_WORDS: dict[str, T] = {
     "curve": T("Loss against hours on this card"),
     "curve_best": T("best model for the hours"),
     "curve_this": T("this run"),
-    "curve_about": T("Each point is the run that `onecard recommend` names for so many hours."),
+    "curve_about": T("Each point is the run that `onecard recommend` names for this many hours."),
     "recommended": T("Recommended for the same hours"),
     "take": T("Take this one"),
     "same": T("This is the recommended run."),

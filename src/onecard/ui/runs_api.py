@@ -146,7 +146,9 @@ class RunsApi:
         try:
             first, last = float(query["from"]), float(query["to"])
         except (KeyError, ValueError):
-            raise UserError("a part of a run has two ends", hint="from and to are steps") from None
+            raise UserError(
+                "from and to must both be steps", hint="for example from=100&to=200"
+            ) from None
         name = query.get("id", "")
         async with self._heavy:
             detail = await in_thread(lambda: self.registry.watch(name).zoom(first, last))
@@ -175,7 +177,7 @@ class RunsApi:
 
     async def control(self, request: Request) -> Response:
         if not self.settings.control:
-            raise UserError("this page may only look", hint="start it with `onecard ui --control`")
+            raise UserError("this page is read-only", hint="start it with `onecard ui --control`")
         name = request.query_params.get("id", "")
         action = {"stop": stop_run, "resume": resume_run}.get(request.path_params["action"])
         if action is None:

@@ -60,7 +60,7 @@ def mix_of_words(
 
 
 def read_mix_file(path: Path) -> tuple[list[str], tuple[SourceOptions, ...], dict[str, Any]]:
-    """A mix file, every key checked; one that is unknown or of the wrong kind is named."""
+    """A mix file, every key checked; one that is unknown or of the wrong type is named."""
     try:
         with open(path, "rb") as file:
             content = file.read(_MOST_BYTES + 1)

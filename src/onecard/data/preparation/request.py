@@ -169,12 +169,12 @@ def planned(
         write_bytes(work.path / PLAN, json.dumps(saved.to_json()).encode())
     if saved is not None and saved.request != request and _has_results(work.path):
         raise UserError(
-            f"{work.out} was begun with other arguments",
+            f"{work.out} was started with other arguments",
             hint="give the same ones to continue it, start again with the option `fresh`, "
             "or choose another folder with the option `out`",
         )
     if saved is not None and saved.request == request:
-        unchanged(saved, " since this was begun")
+        unchanged(saved, " since this was started")
         return saved
     work.clear(keep=REPLACED)
     plan = _new_plan(words, options, request)

@@ -22,7 +22,7 @@ from onecard.data.tokenizers.kinds import BytesTokenizer, Tokenizer
 _SAMPLED_UNITS = 12
 _UNIT_BYTES = 256 * 1024  # of text in one sampled place
 _KNOWN_MARGIN = 0.3  # named sets: published figures are rounded, and often of another vocabulary
-_UNKNOWN_MARGIN = 1.0  # text that cannot be sampled: a vocabulary still to be learnt
+_UNKNOWN_MARGIN = 1.0  # text that cannot be sampled: a vocabulary still to be learned
 _COMPRESSED_MARGIN = 3.0  # how far a file unpacks is not known
 _LEAST_MARGIN = 0.02  # what a sample of a whole always leaves open
 _FEW_MARGIN = 0.3  # fewer than three places tell little of the rest

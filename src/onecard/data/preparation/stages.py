@@ -141,7 +141,7 @@ def _splits(plan: Plan, order: dict[str, Any], entries: dict[str, list[Any]]) ->
             splits[name] = {**totals, "shards": entries[name]}
     if "train" not in splits:
         raise UserError(
-            "no document is left to train on: all fell to validation",
+            "no document is left to train on: all were assigned to validation",
             hint="choose a smaller share with the option `val_fraction`",
         )
     return splits

@@ -201,7 +201,7 @@ class Dataset:
 
     @property
     def new_ids_from(self) -> int | None:
-        """The first id that the model it was made for had not learnt; None where it was made for none."""
+        """The first id that the model it was made for had not learned; None where it was made for none."""
         found = (self.manifest or {}).get("filters", {}).get("new_ids_from")
         return found if isinstance(found, int) else None
 

@@ -21,7 +21,7 @@ _TIMEOUT_SECONDS = 20
 
 def named_text(facts: DatasetFacts) -> Path:
     """The set's text file on this machine, downloaded if need be."""
-    by_hand = f"with the text at hand: `onecard data {facts.name}=FILE`"
+    by_hand = f"with the text on disk: `onecard data {facts.name}=FILE`"
     if facts.url is None or facts.sha256 is None:
         raise UserError(f"{facts.name} has no download here", hint=by_hand)
     path = config_folder() / "texts" / f"{facts.sha256[:16]}.txt"

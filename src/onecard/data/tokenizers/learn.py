@@ -1,4 +1,4 @@
-"""The tokeniser a request asks for; one that is learnt from the data (chars, bpe) is learnt once and kept.
+"""The tokeniser a request asks for; one that is learned from the data (chars, bpe) is learned once and kept.
 
 >>> tokenizer_of(plan, Path("data/pages/.work")).vocab_size                           # doctest: +SKIP
 8192
@@ -18,12 +18,12 @@ from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import UserError
 from onecard.files import write_bytes
 
-# Text that a trained vocabulary is learnt from: the beginning of the input.
+# Text that a trained vocabulary is learned from: the beginning of the input.
 _BPE_SAMPLE_BYTES = 64 * 1024**2
 
 
 def tokenizer_of(plan: Plan, work: Path) -> Tokenizer:
-    """The tokeniser asked for; one that is learnt from the data is learnt once and kept."""
+    """The tokeniser asked for; one that is learned from the data is learned once and kept."""
     kind = tokenizer_kind(plan.tokenizer)
     made: Tokenizer
     if kind == "gpt2":

@@ -83,7 +83,7 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
             Note(
                 "every-time-leaks",
                 "{name}: every logged step follows an evaluation, whose time is in it: {seconds:duration} "
-                "is the most that a step takes, and the printed MFU is too low; log_interval below eval_interval would tell",
+                "is the most that a step takes, and the printed MFU is too low; log_interval below eval_interval would show",
                 name=f.name,
                 seconds=f.step_seconds or 0.0,
             ),
@@ -123,7 +123,7 @@ def clock(f: RunFigures) -> Iterator[Finding]:
 
 
 def resumed(f: RunFigures) -> Iterator[Finding]:
-    """Does not apply to a run in one sitting."""
+    """Does not apply to a run that was never resumed."""
     if f.run.superseded:
         yield Finding(
             Note(
@@ -210,7 +210,7 @@ def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
 
 
 def missing(f: RunFigures) -> Iterator[Finding]:
-    """What is not known and what would tell. Does not apply where everything is known."""
+    """What is not known and what would show. Does not apply where everything is known."""
     known = {problem.code for problem in f.problems}
     no_card = f.device is None and f.run.peak_flops is None and "card-impossible" not in known
     if no_card and f.step_seconds is not None:

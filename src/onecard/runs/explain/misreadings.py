@@ -52,7 +52,7 @@ def perplexity_for_loss(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "perplexity-for-loss",
-                "{name}: {value:.2f} is no loss in nats, for an untrained model has {untrained:.1f}; "
+                "{name}: {value:.2f} is not a loss in nats: an untrained model has {untrained:.1f}; "
                 "as a perplexity it is a loss of {loss:.2f}",
                 name=f.name,
                 value=last,

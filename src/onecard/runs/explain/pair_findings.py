@@ -213,7 +213,7 @@ def learning_rate_and_width(c: Comparison) -> Iterator[Finding]:
                 Note(
                     "learning-rate-and-width",
                     "learning rate ({a_lr:g} and {b_lr:g}) and model changed together: neither "
-                    "can be credited or blamed for the loss alone; a run with one of them changed would tell",
+                    "can be credited or blamed for the loss alone; a run with one of them changed would show",
                     a_lr=a.config.learning_rate,
                     b_lr=b.config.learning_rate,
                 ),

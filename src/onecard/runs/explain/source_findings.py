@@ -54,7 +54,7 @@ def sources(f: RunFigures) -> Iterator[Finding]:
             Note(
                 "source-overfits",
                 "{name}: the loss of {source} is {rise:.3f} nats above its best ({best:.4f}): repeated text is "
-                "being learnt by heart; give it a smaller share or fewer tokens",
+                "being learned by heart; give it a smaller share or fewer tokens",
                 name=f.name,
                 source=source,
                 rise=last[source] - best[source],
@@ -125,7 +125,7 @@ def sources_compared(c: Comparison) -> Iterator[Finding]:
     if better and worse:
         note = Note(
             "sources-traded",
-            "{b} against {a}, by source: better at {better}, paid for by {worse} (nats)",
+            "{b} against {a}, by source: better at {better}, at the cost of {worse} (nats)",
             **values,
         )
     elif better:

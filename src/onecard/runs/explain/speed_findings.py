@@ -205,7 +205,7 @@ def slows_down(f: RunFigures) -> Iterator[Finding]:
             Note(
                 "slows-down",
                 "{name}: the last quarter of its steps is {share:percent} slower than the first: heat, a power "
-                "limit or another program; nvidia-smi -q -d PERFORMANCE tells which",
+                "limit or another program; nvidia-smi -q -d PERFORMANCE shows which",
                 name=f.name,
                 share=drift - 1,
             ),

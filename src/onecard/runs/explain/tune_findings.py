@@ -24,7 +24,7 @@ def base_text_losses(run: Run) -> tuple[float, float] | None:
 
 
 def forgotten(f: RunFigures) -> Iterator[Finding]:
-    """Does not apply to a run that was not tuned, or whose base's text was not at hand."""
+    """Does not apply to a run that was not tuned, or whose base's text was not available."""
     known = base_text_losses(f.run)
     if known is None:
         return

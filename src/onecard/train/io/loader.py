@@ -52,7 +52,7 @@ def read_windows(split: Tokens, block_size: int, windows: NDArray[np.int64]) -> 
 
 
 def to_device(rows: Tensor, device: torch.device) -> Tensor:
-    """The rows on the device. The host goes on at once only on CUDA, whose allocator keeps pinned memory until the copy is
+    """The rows on the device. The host continues at once only on CUDA, whose allocator keeps pinned memory until the copy is
     done; Metal's copy would read memory that Python has freed by then."""
     return rows.to(device, non_blocking=device.type == "cuda")
 
@@ -60,7 +60,7 @@ def to_device(rows: Tensor, device: torch.device) -> Tensor:
 class Loader:
     """Rows by step. `share` is this process's part (rank, processes) of every step's rows.
 
-    A run whose sequences_per_step is changed at a resume goes on from the place it had reached: `first` is the
+    A run whose sequences_per_step is changed at a resume continues from the place it had reached: `first` is the
     (step, place) from which the present sequences_per_step counts.
     """
 

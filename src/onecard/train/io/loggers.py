@@ -125,7 +125,7 @@ class _TensorBoard:
         self._writer = _started(
             lambda: SummaryWriter(str(folder / "tensorboard")),
             self.name,
-            "check the run folder and its rights",
+            "check the run folder and its permissions",
         )
 
     def log(self, values: dict[str, float], step: int) -> None:

@@ -1,4 +1,4 @@
-"""Lengthening a finished run: go on from the checkpoint before its decay, or forecast what a risen rate will cost.
+"""Lengthening a finished run: continue from the checkpoint before its decay, or forecast what a risen rate will cost.
 
 A run whose rate has decayed sits in a narrow valley; moving the end of its schedule raises the rate again, the loss
 jumps up and takes long to come back. The checkpoint before the decay has the full rate still: going on from there and
@@ -30,7 +30,7 @@ def predecay_due(config: RunConfig, progress: Progress, folder: Path) -> bool:
 
 
 def branch_point(folder: Path, config: RunConfig) -> int | None:
-    """The step that a lengthened run goes on from; None where nothing from before the decay was kept."""
+    """The step that a lengthened run continues from; None where nothing from before the decay was kept."""
     kept = checkpoints(folder / PREDECAY)
     start = decay_start(config)
     if not kept or start is None or step_of(kept[-1]) > start:
@@ -41,7 +41,7 @@ def branch_point(folder: Path, config: RunConfig) -> int | None:
 def branch(folder: Path, config: RunConfig) -> int | None:
     """Make the checkpoint before the decay the run's newest; the decayed end and its log move to DECAYED.
 
-    Each step is done again without harm: a kill in between costs nothing, the same command goes on.
+    Each step is done again without harm: a kill in between costs nothing, the same command continues.
     """
     step = branch_point(folder, config)
     if step is None:

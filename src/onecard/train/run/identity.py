@@ -115,7 +115,7 @@ def changes_since(
         affects = RunConfig.facts(change.key).affects if change.key in KEYS else frozenset()
         if "shape" in affects or change.key in _OPTIMIZER:
             raise UserError(
-                f"the run was begun with {change.key} = {change.before!r}; it cannot go on with {change.after!r}",
+                f"the run was started with {change.key} = {change.before!r}; it cannot continue with {change.after!r}",
                 hint=f"leave {change.key} out, or start a new run from its weights with init_from={config.out_dir!r}",
             )
     refused = [change for change in changes if change.named and change.key not in allowed]
@@ -124,7 +124,7 @@ def changes_since(
         names = ",".join(change.key for change in refused)
         raise UserError(
             f"this would make the run in {config.out_dir} another one ({listed})",
-            hint=f"leave it as it was, or go on with the change by --change {names}",
+            hint=f"leave it as it was, or continue with the change by --change {names}",
         )
     return changes
 

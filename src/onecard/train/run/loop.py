@@ -43,7 +43,7 @@ Benchmark = Callable[[GPT, Dataset, int], Mapping[str, Mapping[str, float]]]
 class Outcome:
     state: Literal["finished", "stopped"]
     step: int
-    loss: float | None  # of the last step done in this sitting
+    loss: float | None  # of the last step done by this process
     val_loss: float | None
     folder: Path
     stopped_by: int | None = None  # the signal
@@ -60,7 +60,7 @@ def train(
     branch: bool = False,
     benchmark: Benchmark | None = None,
 ) -> Outcome:
-    """Train until max_iters or max_hours, a signal, or a failure that is reported; resume goes on where a run stopped.
+    """Train until max_iters or max_hours, a signal, or a failure that is reported; resume continues where a run stopped.
 
     `change` names config keys that may differ from the run's record at a resume (train/run/identity.py). `branch` goes
     on from the checkpoint before the decay, where one was kept (train/run/branch.py). `benchmark` measures the model
@@ -146,7 +146,7 @@ def _loop(
 def _run_benchmark(
     session: Session, state: RunState, benchmark: Benchmark, clock: StepClock
 ) -> RunState:
-    """Measure and log; the state with the time it took, which is in no step. What fails is reported, and the run goes on."""
+    """Measure and log; the state with the time it took, which is in no step. What fails is reported, and the run continues."""
     began, outputs, step = time.perf_counter(), session.outputs, state.progress.step
     training = session.model.training
     session.model.eval()
@@ -169,13 +169,13 @@ def _after_step(
 ) -> RunState:
     """The state once the step's update is applied (loss None: skipped). Made before it: what fails here costs nothing."""
     config, progress = session.config, state.progress
-    pressed = advance(config, state, clock.pace())
+    schedule_steps = advance(config, state, clock.pace())
     if config.max_hours is not None:
-        pressed = session.workers.from_first(pressed)
+        schedule_steps = session.workers.from_first(schedule_steps)
     return state.progressed(
         step=progress.step + 1,
         tokens=progress.tokens + config.tokens_per_step,
-        position=progress.position + pressed,
+        position=progress.position + schedule_steps,
         place=session.loader.place(progress.step + 1),
         val_loss=None,
         watch=progress.watch if loss is None else progress.watch.learn(loss),
@@ -241,7 +241,7 @@ def _end(
     loss: float | None,
     stopped_by: int | None = None,
 ) -> Outcome:
-    """Close the books: the log's last line and run.json."""
+    """Write the log's last line and run.json."""
     progress, outputs = state.progress, session.outputs
     kwh, seconds = progress.kwh or None, progress.seconds
     outputs.write(kind="end", step=progress.step, state=how, seconds=seconds, kwh=kwh)

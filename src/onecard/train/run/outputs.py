@@ -51,7 +51,7 @@ class SideShows:
         except Exception as error:
             self.failures[part] += 1
             if self.failures[part] == 1:
-                self._report(f"{part} failed ({in_words(error)}); the run goes on without", part)
+                self._report(f"{part} failed ({in_words(error)}); the run continues without", part)
             return None
 
 

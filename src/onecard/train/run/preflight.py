@@ -115,7 +115,7 @@ def check_disk(config: RunConfig, parameters: int, flight: Preflight) -> None:
     if free < needed:
         flight.say(
             f"disk: {show_bytes(free)} free, {show_bytes(needed)} needed for {config.keep_checkpoints} "
-            "checkpoints and the best: it may run full, and the run would go on without new ones"
+            "checkpoints and the best: it may run full, and the run would continue without new ones"
         )
 
 

@@ -2,7 +2,7 @@
 
 `Progress` is what must survive a stop and is neither weights nor optimizer; it lives in each checkpoint's state.json.
 What is not in it is derived from the step: the rows of a step and its random numbers are functions of (seed, step), so
-there is no data position or generator to save. `RunState` adds what only the running process needs, and `StepClock` measures how long the steps of this sitting take.
+there is no data position or generator to save. `RunState` adds what only the running process needs, and `StepClock` measures how long the steps of this process take.
 """
 
 import dataclasses
@@ -14,16 +14,18 @@ from typing import Any
 from onecard.config import RunConfig
 from onecard.train.run.loss_watch import LossWatch
 
-_STEPS_TO_JUDGE = 3  # the first steps of a sitting are slower than the rest
+_STEPS_TO_JUDGE = 3  # the first steps of a process are slower than the rest
 
 
 @dataclass(frozen=True)
 class Progress:
     step: int = 0  # optimizer steps done
     tokens: int = 0
-    position: float = 0.0  # in the learning-rate schedule; ahead of `step` when max_hours presses
+    position: float = (
+        0.0  # in the learning-rate schedule; ahead of `step` when max_hours shortens the run
+    )
     place: int = 0  # rows of training data used
-    seconds: float = 0.0  # of the loop, evaluation and checkpoints included, over all sittings
+    seconds: float = 0.0  # of the loop, evaluation and checkpoints included, over all restarts
     tasks_seconds: float = 0.0  # of the benchmarks of eval_tasks, which are not in `seconds`
     kwh: float = 0.0
     micro_batch: int = 1
@@ -120,8 +122,8 @@ class StepClock:
     """begin() and end() around each step; a step that is done again begins again."""
 
     def __init__(self) -> None:
-        self._sitting_began = self._last_end = self._step_began = time.perf_counter()
-        self._sitting_steps = 0
+        self._process_began = self._last_end = self._step_began = time.perf_counter()
+        self._process_steps = 0
         self._seconds, self._wait, self._steps = 0.0, 0.0, 0  # since the last log line
 
     def begin(self) -> None:
@@ -131,7 +133,7 @@ class StepClock:
         """Seconds since the last step ended: this one and all that came between."""
         now = time.perf_counter()
         passed, self._last_end = now - self._last_end, now
-        self._sitting_steps += 1
+        self._process_steps += 1
         self._seconds += now - self._step_began
         self._wait += wait_seconds
         self._steps += 1
@@ -140,13 +142,13 @@ class StepClock:
     def leave_out(self, seconds: float) -> None:
         """Time between steps that is booked apart: neither a step's nor the run's."""
         self._last_end += seconds
-        self._sitting_began += seconds
+        self._process_began += seconds
 
     def pace(self) -> float | None:
-        """Seconds per step over the sitting, with all that comes between steps; None until that says something."""
-        if self._sitting_steps < _STEPS_TO_JUDGE:
+        """Seconds per step since the process started, with all that comes between steps; None until that says something."""
+        if self._process_steps < _STEPS_TO_JUDGE:
             return None
-        return (self._last_end - self._sitting_began) / self._sitting_steps
+        return (self._last_end - self._process_began) / self._process_steps
 
     def interval(self) -> Interval:
         """The steps since the last call."""

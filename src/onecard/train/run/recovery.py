@@ -1,4 +1,4 @@
-"""When a step goes wrong or the run cannot go on: what is done, what is saved, and the sentence that says so.
+"""When a step goes wrong or the run cannot continue: what is done, what is saved, and the sentence that says so.
 
 Whatever ends a run comes through `ended`: the last finished step is saved if its state is whole and finite.
 """
@@ -133,7 +133,7 @@ def _report(session: Session, state: RunState, error: BaseException, where: str)
     if not isinstance(error, Exception):
         return error
     trace = _write_trace(session, state, error)
-    again = f"go on with --resume; the traceback is in {trace}"
+    again = f"continue with --resume; the traceback is in {trace}"
     if is_out_of_memory(error):
         return RunFailure(f"out of memory ({in_words(error)}); {where}", hint=again)
     if isinstance(error, OSError):
@@ -142,7 +142,7 @@ def _report(session: Session, state: RunState, error: BaseException, where: str)
         return RunFailure(f"the card failed ({in_words(error)}); {where}", hint=again)
     return InternalError(
         f"internal error: {in_words(error)}; {where}",
-        hint=f"please report it with {trace}; --resume goes on",
+        hint=f"please report it with {trace}; --resume continues",
     )
 
 

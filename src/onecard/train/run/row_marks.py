@@ -26,7 +26,7 @@ class AnswerMarks:
     others: tuple[int, ...]  # the roles that are only read
 
     def targets(self, rows: Tensor) -> Tensor:
-        """The next token of every position, IGNORED where it is not learnt from."""
+        """The next token of every position, IGNORED where it is not learned from."""
         inputs, targets = rows[:, :-1], rows[:, 1:]
         roles = (self.assistant, self.end, *self.others)
         marks = _one_of(inputs, (self.eot, *roles))

@@ -1,4 +1,4 @@
-"""The run's folder at the start of a sitting: claimed before anything else, written to when all else has been found good."""
+"""The run's folder when a process starts: claimed before anything else, written to when all else has been found good."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -107,7 +107,7 @@ def open_folder(
 
 
 def _update_config(config: RunConfig, folder: Path) -> None:
-    """config.toml as the run goes on; untouched where it says the same."""
+    """config.toml as the run continues; untouched where it says the same."""
     path = folder / "config.toml"
     try:
         if load(path) == config:

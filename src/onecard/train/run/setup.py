@@ -48,7 +48,7 @@ class RunParts:
     config: RunConfig
     data: Dataset
     identity: dict[str, Any]
-    saved: checkpoint.Saved | None  # where it goes on from
+    saved: checkpoint.Saved | None  # where it continues from
     changes: list[Change]  # against the record of `saved`
 
 
@@ -74,7 +74,7 @@ def open_session(
             branched = branch_off(Path(config.out_dir), config)
             if branched is not None:
                 flight.say(
-                    f"goes on from step {branched:,}, before the decay; the decayed end is in {DECAYED}/"
+                    f"continues from step {branched:,}, before the decay; the decayed end is in {DECAYED}/"
                 )
         if branch:
             workers.any(False)  # the others look for their checkpoint when the first is done

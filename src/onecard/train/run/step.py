@@ -1,9 +1,10 @@
 """One optimizer step: gradients over all micro-batches, added up over the processes, clipped, applied.
 
 The loss is the mean over the whole step. Running out of memory halves the micro-batch and does the step again: the
-same rows, the same total batch, one more pass of the same length.
+same rows, the same total batch, in twice as many micro-batches.
 
-Every step that gave gradients ends in `apply` or in `discard`: float16's loss scaler must hear of either.
+Every step that produced gradients ends in `apply`, or in `discard` (then `skip` if the step is given up): both reset
+float16's loss scaler.
 """
 
 import math
@@ -24,7 +25,7 @@ from onecard.train.run.gradient_sums import GradientSums
 from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.workers import Workers
 
-# float16: gradients that overflow without being scaled up are no matter of scale
+# float16: an overflow at this scale is not caused by the scale
 _SMALLEST_SCALE = 1.0
 
 
@@ -72,7 +73,7 @@ class Stepper:
             scale = scale or self.scaler.get_scale()
             self.scaler.update()  # only float16's range was exceeded: a smaller scale, the same step again
             if self.scaler.get_scale() < _SMALLEST_SCALE:
-                self.scaler.update(scale)  # a bad step, and no reason to go on with a tiny scale
+                self.scaler.update(scale)  # a bad step, and no reason to continue with a tiny scale
                 break
         return loss_now, norm_now
 

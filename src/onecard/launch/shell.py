@@ -1,0 +1,44 @@
+"""Pieces of shell that the engines share: quoting, the training command, a config carried inside a script.
+
+>>> quoted("a b; $(rm)")
+"'a b; $(rm)'"
+"""
+
+import shlex
+from pathlib import Path
+
+from onecard.config import RunConfig, to_toml
+from onecard.launch.job import Job, job_name, plain
+
+_END = "END_OF_ONECARD_CONFIG"
+
+
+def quoted(text: str, what: str = "a name") -> str:
+    """One word of a POSIX shell, whatever it holds; control characters are refused."""
+    return shlex.quote(plain(text, what))
+
+
+def training(job: Job, python: str, config: str, rendezvous: str = "--standalone") -> str:
+    """The command that starts or continues with the run: plain Python for one process, torchrun for more.
+
+    `python` and `config` are words of the shell already.
+    """
+    train = f"-m onecard train {config} --continue"
+    if job.processes == 1:
+        return f"{python} {train}"
+    return (
+        f"{python} -m torch.distributed.run {rendezvous} --nproc_per_node={job.cards} \\\n"
+        f"    {train}"
+    )
+
+
+def config_written(config: RunConfig, target: str, head: str) -> str:
+    """Lines that write the config to `target` (a word of the shell) where the job runs."""
+    text = to_toml(config, head=head)
+    assert _END not in text.splitlines()  # strings of TOML are one line in quotes
+    return f"cat > {target} <<'{_END}'\n{text}{_END}"
+
+
+def data_folder(upload: Path) -> str:
+    """Where uploaded data lies on the machine that trains: a name that no shell reads anything into."""
+    return f"data/{job_name(upload.resolve().name)}"
