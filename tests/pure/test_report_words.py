@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -169,3 +170,14 @@ def test_pages_are_utf8_whatever_the_terminal_is(form: str) -> None:
     text = done.stdout.decode("utf-8")
     assert "�" not in text
     assert ("मेमोरी" in text) if form != "--json" else ("×" in text)
+
+
+@pytest.mark.parametrize("in_support", [True, False])
+def test_a_size_without_public_runs_near_it_is_said_to_be_a_rough_estimate(in_support):
+    answer = recommended()
+    s = answer.sensitivity
+    half, double = (each and replace(each, in_support=in_support) for each in (s.half, s.double))
+    assert half or double
+    changed = replace(answer, sensitivity=replace(s, half=half, double=double))
+    text = show(recommend_document(changed, "run.toml"), "markdown", lang="en")
+    assert ("One of these would see fewer tokens" in text) == (not in_support)

@@ -325,7 +325,7 @@ def test_max_hours_counts_benchmarks_too(config, monkeypatch):
 
 
 def test_a_schedule_that_was_moved_ends_in_spite_of_rounding():
-    config = RunConfig(max_iters=10)
+    config = RunConfig(max_iters=10, warmup_iters=1)
     assert finished(config, Progress(step=4, position=10 - 1e-9))
     assert not finished(config, Progress(step=4, position=9.9))
 
