@@ -168,3 +168,10 @@ def test_the_recorder_finds_a_save_that_renames_the_old_one_away_first(tmp_path,
         if found(left) is None
     ]
     assert losses
+
+
+def test_what_is_kept_is_the_newest_and_the_best_that_was_evaluated(tmp_path):
+    for step, val_loss in ((1, 2.0), (2, 1.0), (3, 3.0), (4, None), (5, None)):
+        save(tmp_path, step, 1.0, val_loss)
+    checkpoint.prune(tmp_path, 1, 5)
+    assert [checkpoint.step_of(each) for each in checkpoint.checkpoints(tmp_path)] == [2, 5]

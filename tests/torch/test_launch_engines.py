@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(sys.platform == "win32", reason="jobs run on Unix"),
 ]
-STEPS = 1500
+STEPS = 800
 
 
 @pytest.fixture
@@ -131,6 +131,10 @@ def test_a_run_over_ssh_survives_its_connection_and_comes_home(
         ]
         words += ["--host", f"{getpass.getuser()}@127.0.0.1", "--port", str(server.port)]
         words += ["--python", sys.executable, "--upload", str(data), "--out", "job.sh"]
+        words += [
+            "--set-up",
+            "export OMP_NUM_THREADS=1",
+        ]  # a session there has an environment of its own
         for option in server.options:
             words += ["--ssh-option", option]
         assert main([*words, "--json"]) == 0

@@ -134,7 +134,9 @@ def test_continue_starts_goes_on_and_finds_nothing_left(config, typed, capsys, m
     assert list(losses(config.out_dir)) == list(range(1, 11))
     assert main(words) == 0  # a job that is started once more
     assert len(losses(config.out_dir)) == 10
-    assert capsys.readouterr().err == ""
+    said = capsys.readouterr().err
+    assert "resumed: step 5 of 10" in said
+    assert "this run was finished at step 10" in said
 
 
 def test_a_job_that_was_killed_before_its_first_checkpoint_starts_again(config, typed, capsys):
