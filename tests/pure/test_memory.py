@@ -220,7 +220,7 @@ def test_a_layer_is_declared_as_its_source_reads() -> None:
     assert (step.kept - casts) // work.tokens == 36 * 768 + 4 * 12 + 8
     block = simulate(replace(work, recompute="block"))
     assert block.kept == 4 * 768 * work.tokens  # the layer's input alone
-    assert step.left == 4 * work.layer_params  # gradients in fp32
+    assert step.gradients_left == 4 * work.layer_params  # gradients in fp32
 
 
 def test_explained_memory_sums_to_the_peak_and_names_what_savers_take() -> None:

@@ -75,17 +75,17 @@ class _ChunkedLoss(torch.autograd.Function):
             weight.shape, dtype=torch.float32, device=weight.device
         )
         # one slice of memory for all slices: pages fresh from the system cost as much as a pass over them
-        room = torch.empty(
+        buffer = torch.empty(
             min(rows, positions), weight.shape[0], dtype=weight.dtype, device=weight.device
         )
         for start in range(0, positions, rows):
             h, t = hidden[start : start + rows], targets[start : start + rows].clamp_min(0)
-            logits = torch.mm(h, weight.T, out=room[: len(h)]).float()
-            bend = target_bend = None
+            logits = torch.mm(h, weight.T, out=buffer[: len(h)]).float()
+            tanh_slope = target_slope = None
             if soft_cap is not None:
                 bent = logits.div_(soft_cap).tanh_()
-                bend = 1 - bent * bent  # the tanh's own slope
-                target_bend = bend.gather(1, t[:, None])
+                tanh_slope = 1 - bent * bent
+                target_slope = tanh_slope.gather(1, t[:, None])
                 logits = bent.mul_(soft_cap)
             top = logits.amax(1, keepdim=True)
             target_logits = logits.gather(1, t[:, None])
@@ -94,14 +94,16 @@ class _ChunkedLoss(torch.autograd.Function):
             losses = sums.log() + top - target_logits
             here = counted[start : start + rows, None]
             total += (losses * here if some_ignored else losses).sum()
-            weights = weights if bend is None else weights.mul_(bend)
+            weights = weights if tanh_slope is None else weights.mul_(tanh_slope)
             weights = weights.to(h.dtype)  # from 0 to 1, so that nothing is lost in fp16 either
             share = 1 / (sums * count)
-            minus = (-1 / count) * (torch.ones_like(sums) if target_bend is None else target_bend)
+            minus = (-1 / count) * (torch.ones_like(sums) if target_slope is None else target_slope)
             if some_ignored:
                 share, minus = share * here, minus * here
-            slopes = (weights @ weight).float()
-            torch.addcmul(minus * weight[t], slopes, share, out=hidden_grad[start : start + rows])
+            hidden_grad_slice = (weights @ weight).float()
+            torch.addcmul(
+                minus * weight[t], hidden_grad_slice, share, out=hidden_grad[start : start + rows]
+            )
             if full:  # beta 0: the first slice does not read what is not there yet
                 weight_grad.addmm_(weights.T, h * share, beta=float(start > 0))
             else:

@@ -5,12 +5,15 @@ has a name for it), and the operation whose backward pass reads it. When it is b
 recomputation follows from these three (layer.py). Compiled, a chain of pointwise operations is one kernel: what only
 lives inside the chain is marked `eager`. Where Inductor's own order decides, the most frequent one is declared.
 
+The short convolution (model/short_convolution.py) has TAPS weights a channel, called taps: one for each token it reads.
+
 >>> from onecard.planner.workload import Workload
 >>> sizes = Sizes(Workload(12, 12, 768, 50304, 1024, batch_size=8, accumulation=4))
 >>> sum(tensor.bytes for tensor in block_tensors(sizes) if tensor.name in ("c_fc output", "activation output")) // sizes.tokens // 768
 16
 """
 
+from onecard.config.model_rules import TAPS
 from onecard.planner.memory.layer import Layer
 from onecard.planner.memory.sizes import FULL, HALF, Sizes
 from onecard.planner.memory.timeline import Tensor
@@ -60,7 +63,7 @@ def modern_norms(layer: Layer) -> None:
         layer.back(f"gradient of {norm} convolution", sizes.activation, matmul, until)
         layer.back(f"gradient of {norm} output", sizes.residual, norm, until)
     if layer.lazy and layer.work.mask_documents:
-        layer.back("inputs of the taps, masked", 3 * sizes.residual, "norm_2", "norm_1")
+        layer.back("inputs of the taps, masked", (TAPS - 1) * sizes.residual, "norm_2", "norm_1")
 
 
 def residual_stream(layer: Layer) -> None:
@@ -76,10 +79,12 @@ def residual_stream(layer: Layer) -> None:
         "projection",
         "dropout_1" if dropout else "add_1",
     )
-    # "cheap" keeps it, but recomputing stops before it is asked for
-    unasked = layer.recompute == "cheap" and not dropout and not layer.compiled
+    # "cheap" keeps it, but recomputation stops before this operation: it lives until the layer's backward pass ends
+    never_recomputed = layer.recompute == "cheap" and not dropout and not layer.compiled
     end = "dropout_2" if dropout else "add_2"
-    layer.makes("mlp c_proj output", sizes.activation, "down", end, "norm_1" if unasked else None)
+    layer.makes(
+        "mlp c_proj output", sizes.activation, "down", end, "norm_1" if never_recomputed else None
+    )
     if dropout:
         residual_dropout(layer)
     # the stream's gradient as matmuls want it: cast, or masked
@@ -120,7 +125,11 @@ def attention_matrices(layer: Layer, saved: str | None) -> None:
     if work.value_tables:
         layer.makes("mixed with the embedding", sizes.residual, "norm_1", "norm_1", "norm_1")
         layer.makes(
-            "values of the tables", sizes.table_values, "rotation", "attention", "attention"
+            "values of the tables",
+            sizes.value_embedding_bytes,
+            "rotation",
+            "attention",
+            "attention",
         )
     layer.matrix("attention c_proj", work.n_embd, work.n_embd, "projection")
     layer.back("gradient of attention output", sizes.activation, "projection", "attention")
@@ -236,11 +245,12 @@ def mlp(layer: Layer) -> None:
 def fused_mlp_gradients(layer: Layer, size: int) -> None:
     """The gradient before the activation function is written over the one after it.
 
-    Inductor mostly makes a matrix's gradient before its input's, so that "activated" has gone; with biases the other
-    way round, but where a mask or a cast comes between.
+    Inductor usually computes a matrix's weight gradient before that of its input, so that the saved input is freed. With
+    biases it computes the input's gradient first, unless a dropout mask or a cast lies in between. Seen in traces, not
+    documented.
     """
     work, sizes = layer.work, layer.sizes
     between = work.dropout if layer.recompute == "none" else sizes.mixed or layer.lazy
     made = "down" if work.bias and not between else "down_cast"
-    waits = layer.lazy and work.modern and work.mask_documents  # for the taps' gradients
-    layer.back("gradient of activation output", size, made, "norm_1" if waits else "up")
+    held_for_taps = layer.lazy and work.modern and work.mask_documents
+    layer.back("gradient of activation output", size, made, "norm_1" if held_for_taps else "up")

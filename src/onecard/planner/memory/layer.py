@@ -29,7 +29,7 @@ class Layer:
         self.work = work
         self.compiled = work.compiled
         self.recompute = work.recompute
-        # with the costly outputs at hand, a compiled backward pass recomputes each of the others when it is needed
+        # with the costly outputs kept, a compiled backward pass recomputes each of the others when it is needed
         self.lazy = work.compiled and work.recompute == "cheap"
         # compiled, the next layer's input is kept in place of the last matmul's output
         self.kept = COSTLY - {"mlp c_proj output"} if self.compiled else COSTLY
@@ -44,7 +44,12 @@ class Layer:
         saved: str | None = None,
         eager: bool = False,
     ) -> None:
-        """Made by an operation, used until another, read by the backward pass of `saved`; `eager`: fused if compiled."""
+        """Made by an operation, used until another, read by the backward pass of `saved`; `eager`: fused if compiled.
+
+        Without recomputation it lives from `made` to the backward pass of `saved`. With "block" it lives to `used`, and
+        again from its second making to that backward pass. With "cheap" the costly ones live as without recomputation;
+        the others as with "block" in eager code, and compiled (`lazy`) only at the backward operation that reads them.
+        """
         if not size or (eager and self.compiled):
             return
         born, last = FORWARD[made], FORWARD[used]

@@ -2,7 +2,7 @@
 
 Gradients and the optimizer's moments come to live after the first forward pass, in what its largest buffer (the logits)
 left free; the next pass finds that buffer taken and has to get a new one. So the process holds the larger of the two:
-`slack = max(0, largest - late)`. The constants are fitted by fit/memory.py, which writes facts/memory_fit.json.
+`slack = max(0, largest - late_share · late)`. The constants are fitted by fit/memory.py, which writes facts/memory_fit.json.
 """
 
 import json

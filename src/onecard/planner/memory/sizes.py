@@ -9,7 +9,7 @@ from functools import cached_property
 from onecard.config.model_rules import TAPS
 from onecard.planner.workload import Workload
 
-HALF, FULL = 2, 4
+HALF, FULL, INT64 = 2, 4, 8
 
 
 class Sizes:
@@ -42,7 +42,7 @@ class Sizes:
         self.mask_numbers = self.matmul * work.block_size * tokens
 
     @cached_property
-    def layer_matrices(self) -> int:
+    def matrix_parameters(self) -> int:
         return self.work.layer_params
 
     @cached_property
@@ -50,14 +50,14 @@ class Sizes:
         work = self.work
         biases = sum(outputs for _, outputs in work.layer_matrices) if work.bias else 0
         norms = 2 * TAPS * work.n_embd if work.modern else 2 * work.n_embd * (1 + work.bias)
-        return self.layer_matrices + biases + norms
+        return self.matrix_parameters + biases + norms
 
     @cached_property
-    def value_tables(self) -> int:
+    def value_embedding_parameters(self) -> int:
         return self.work.value_tables * self.work.vocab_size * self.work.kv_width
 
     @cached_property
-    def table_values(self) -> int:
+    def value_embedding_bytes(self) -> int:
         """A layer's share of the values that more embeddings were added to, and their gates (nanochat, traced)."""
         work = self.work
         each = self.matmul * (work.kv_width + (work.n_kv_head or work.n_head)) * self.tokens
@@ -67,7 +67,9 @@ class Sizes:
     def parameters(self) -> int:
         work = self.work
         norm = 0 if work.modern else work.n_embd * (1 + work.bias)
-        tables = self.table * (1 if work.tied else 2) + self.positions + self.value_tables
+        tables = (
+            self.table * (1 if work.tied else 2) + self.positions + self.value_embedding_parameters
+        )
         return work.n_layer * self.layer_parameters + tables + norm
 
     @cached_property
@@ -75,7 +77,7 @@ class Sizes:
         """All weights; embeddings that nothing is multiplied with are as exact as the residual stream."""
         if self.work.half_weights:
             return self.exact * self.parameters - (self.exact - self.weight) * self.lowered
-        lookups = self.value_tables + (0 if self.work.tied else self.table)
+        lookups = self.value_embedding_parameters + (0 if self.work.tied else self.table)
         return self.weight * self.parameters - (self.weight - self.stream) * lookups
 
     @cached_property
@@ -94,11 +96,12 @@ class Sizes:
     def lowered(self) -> int:
         """Numbers in matrices and tables: what weights = "bfloat16" and moments of few bits change."""
         tables = self.table * (1 if self.work.tied else 2) + self.positions
-        return self.work.n_layer * self.layer_matrices + tables
+        return self.work.n_layer * self.matrix_parameters + tables
 
     @cached_property
     def flash_work(self) -> int:
-        """FlashAttention-2's backward pass adds up the queries' gradient in fp32, and has a number a row."""
+        """FlashAttention-2's backward pass adds up the queries' gradient in fp32 (dq_accum) and keeps one fp32 value a row
+        (softmax_d); its kernels round rows up to 128 and the width of a head to 32."""
         work = self.work
         rows = work.batch_size * work.n_head * (-(-work.block_size // 128) * 128)
         return 4 * rows * (-(-work.head_width // 32) * 32) + 4 * rows

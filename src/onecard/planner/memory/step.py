@@ -8,16 +8,16 @@
 
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
-from onecard.planner.memory.sizes import FULL, HALF, Sizes
+from onecard.planner.memory.sizes import FULL, HALF, INT64, Sizes
 from onecard.planner.memory.timeline import Rest, Step, sweep
 from onecard.planner.workload import Workload
 
-# Moments like the weights that other people's optimizers keep; Adafactor's rows and columns are nothing beside them
 # train/optim: numbers that share a scale, numbers updated at once (a test compares), and their bytes then, by tracing
 STATE_BLOCK = {8: 256, 4: 128}
 STATE_SLICE = 2**21
 SUM_BYTES = 16  # of a number that is being added (train/run/gradient_sums.py)
 SLICE_BYTES, SLICE_BYTES_HALF, SLICE_BYTES_WHOLE = 32, 29, 16
+# Moments like the weights that other people's optimizers keep; Adafactor's rows and columns are nothing beside them
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adafactor": 0}
 
 
@@ -72,10 +72,10 @@ def optimizer(sizes: Sizes, rest: Rest) -> None:
 
 
 def optimizer_state(sizes: Sizes) -> int:
-    """AdamW: two moments like the weights. In 8 or 4 bits: so many each, and a scale for every block of them in fp32.
+    """AdamW: two moments like the weights. In 8 or 4 bits: that many each, and a scale for every block of them in fp32.
     Muon: one momentum for the layers' matrices, AdamW for the rest. Others: as many moments as they keep."""
     work = sizes.work
-    matrices = work.n_layer * sizes.layer_matrices
+    matrices = work.n_layer * sizes.matrix_parameters
     state = 2 * sizes.exact_bytes
     single = matrices if work.optimizer == "muon" else 0  # numbers with one moment
     if work.moment_bits < 32:
@@ -118,9 +118,10 @@ def slices_of_moments(sizes: Sizes, rest: Rest) -> None:
 def embedding(sizes: Sizes, rest: Rest) -> None:
     work = sizes.work
     part, first, last = "activations", "embedding", "embedding_back"
-    step_tokens = int(8 * sizes.tokens * max(1, work.accumulation))
+    # all rows of the step as int64; the accumulation of other people's runs may be a fraction
+    step_tokens = int(INT64 * sizes.tokens * max(1, work.accumulation))
     rest.lives("tokens of the step", part, step_tokens, first, "optimizer")
-    rest.lives("inputs and targets", part, 16 * sizes.tokens, first, last)
+    rest.lives("inputs and targets", part, 2 * INT64 * sizes.tokens, first, last)
     mask = work.n_embd * sizes.tokens if work.dropout else 0
     rest.lives("embedding dropout mask", part, mask, first, last)
     if work.mask_documents:
@@ -128,7 +129,7 @@ def embedding(sizes: Sizes, rest: Rest) -> None:
     if work.modern and not work.one_graph and (work.recompute == "none" or work.dropout):
         rest.lives("embedding normed", part, sizes.residual, first, last)
     if sizes.casts and work.recompute != "none" and not work.compiled:
-        casts = sizes.matmul * work.n_layer * sizes.layer_matrices
+        casts = sizes.matmul * work.n_layer * sizes.matrix_parameters
         rest.lives("autocast copies of the layers", "cast_weights", casts, "layers", "loss")
     rest.lives("gradient of the stream", part, sizes.residual, "norm_back", last)
     # eager, a gradient that is added to another is gone at once
@@ -144,7 +145,7 @@ def embedding(sizes: Sizes, rest: Rest) -> None:
         work.half_weights and work.one_graph and work.accumulation > 1
     ):  # to be added to the others
         rest.lives("gradient in fp32", "gradients", sizes.exact * sizes.table, last, "graph_end")
-    values = sizes.stream * sizes.value_tables if work.one_graph else 0
+    values = sizes.stream * sizes.value_embedding_parameters if work.one_graph else 0
     rest.lives("value embeddings gradient", "gradients", values, last, dies)
 
 
@@ -152,7 +153,7 @@ def document_mask(sizes: Sizes, rest: Rest) -> None:
     """Who sees whom, a byte each; compiled and fused, the numbers to add to the scores, made once for all layers."""
     work = sizes.work
     part, first = "activations", "embedding"
-    rest.lives("document numbers", part, 8 * sizes.tokens, first, "embedding_back")
+    rest.lives("document numbers", part, INT64 * sizes.tokens, first, "embedding_back")
     table = work.block_size * sizes.tokens
     if work.one_graph and work.flash:
         numbers = sizes.mask_numbers if work.recompute != "cheap" else 0

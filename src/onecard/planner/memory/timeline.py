@@ -88,15 +88,15 @@ class Step(NamedTuple):
     inside: list[int]  # bytes of one layer's own tensors, by LAYER_PLACES
     around: list[int]  # bytes of all others, by PLACES
     kept: int  # bytes a layer keeps from its forward to its backward pass
-    left: int  # bytes a layer's backward pass leaves behind
+    gradients_left: int  # bytes a layer's backward pass leaves behind
 
     def peak(self) -> Moment:
         """What is alive at a place inside a layer changes evenly from layer to layer: the most is in the first or last."""
-        forth, back = self.inside[:_COUNT], self.inside[_COUNT:]
-        forth_at, back_at = forth.index(max(forth)), _COUNT + back.index(max(back))
+        forward, back = self.inside[:_COUNT], self.inside[_COUNT:]
+        forward_at, back_at = forward.index(max(forward)), _COUNT + back.index(max(back))
         last = self.layers - 1
         places: list[tuple[int, int | None, int | None]] = [
-            (_LAYERS, last, forth_at),
+            (_LAYERS, last, forward_at),
             (_LAYERS_BACK, last, back_at),
             (_LAYERS_BACK, 0, back_at),
             *((place, None, None) for place in _OUTSIDE),
@@ -118,7 +118,7 @@ class Step(NamedTuple):
     def _bytes(self, place: int, layer: int | None = None, inside: int | None = None) -> int:
         keeping, done = self._others(place, layer)
         own = 0 if inside is None else self.inside[inside]
-        return self.around[place] + own + keeping * self.kept + done * self.left
+        return self.around[place] + own + keeping * self.kept + done * self.gradients_left
 
     def _others(self, place: int, layer: int | None) -> tuple[int, int]:
         """Layers other than the one at work whose kept tensors are alive, and whose gradients are."""
@@ -156,19 +156,19 @@ class Step(NamedTuple):
 
 
 def sweep(layer_tensors: Sequence[Tensor], tensors: Sequence[Tensor], layers: int) -> Step:
-    kept = left = 0
+    kept = gradients_left = 0
     for _, _, size, born, dies in layer_tensors:
         if dies == END:
-            left += size
+            gradients_left += size
         elif born < _COUNT <= dies:
             kept += size
     inside = _alive_at_each(layer_tensors, END)
     around = _alive_at_each(tensors, len(PLACES))
-    return Step(layer_tensors, tensors, layers, inside, around, kept, left)
+    return Step(layer_tensors, tensors, layers, inside, around, kept, gradients_left)
 
 
 def _alive_at_each(tensors: Sequence[Tensor], places: int) -> list[int]:
-    change = [0] * (places + 2)
+    change = [0] * (places + 2)  # a tensor may die at END, one past the last place
     for _, _, size, born, dies in tensors:
         change[born] += size
         change[dies + 1] -= size
