@@ -106,7 +106,7 @@ def test_its_files_are_read_as_any_others(half, tmp_path):
 
 def test_other_weights_are_another_run(half):
     train(half.replace(max_iters=5))
-    with pytest.raises(UserError, match="begun with weights = 'bfloat16'"):
+    with pytest.raises(UserError, match="started with weights = 'bfloat16'"):
         train(half.replace(weights="float32"), resume=True, change=["max_iters", "weights"])
 
 

@@ -148,7 +148,7 @@ def test_adamw8bit_is_another_name(wide, tmp_path):
 
 def test_moments_of_other_bits_are_not_taken_for_these(wide):
     train(wide.replace(optimizer_state="8bit", max_iters=5))
-    with pytest.raises(UserError, match="begun with optimizer_state = '8bit'"):
+    with pytest.raises(UserError, match="started with optimizer_state = '8bit'"):
         train(
             wide.replace(optimizer_state="4bit"),
             resume=True,
