@@ -140,11 +140,12 @@ def planner(browser: Any, address: str) -> dict[str, Any]:
 
 
 def line_to_point(
-    browser: Any, server: Server, log: Path, last: int, rounds: int = 12
+    browser: Any, server: Server, root: Path, run: str, last: int, rounds: int = 12
 ) -> list[float]:
     """Seconds from a line written to its step on the run's page."""
     page = browser.new_page()
-    page.goto(f"{server.address}runs?id={log.parent.name}")
+    log = root / run / "log.jsonl"
+    page.goto(f"{server.address}runs?id={run}")
     shown = (
         "() => +document.querySelector('#facts [data-key=step]')?.textContent.replace(/\\D/g, '')"
     )
@@ -182,7 +183,7 @@ def million(root: Path, server: Server, browser: Any) -> dict[str, Any]:
     answer["memory_bytes"] = server.memory_bytes()
     page.close()
     answer["zoom"] = server.seconds("api/run/zoom?id=large/run-000&from=500000&to=510000", 3)
-    times = line_to_point(browser, server, root / "large" / "run-000" / "log.jsonl", 1_000_000)
+    times = line_to_point(browser, server, root, "large/run-000", 1_000_000)
     answer["line_to_point"] = {"median": statistics.median(times), "worst": max(times)}
     return answer
 
@@ -219,8 +220,7 @@ def main() -> int:
             answer["list_again_seconds"] = server.seconds("api/runs")
             answer["plan_seconds"] = server.seconds("api/plan?gpu=RTX+4070&preset=gpt2")
             answer["planner_seconds"] = planner(browser, server.address)
-            log = root / "run-000" / "log.jsonl"
-            times = line_to_point(browser, server, log, args.lines)
+            times = line_to_point(browser, server, root, "run-000", args.lines)
             answer["line_to_point_seconds"] = {
                 "median": statistics.median(times),
                 "worst": max(times),
