@@ -75,13 +75,13 @@ def test_a_killed_worker_ends_the_run_with_one_message_and_a_good_checkpoint(
     config, tmp_path, victim
 ):
     config = config.replace(
-        max_iters=100_000, lr_decay_iters=100_000, eval_interval=100_000, checkpoint_interval=5
+        max_iters=100_000, lr_decay_iters=100_000, eval_interval=100_000, checkpoint_interval=20
     )
     process = torchrun(config, tmp_path)
     log = Path(config.out_dir) / "log.jsonl"
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not (
-        log.exists() and log.read_bytes().count(b'"kind": "step"') > 8
+        log.exists() and log.read_bytes().count(b'"kind": "step"') > 30
     ):
         time.sleep(0.02)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
