@@ -1,10 +1,11 @@
 """Predicted against measured memory and time, for any table in the layout of fit/data/public_runs.csv.
 
-    python bench/accuracy.py RUNS.csv [--json] [--cross-validate] [--quality ABC]
+    python bench/accuracy.py RUNS.csv [--json] [--cross-validate | --fit-on OTHER.csv…] [--quality ABC]
 
 Each row is predicted from its configuration and its card alone. A row that cannot be is listed with the reason. Stacks other
 than PyTorch are predicted as what PyTorch would do, and marked. --cross-validate fits the speed constants again for each
-source family, from the public runs of all other families: what it says is about runs the constants never saw.
+source family, from the public runs of all other families: what it says is about runs the constants never saw. --fit-on makes
+constants and ranges from other tables alone, as if these runs came from a stranger.
 """
 
 import argparse
@@ -22,10 +23,11 @@ from fit.runs import Run, all_runs, read_runs  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, into_pipe, percent, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
+from onecard.planner.exchange import link_bandwidth  # noqa: E402
 from onecard.planner.flops import model_flops  # noqa: E402
 from onecard.planner.memory import step_memory  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
-from onecard.planner.step_time import link_bandwidth, workload_time  # noqa: E402
+from onecard.planner.step_time import workload_time  # noqa: E402
 
 PEER_INSTALL = "pip install --no-deps llm-analysis fire termcolor"  # its own pins would pull an old huggingface-hub
 PEER_EFFICIENCY = (
@@ -235,31 +237,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--cross-validate", action="store_true", help="refit, leaving each family out"
     )
+    parser.add_argument("--fit-on", type=Path, nargs="+", metavar="RUNS.csv", default=[])
     parser.add_argument(
         "--quality", default="", help="only rows of these qualities, e.g. AB; default: all"
     )
     args = parser.parse_args(argv)
     try:
         runs = [run for table in args.tables for run in read_runs(table)]
+        known = [run for table in args.fit_on for run in read_runs(table)]
     except OnecardError as error:
         print(f"accuracy: {error}", file=sys.stderr)
         return error.exit_code
     if args.quality:
         runs = [run for run in runs if run.quality in args.quality]
     fits = memory_fits = None
-    if args.cross_validate:
+    if args.cross_validate or known:
         try:
-            from fit.memory import cross_validated
-            from fit.speed import cross_validated_fits
+            fits, memory_fits = _refitted(known, {run.family for run in runs})
         except ImportError as error:
             print(
                 f"accuracy: refitting needs {error.name}; hint: pip install scipy", file=sys.stderr
             )
             return 2
-
-        families = {run.family for run in runs}
-        fits = cross_validated_fits(all_runs(), families)
-        memory_fits = cross_validated(families)
     answers = predict(runs, fits, memory_fits)
     thumb = rule_of_thumb(runs)
     peer = llm_analysis(runs)
@@ -281,6 +280,18 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     _print(answers, found, thumb, peer)
     return 0
+
+
+def _refitted(known: list[Run], families: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """For each family, constants and ranges for time and memory: from the known runs, or from all families but that one."""
+    from fit import memory, speed
+
+    if known:
+        return (
+            dict.fromkeys(families, speed.fit_from(known)),
+            dict.fromkeys(families, memory.fit_from(known)),
+        )
+    return speed.cross_validated_fits(all_runs(), families), memory.cross_validated(families)
 
 
 def _print(

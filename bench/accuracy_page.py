@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import math
-import re
 import statistics
 import sys
 from pathlib import Path
@@ -16,16 +15,26 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from bench import accuracy, loss_accuracy, score  # noqa: E402
+from fit.runs import TABLES, read_runs  # noqa: E402
+
+from bench import accuracy, loss_accuracy, score, strangers  # noqa: E402
+from bench.several_cards import cards_table  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
-TABLES = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv")
 LOSS_TABLES = (
     "public_losses.csv",
     "public_losses_2.csv",
+    "public_losses_3.csv",
     "public_curves.csv",
     "public_curves_2.csv",
+    "public_curves_3.csv",
 )
+BLIND = ROOT / "bench" / "results" / "2026-11-17-loss-blind.json"  # made once, before the fit
+LEFT_OUT = {
+    "_2": ("",),
+    "_3": ("", "_2"),
+    "": ("_2", "_3"),
+}  # a table, and those it is predicted from
 COLOURS = (
     "#2563eb",
     "#dc2626",
@@ -132,6 +141,30 @@ def table(
     return lines
 
 
+def blind_table(keys: tuple[str, str]) -> list[str]:
+    """What was predicted for rows before anybody here had seen how near it comes."""
+    found = json.loads(BLIND.read_text(encoding="utf-8"))
+    ends = {f: each["loss"] for f, each in found["families"].items()}
+    last = {"**all**": found["loss"], "**without quality C**": found["trusted"]}
+    return table(ends, last, keys, loss_accuracy._nats)
+
+
+def left_out_table(keys: tuple[str, str]) -> list[str]:
+    """Each table of losses, predicted from the other ones alone."""
+    scores = {}
+    for name, others in LEFT_OUT.items():
+        words = [w for o in others for w in ("--fitted-on", str(_losses(o)))]
+        title = (
+            f"public_losses{name}.csv from {' and '.join(f'public_losses{o}.csv' for o in others)}"
+        )
+        scores[title] = answer(loss_accuracy.main, str(_losses(name)), *words)["law"]
+    return table({}, scores, keys, loss_accuracy._nats)
+
+
+def _losses(ending: str) -> Path:
+    return ROOT / "fit" / "data" / f"public_losses{ending}.csv"
+
+
 def main() -> int:
     tables = [ROOT / "fit" / "data" / name for name in TABLES]
     held_out = answer(accuracy.main, *map(str, tables), "--cross-validate", "--quality", "AB")
@@ -140,9 +173,9 @@ def main() -> int:
         *(str(ROOT / "fit" / "data" / name) for name in LOSS_TABLES),
         "--cross-validate",
     )
-    from fit.runs import read_runs
-
-    cards = {run.id: run.device.name for path in tables for run in read_runs(path) if run.device}
+    runs = [run for path in tables for run in read_runs(path)]
+    cards = {run.id: run.device.name for run in runs if run.device}
+    workloads = {run.id: run.workload for run in runs if run.workload}
     IMAGES.mkdir(parents=True, exist_ok=True)
     pictures = {
         "accuracy-time.svg": plot(
@@ -181,7 +214,7 @@ def main() -> int:
     geforce = [
         abs(r["predicted"] / r["measured"] - 1)
         for r in held_out["rows"]
-        if r["kind"] == "time" and not r["skipped"] and re.match(r"RTX \d{4}( |$)", cards[r["id"]])
+        if r["kind"] == "time" and not r["skipped"] and strangers.is_geforce(cards[r["id"]])
     ]
     of_geforce = f" GeForce RTX cards alone: {len(geforce)} rows, median {share(statistics.median(geforce))}."
 
@@ -219,6 +252,8 @@ def main() -> int:
             f"Mean of the families' medians, PyTorch: {share(memory['pytorch']['mean_of_family_medians'])}. "
             + of_kind("memory"),
         ],
+        "STRANGERS": strangers.lines(),
+        "CARDS": cards_table(held_out["rows"], workloads),
         "LOSS": [
             *table(
                 ends,
@@ -237,6 +272,8 @@ def main() -> int:
             f"{nats(losses['baselines']['nearest_known_run']['mean_of_family_medians_nats'])}. "
             + held([r for r in losses["rows"] if r["kind"] == "end" and r["quality"] != "C"]),
         ],
+        "BLIND": blind_table(nat_keys),
+        "TABLES": left_out_table(nat_keys),
         "CURVES": [*table(losses["curve_families"], {"**all**": losses["curves"]}, nat_keys, nats)],
     }
     for name, lines in blocks.items():

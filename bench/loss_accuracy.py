@@ -18,12 +18,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.losses import Point, all_curves, all_losses, covered, cut_at, read_curves, read_losses  # noqa: E402
+from fit.losses import Point, all_curves, all_losses, covered, read_curves, read_losses  # noqa: E402
 from fit.table import encoding_of  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, into_pipe, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
-from onecard.planner.expected_loss import estimate, loss_fit, running  # noqa: E402
+from onecard.planner.expected_loss import estimate, running  # noqa: E402
+from onecard.planner.loss_settings import loss_fit  # noqa: E402
 
 FIRST_TOKENS = (
     3e8  # before that a curve is falling by the warm-up's rules, and is predicted but not scored
@@ -50,16 +51,15 @@ def _answer(point: Point, fit: dict[str, Any]) -> Answer:
     whole = estimate(
         point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size
     )
-    middle = whole.final.mid
+    middle = whole.final.mid + point.offset
     steps = point.config.max_iters
-    share = (point.at or point.tokens) / point.tokens
-    mid_way = share if point.at else 1.0
-    if not point.at:
-        mid_way = cut_at(point.row)
+    mid_way = point.at / point.tokens if point.at else point.share
     if mid_way < 0.995:
         now, end = (running(whole, max(1, round(steps * x)), fit) for x in (mid_way, 1.0))
         middle += now - end
     low, high = whole.final.low - whole.final.mid, whole.final.high - whole.final.mid
+    if point.guessed and whole.in_support:  # what the row leaves out may be anything
+        low, high = (fit["pairs"][point.dataset] if point.foreign else fit)["spread"]["odd"]
     widen = 1 + 1.5 * math.exp(-(point.at or point.tokens) / 1e9) if point.at else 1.0
     early = (
         f"before {FIRST_TOKENS / 1e9:g} B tokens" if point.at and point.at < FIRST_TOKENS else None
@@ -166,6 +166,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--cross-validate", action="store_true", help="refit, leaving each family out"
     )
+    parser.add_argument(
+        "--fitted-on",
+        type=Path,
+        action="append",
+        metavar="LOSSES.csv",
+        help="refit on this table alone (may be repeated): how whole tables that nobody had seen would have been predicted",
+    )
     args = parser.parse_args(argv)
     known = all_losses()
     try:
@@ -173,19 +180,10 @@ def main(argv: list[str] | None = None) -> int:
     except OnecardError as error:
         print(f"loss_accuracy: {error}", file=sys.stderr)
         return error.exit_code
-    fits = None
-    if args.cross_validate:
-        from fit.loss import fit_curves, fit_loss, fit_pairs, held_out_fits, spread
-
-        held_out = held_out_fits(known)
-        public = all_curves(known)
-        fits = {}
-        for family in sorted({point.family for point in [*points, *curves]}):
-            law = held_out.get(family) or fit_loss([k for k in known if k.family != family])
-            law = fit_curves([p for p in public if p.family != family], law)
-            others = {name: fit for name, fit in held_out.items() if name != family}
-            law = {**law, "spread": spread(known, others)}
-            fits[family] = fit_pairs([k for k in known if k.family != family], law)
+    fits = refitted([*points, *curves], known) if args.cross_validate else None
+    if args.fitted_on:
+        law = fitted_on([point for path in args.fitted_on for point in read_losses(path)])
+        fits = {point.family: law for point in [*points, *curves]}
     ends, along = predict(points, fits), predict(curves, fits)
     trusted = [a for a in ends if a.quality != "C"]
     parts = {
@@ -251,6 +249,39 @@ def main(argv: list[str] | None = None) -> int:
             f"  {reason}: {', '.join(ids[:4])}{f' and {len(ids) - 4} more' if len(ids) > 4 else ''}"
         )
     return 0
+
+
+def refitted(points: list[Point], known: list[Point]) -> dict[str, dict[str, Any]]:
+    """For each family of these points, everything fitted from all the others; what does not look at a family is not fitted
+    again for it: the curves' fall where it has no curve, the levels of other data where it has none."""
+    from fit.loss import CURVE, fit_curves, fit_loss, fit_pairs, held_out_fits, spread
+
+    held_out, public = held_out_fits(known), all_curves(known)
+    whole = fit_curves(public, fit_loss(known))
+    with_curves, elsewhere = {p.family for p in public}, {k.family for k in known if k.foreign}
+    fits = {}
+    for family in sorted({point.family for point in points}):
+        law = held_out.get(family) or fit_loss([k for k in known if k.family != family])
+        if family in with_curves:
+            law = fit_curves([p for p in public if p.family != family], law)
+        else:
+            law = {**law, **{key: whole[key] for key in CURVE}}
+        others = {name: fit for name, fit in held_out.items() if name != family}
+        law = {**law, "spread": spread(known, others)}
+        fits[family] = (
+            fit_pairs([k for k in known if k.family != family], law)
+            if family in elsewhere
+            else {**law, "pairs": loss_fit()["pairs"]}
+        )
+    return fits
+
+
+def fitted_on(known: list[Point]) -> dict[str, Any]:
+    """Law and ranges from these rows alone; how a curve falls, from the public ones."""
+    from fit.loss import CURVE, fit_loss, held_out_fits, spread
+
+    law = {**fit_loss(known), **{key: loss_fit()[key] for key in (*CURVE, "pairs")}}
+    return {**law, "spread": spread(known, held_out_fits(known))}
 
 
 def _read(tables: list[Path], known: list[Point]) -> tuple[list[Point], list[Point]]:

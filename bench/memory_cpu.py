@@ -31,37 +31,17 @@ from onecard.train.run.step import Stepper
 from onecard.train.run.validation import PLAIN
 from onecard.train.run.workers import Workers
 
+CHARACTERS = RunConfig(n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=65)
+WIDE_HEAD = RunConfig(n_layer=2, n_head=6, n_embd=384, block_size=256, batch_size=4)
 SHAPES: dict[str, RunConfig] = {
     "6L/192, 8192 tokens in the vocabulary": RunConfig(
         n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=8192
     ),
-    "2L/384, GPT-2's vocabulary": RunConfig(
-        n_layer=2, n_head=6, n_embd=384, block_size=256, batch_size=4
-    ),
-    "the same, chunked loss": RunConfig(
-        n_layer=2, n_head=6, n_embd=384, block_size=256, batch_size=4, chunked_loss=True
-    ),
-    "6L/192, characters": RunConfig(
-        n_layer=6, n_head=6, n_embd=192, block_size=256, batch_size=8, vocab_size=65
-    ),
-    "the same, recompute block": RunConfig(
-        n_layer=6,
-        n_head=6,
-        n_embd=192,
-        block_size=256,
-        batch_size=8,
-        vocab_size=65,
-        recompute="block",
-    ),
-    "the same, recompute cheap": RunConfig(
-        n_layer=6,
-        n_head=6,
-        n_embd=192,
-        block_size=256,
-        batch_size=8,
-        vocab_size=65,
-        recompute="cheap",
-    ),
+    "2L/384, GPT-2's vocabulary": WIDE_HEAD,
+    "the same, chunked loss": WIDE_HEAD.replace(chunked_loss=True),
+    "6L/192, characters": CHARACTERS,
+    "the same, recompute block": CHARACTERS.replace(recompute="block"),
+    "the same, recompute cheap": CHARACTERS.replace(recompute="cheap"),
     "math attention": RunConfig(
         n_layer=3,
         n_head=6,

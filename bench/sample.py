@@ -41,9 +41,8 @@ def main() -> None:
     import model as nanogpt
 
     from onecard.config import RunConfig
-    from onecard.model.generate import generate
+    from onecard.model.generate import Sampling, generate
     from onecard.model.gpt2 import GPT
-    from onecard.model.sampling import Sampling
 
     torch.manual_seed(1337)
     ours = GPT(RunConfig(**SHAPE)).eval()

@@ -1,10 +1,11 @@
-"""Bytes a parameter of one training step, traced and predicted, for every combination of savers that `--fit` may choose.
+"""Bytes a parameter of one training step, traced and predicted, for every combination of savers that `--fit` may choose;
+and the whole step of large models, against their goals.
 
     python -m bench.saver_memory --json bench/results/saver_memory-DATE.json
 
 The step is onecard's own, traced without data (tests/torch/memory_oracle.py): 4 layers of 1024 with GPT-2's vocabulary,
-micro-batches of one sequence of 1,024 tokens, compiled, AdamW. Tensors of the computer's memory are counted apart.
-bench/performance.py makes a table of it.
+micro-batches of one sequence of 1,024 tokens, compiled. Tensors of the computer's memory are counted apart. What the
+file has already is not traced again. bench/performance.py makes tables of it.
 """
 
 import argparse
@@ -15,11 +16,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "torch"))
 
+from onecard.advise.can import can
 from onecard.advise.savers import all_savers
-from onecard.config import RunConfig
+from onecard.config import RunConfig, load
+from onecard.facts.gpus import find_gpu
+from onecard.planner.memory import step_memory
 from onecard.planner.memory.step import host_bytes, simulate
 from onecard.planner.params import params
 from onecard.planner.workload import Workload
+from onecard.units import GIB
 
 MODEL = RunConfig(
     n_layer=4,
@@ -30,29 +35,86 @@ MODEL = RunConfig(
     gradient_accumulation_steps=512,
     bias=True,
 )
+ON_CARD = {
+    "chunked_loss": True,
+    "recompute": "block",
+    "compile_unit": "block",
+    "weights": "bfloat16",
+    "gradients": "bfloat16",
+    "optimizer_state": "8bit",
+}
+ON_HOST = {**ON_CARD, "optimizer_state": "float32", "offload_optimizer": True}
+CARD = "RTX 4070 Ti"
+# model, savers (none: the config that `can` writes for CARD), the most it may take in GiB with context and slack
+GOALS: dict[str, tuple[str, dict[str, Any], float]] = {
+    "gpt2-xl with offload_optimizer": ("gpt2-xl", ON_HOST, 8.0),
+    "gpt2-large on the card": ("gpt2-large", ON_CARD, 6.4),
+    "gpt2-medium on the card": ("gpt2-medium", ON_CARD, 3.6),
+    "gpt2-xl, as `can` writes it": ("gpt2-xl", {}, 11.1),
+    "gpt2-xl on the card": ("gpt2-xl", ON_CARD, 11.1),
+}
+
+
+def whole_model(model: str, change: dict[str, Any]) -> RunConfig:
+    if not change:
+        return can(model, find_gpu(CARD)).config
+    return load(model).replace(batch_size=1, gradient_accumulation_steps=512, **change)
+
+
+def whole_row(model: str, change: dict[str, Any], goal: float) -> dict[str, Any]:
+    """Traced and predicted, with context and allocator slack as the plan has them."""
+    from memory_oracle import traced
+
+    config = whole_model(model, change)
+    trace = traced(config, "bfloat16")
+    work = Workload.of(config, "bfloat16")
+    parts = step_memory(work, find_gpu(CARD)).parts
+    return {
+        "micro_batch": config.batch_size,
+        "tokens_per_step": config.tokens_per_step,
+        "optimizer_state": config.optimizer_state,
+        "traced": trace.bytes / GIB,
+        "predicted": simulate(work).peak().bytes / GIB,
+        "overhead": (parts["context"] + parts["slack"]) / GIB,
+        "host_traced": trace.host_bytes / GIB,
+        "host_predicted": host_bytes(work) / GIB,
+        "goal": goal,
+    }
+
+
+def saver_row(config: RunConfig) -> dict[str, float]:
+    from memory_oracle import traced
+
+    count = params(config.shape).total
+    trace, work = traced(config, "bfloat16"), Workload.of(config, "bfloat16")
+    return {
+        "traced": trace.bytes / count,
+        "predicted": simulate(work).peak().bytes / count,
+        "host_traced": trace.host_bytes / count,
+        "host_predicted": host_bytes(work) / count,
+    }
 
 
 def measure(target: Path) -> None:
-    from memory_oracle import traced
+    content: dict[str, Any] = {"parameters": params(MODEL.shape).total, "rows": {}, "models": {}}
+    if target.exists():
+        content |= json.loads(target.read_text())
+    configs = [MODEL.replace(optimizer=optimizer) for optimizer in ("adamw", "muon")]
+    content["combinations"] = sum(len(all_savers(config)) for config in configs)
 
-    rows: dict[str, Any] = json.loads(target.read_text())["rows"] if target.exists() else {}
-    count = params(MODEL.shape).total
-    for savers in all_savers(MODEL):
-        name = ", ".join(savers.names) or "none"
-        if name in rows:
-            continue
-        config = savers.on(MODEL).replace()
-        trace = traced(config, "bfloat16")
-        work = Workload.of(config, "bfloat16")
-        rows[name] = {
-            "traced": trace.bytes / count,
-            "predicted": simulate(work).peak().bytes / count,
-            "host_traced": trace.host_bytes / count,
-            "host_predicted": host_bytes(work) / count,
-        }
-        print(name, rows[name], flush=True)
-        content = {"parameters": count, "rows": rows}
+    def keep(table: str, name: str, row: dict[str, Any]) -> None:
+        content[table][name] = row
+        print(name, row, flush=True)
         target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    for name, (model, change, goal) in GOALS.items():
+        if name not in content["models"]:
+            keep("models", name, whole_row(model, change, goal))
+    for config in configs:
+        for savers in reversed(all_savers(config)):  # most savers first
+            name = f"{config.optimizer}: {', '.join(savers.names) or 'none'}"
+            if name not in content["rows"]:
+                keep("rows", name, saver_row(savers.on(config).replace()))
 
 
 def main() -> None:

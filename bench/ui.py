@@ -1,7 +1,7 @@
 """The page, measured: time to the first page, a change of the plan and the recommended run, a log line's way to its point on
 the page, the server's memory, a run of a million lines.
 
-python bench/ui.py [--runs 100 --lines 100000 --million] [--json] [--save]      # --save: bench/results/ui-DATE.json
+python bench/ui.py [--runs 100 --lines 100000 --million] [--json] [--save]      # --million 50000 tries it; --save: bench/results/ui-DATE.json
 
 Needs Chromium and the extras `ui` and `test`. Beside the times stands what the same machine takes to open an empty page, so that
 a busy machine shows.
@@ -105,25 +105,35 @@ def first_page(browser: Any, address: str, rounds: int = 5) -> dict[str, float]:
     return {"page": statistics.median(ours), "empty_page": statistics.median(empty)}
 
 
-# In the page itself: from the input event until the figures of the new question stand there.
-_CHANGE = """async ([layers, place]) => {
-  const box = document.querySelector("#n_layer"), began = performance.now();
+# In the page itself: from the input event until the figures of the new question stand there; and of that what passed before
+# the request went out, in the request, and after it.
+_CHANGE = """async ([layers, place, path]) => {
+  const box = document.querySelector("#n_layer");
+  performance.clearResourceTimings();
+  const began = performance.now();
   box.value = layers;
   box.dispatchEvent(new Event("input", { bubbles: true }));
   for (;;) {
     await new Promise(requestAnimationFrame);
-    if (document.querySelector(place)?.dataset.query === location.search.slice(1)) return (performance.now() - began) / 1000;
+    if (document.querySelector(place)?.dataset.query === location.search.slice(1)) break;
   }
+  const end = performance.now();
+  const asked = performance.getEntriesByType("resource").filter((entry) => new URL(entry.name).pathname === path).at(-1);
+  return [end - began, asked.startTime - began, asked.responseEnd - asked.startTime, end - asked.responseEnd].map((t) => t / 1000);
 }"""
 
 
 def planner_changes(page: Any, place: str, layers: range, pause: float) -> dict[str, float]:
     """Seconds from an input event until the page shows its answer: `.results` the plan's, `#advice` the recommended run's."""
+    path = "/api/plan" if place == ".results" else "/api/recommend"
     times = []
     for number in layers:
-        times.append(page.evaluate(_CHANGE, [number, place]))
+        times.append(page.evaluate(_CHANGE, [number, place, path]))
         time.sleep(pause)  # 0: the next change comes while the curve of the last is being computed
-    return {"median": statistics.median(times), "worst": max(times)}
+    whole, before, request, after = (list(column) for column in zip(*times, strict=True))
+    parts = {"before_request": before, "request": request, "after": after}
+    medians = {name: statistics.median(part) for name, part in parts.items()}
+    return {"median": statistics.median(whole), "worst": max(whole), **medians}
 
 
 def planner(browser: Any, address: str) -> dict[str, Any]:
@@ -133,7 +143,7 @@ def planner(browser: Any, address: str) -> dict[str, Any]:
     found = {
         "plan": planner_changes(page, ".results", range(3, 23), 0.3),
         "plan_at_once": planner_changes(page, ".results", range(4, 24), 0.0),
-        "recommend": planner_changes(page, "#advice", range(3, 18), 0.3),
+        "recommend": planner_changes(page, "#advice", range(24, 39), 0.3),
     }
     page.close()
     return found
@@ -163,10 +173,10 @@ def line_to_point(
     return times
 
 
-def million(root: Path, server: Server, browser: Any) -> dict[str, Any]:
-    """A run of a million lines: until its curve is there, until it is read; what the planner's page takes meanwhile; then a
+def million(root: Path, server: Server, browser: Any, lines: int) -> dict[str, Any]:
+    """A run of a million lines (or fewer, to try it): until its curve is there, until it is read; what the planner's page takes meanwhile; then a
     line's way to its point, and a closer look."""
-    make_runs(root / "large", 1, 1_000_000)
+    make_runs(root / "large", 1, lines)
     time.sleep(4)
     plan_page = browser.new_page()
     plan_page.goto(server.address + "plan?gpu=RTX+4070&preset=gpt2&data=fineweb-edu-10B")
@@ -182,8 +192,10 @@ def million(root: Path, server: Server, browser: Any) -> dict[str, Any]:
     answer["whole"] = time.perf_counter() - began
     answer["memory_bytes"] = server.memory_bytes()
     page.close()
-    answer["zoom"] = server.seconds("api/run/zoom?id=large/run-000&from=500000&to=510000", 3)
-    times = line_to_point(browser, server, root, "large/run-000", 1_000_000)
+    answer["zoom"] = server.seconds(
+        f"api/run/zoom?id=large/run-000&from={lines // 2}&to={lines // 2 + 10_000}", 3
+    )
+    times = line_to_point(browser, server, root, "large/run-000", lines)
     answer["line_to_point"] = {"median": statistics.median(times), "worst": max(times)}
     return answer
 
@@ -194,7 +206,7 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--lines", type=int, default=100_000)
-    parser.add_argument("--million", action="store_true")
+    parser.add_argument("--million", type=int, nargs="?", const=1_000_000, metavar="LINES")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--save", action="store_true")
     args = parser.parse_args()
@@ -232,7 +244,7 @@ def main() -> int:
                 page.close()
             answer["memory_bytes"] = server.memory_bytes()
             if args.million:
-                answer["million"] = million(root, server, browser)
+                answer["million"] = million(root, server, browser, args.million)
         finally:
             browser.close()
             server.close()

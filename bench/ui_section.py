@@ -40,6 +40,18 @@ def _row(what: str, seconds: float | dict[str, float], goal: float | None) -> st
     return f"| {what} | {median:.3f} s | {worst} | {'' if goal is None else f'{goal:g} s: {reached}'} |"
 
 
+def _split(change: Any) -> list[str]:
+    """Where the time of a change goes, where that was measured."""
+    if not isinstance(change, dict) or "request" not in change:
+        return []
+    before, request, after = (change[key] * 1000 for key in ("before_request", "request", "after"))
+    return [
+        f"Of a change of the plan (medians): {before:.0f} ms until the page asks, {request:.0f} ms until the answer is there, "
+        f"{after:.0f} ms until its figures are drawn, the wait for the next frame included.",
+        "",
+    ]
+
+
 def ui_section(result: dict[str, Any]) -> list[str]:
     found = [(_found(result, key), what, goal) for key, what, goal in ROWS]
     sizes = [(_found(result, key), when) for key, when in MEMORY]
@@ -54,6 +66,7 @@ def ui_section(result: dict[str, Any]) -> list[str]:
         "|---|---|---|---|",
         *(_row(what, seconds, goal) for seconds, what, goal in found if seconds is not None),
         "",
+        *_split(_found(result, "planner_seconds.plan")),
         f"The server's memory: {memory}. It holds at most 2,048 points of a run and eight runs.",
         "",
     ]

@@ -57,6 +57,8 @@ def rounded(value: Any) -> Any:
     """Four digits: more would differ from machine to machine."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 

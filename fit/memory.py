@@ -40,7 +40,7 @@ FIXED = {
     "nccl_bytes": 500 * MIB
 }  # NCCL's buffers and a second context's share; one row (22,001 MiB on an H800) agrees
 
-KINDS = ("other", "odd")  # planner/memory/overhead.py, memory_range
+KINDS = ("traced", "other", "odd")  # planner/memory/overhead.py, memory_range
 TRACED = ("nanogpt", "hf", "textbook")  # whose modules fit/memory_traces.py and the tests trace
 
 
@@ -92,7 +92,7 @@ def cost(readings: list[Reading], values: dict[str, float]) -> float:
     families: dict[str, list[float]] = {}
     for reading in readings:
         families.setdefault(reading.run.family, []).append(min(0.03, abs(error(reading, fit))) ** 2)
-    data = sum(statistics.mean(errors) for errors in families.values())
+    data = sum(sum(errors) / len(errors) for errors in families.values())
     return data + sum((0.01 * (values[key] - GUESS[key]) / PULL[key]) ** 2 for key in GUESS)
 
 
@@ -150,7 +150,7 @@ def other_spread(
     ]
     return {
         kind: [round(1 - math.exp(low), 4), round(math.exp(high) - 1, 4)]
-        for kind, (low, high) in ranges(misses, KINDS, beyond=0.0).items()
+        for kind, (low, high) in ranges(misses, KINDS).items()
     }
 
 
@@ -162,6 +162,13 @@ def _kind(reading: Reading) -> str:
 def _off(reading: Reading, held_out: dict[str, dict[str, float]]) -> float:
     """Measured over predicted, less one, by constants that never saw the family."""
     return 1 / (1 + error(reading, _whole(held_out[reading.run.family]))) - 1
+
+
+def fit_from(runs: list[Run]) -> dict[str, Any]:
+    """Constants and the ranges of other people's code from these runs alone."""
+    known = readings(runs)
+    wide = other_spread(known, held_out_fits(known))
+    return {**_whole(fit_memory(known)), "spread": wide["other"], "other_spread": wide}
 
 
 def cross_validated(families: set[str]) -> dict[str, dict[str, Any]]:
@@ -211,7 +218,7 @@ def main() -> int:
         ]
         print(f"{kind}: {-below:+.1%} to {above:+.1%} holds {statistics.mean(held):.0%}, left out")
     answer = {
-        "source": "fit/memory.py over fit/data/public_runs.csv, public_runs_2.csv and extra_runs.csv, PyTorch rows of quality A and B",
+        "source": "fit/memory.py over the run tables of fit/data, PyTorch rows of quality A and B",
         **{key: round(value, 4) for key, value in values.items()},
         **FIXED,
         "spread": [low, high],

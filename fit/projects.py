@@ -67,8 +67,13 @@ def habits_of(
         return {"modules": "scratch" if own else "own", "loss_outside": True, "spare_logits": False}
     if stack == "plain-pytorch":
         return {"spare_logits": False}
-    if "golf" in framework:
-        return {"spare_logits": False, "returns_logits": False}
+    if "golf" in framework:  # a bf16 model whose matrices are fp32, with learned scales and mixes
+        return {
+            "spare_logits": False,
+            "returns_logits": False,
+            "half_stream": True,
+            "scaled_branches": True,
+        }
     if "train_gpt2" in framework:  # llm.c's PyTorch twin hands back the loss alone
         return {"spare_logits": False, "returns_logits": False}
     return habits(stack, layers, gpus, modern, values)
@@ -87,6 +92,9 @@ def turned_copies(stack: str, values: bool, device: Device) -> bool:
 
 
 def compiles(framework: str) -> bool:
+    """Where a row does not say so; build-nanogpt's script has it switched off."""
+    if "build-nano" in framework:
+        return False
     return (
         any(word in framework for word in ("nanogpt", "modded", "nanochat", "litgpt", "torchtitan"))
         or not framework

@@ -10,15 +10,18 @@ Nothing here raises on a bad row: what cannot be read becomes `Run.trouble`, one
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fit.projects import compiles, fuses, habits_of, has_values, stack_of, tied, turned_copies
+from fit.shapes import batch_of, hidden_width, shape_of, window_of
 from fit.table import read_rows
 from fit.words import (
     amount_in,
-    batch_of,
     dropout_of,
     dtype_of,
+    eight_bits,
     fused_of,
     head_width_of,
     is_negative,
@@ -26,9 +29,7 @@ from fit.words import (
     number_in,
     optimizer_of,
     recompute_of,
-    shape_of,
     whole_in,
-    window_of,
     word_in,
 )
 from onecard.errors import UserError
@@ -42,6 +43,10 @@ FOREIGN = re.compile(
 )
 # Training of another kind than the plan's: every weight, all on the card.
 OTHERWISE = re.compile(r"\b(q?lora|peft|adapters?|moe|mixture.of.experts|\d+ experts)\b")
+# The update of each weight made as soon as its gradient is there
+_IN_BACKWARD = re.compile(
+    r"(optim|update|step|fused?).{0,15}(in|with|into) (the )?(backward|bwd)|in_bwd|lomo"
+)
 # A name that several boards carry, where the row does not say which: the one people rent most.
 USUAL = {
     "A100": "A100 SXM 40GB",
@@ -80,27 +85,32 @@ class Run:
     foreign: bool = False  # not PyTorch: predicted as what PyTorch would do
     quality: str = ""
 
-    @property
+    @cached_property
     def memory_reading(self) -> str:
         """Which memory the row's author read: "allocated", "reserved" or "process" (nvidia-smi and all that is like it)."""
-        method = re.sub(r"\(.*?\)", "", self.row.get("vram_method", "").lower())
+        method = self._method
         if re.search(r"reserved|cached", method) and "alloc" not in method:
             return "reserved"
         other = re.search(r"nvidia|smi|total|minus|used|wandb|system", method)
         return "allocated" if "alloc" in method and not other else "process"
 
     @property
+    def _method(self) -> str:
+        return re.sub(r"\(.*?\)", "", self.row.get("vram_method", "").lower())
+
+    @cached_property
     def memory_unit(self) -> float:
         """Bytes of one unit of memory_gb. Scripts that print torch's reserved memory as "GB" divide by 1024³."""
         method = self.row.get("vram_method", "").lower()
         return (
             2**30
             if re.search(r"gib(?! *(->|→|to|converted))|1024", method)
-            or ("torch" in method and "reserved" in method)
+            or ("torch" in method and "reserved" in self._method)
             else 1e9
         )
 
 
+TABLES = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv", "blind_runs.csv")
 # Rows of the second table that are the very run of another table, and families that are one machine
 TWICE = {"r107": "x002", "r176": "x009", "r188": "x004"}
 ONE_MACHINE = {"lzwjava-4070": "one-4070"}
@@ -108,8 +118,7 @@ ONE_MACHINE = {"lzwjava-4070": "one-4070"}
 
 def all_runs() -> list[Run]:
     """Every public run that the constants are fitted on; rows of one machine or log are one family."""
-    tables = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv")
-    runs = [run for name in tables for run in read_runs(DATA / name)]
+    runs = [run for name in TABLES for run in read_runs(DATA / name)]
     return [run for run in runs if run.id not in TWICE]
 
 
@@ -213,16 +222,17 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     vocab, block, batch, accumulation = batch_of(row, gpus, assumed)
     framework, optimizer = row.get("framework", "").lower(), row.get("optimizer", "").lower()
     text = f"{row.get('model', '')} {row.get('notes', '')} {framework}".lower()
-    d_ff = number_in(row, "d_ff")
     other = OTHERWISE.search(f"{text} {optimizer} {row.get('parallelism', '').lower()}")
     if other and not re.search(rf"(no|not|without) {re.escape(other[0])}", text):
         raise UserError(
             f"{other[0]} is not the training that is planned here: every weight of a dense model"
         )
-    if d_ff is not None and not 1 <= d_ff <= 1e7:
-        raise UserError(f"d_ff = {d_ff:g} is not possible")
-    if (whole_in(row, "n_kv_head") or 1) > heads:
+    kv_heads = whole_in(row, "n_kv_head") or heads
+    if kv_heads > heads:
         raise UserError(f"n_kv_head = {row['n_kv_head']} is not possible with {heads} heads")
+    is_tied = tied(row.get("tied_embeddings", ""), text)
+    qkv = width + 2 * width * kv_heads // heads
+    d_ff = hidden_width(row, text, layers, width, vocab, qkv, is_tied, assumed)
     has_rope = modern(text) and "llm.c" not in framework
     gated = bool(d_ff) and bool(
         re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text)
@@ -269,6 +279,13 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
             True  # its first months had none, and until mid-2023 it was used without dropout only
         )
         assumed.append("math attention, as nanoGPT then had")
+    habits: dict[str, Any] = {
+        "buckets": "ddp" in parallelism and "zero" not in parallelism,
+        "split_optimizer": "zero" in parallelism,
+        **habits_of(stack, framework, words, by_hand, has_rope, layers, gpus, values),
+        "turned_copies": turned_copies(stack, values, device),
+        **({"split_optimizer": False} if "not distributed" in optimizer else {}),
+    }
     return Workload(
         stack=stack,
         n_layer=layers,
@@ -280,10 +297,10 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         accumulation=accumulation,
         dtype=dtype,
         gpus=gpus,
-        n_kv_head=whole_in(row, "n_kv_head") or heads,
-        d_ff=int(d_ff) if d_ff else None,
+        n_kv_head=kv_heads,
+        d_ff=d_ff,
         gated=gated,
-        tied=tied(row.get("tied_embeddings", ""), text),
+        tied=is_tied,
         modern=has_rope,
         bias=not has_rope,
         dropout=dropout,
@@ -303,14 +320,9 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         pure=pure,
         sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
         nvlink="pcie" not in parallelism,
-        kept_half_bytes=bool(re.search(r"fp8|float8", row.get("dtype", "").lower()))
-        and not foreign,
-        **{
-            "buckets": "ddp" in parallelism and "zero" not in parallelism,
-            "split_optimizer": "zero" in parallelism,
-            **habits_of(stack, framework, words, by_hand, has_rope, layers, gpus, values),
-            "turned_copies": turned_copies(stack, values, device),
-        },
+        kept_half_bytes=eight_bits(row.get("dtype", "")) and not foreign,
+        in_backward=bool(_IN_BACKWARD.search(f"{optimizer} {row.get('act_ckpt', '').lower()}")),
+        **habits,
     )
 
 

@@ -11,9 +11,11 @@ far families of one project scatter goes into the range.
 """
 
 import math
+import statistics
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from fit.conformal import Miss, ranges  # noqa: E402
 from fit.held_out import write  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import Run  # noqa: E402
+from onecard.facts.gpus import all_gpus  # noqa: E402
 from onecard.planner.stacks import OWN  # noqa: E402
 from onecard.planner.step_counts import Fit  # noqa: E402
 from onecard.planner.step_time import RANGES, range_group, step_parts  # noqa: E402
@@ -52,24 +55,33 @@ PRIORS = {
     "odd_vocab": (2.0, 0.2),
     "odd_vocab_compiled": (1.5, 0.2),
     "half_rate": (1.1, 0.04),
+    "power": (1 / 3, 0.3),  # of the watts a unit has, in what it sustains: a clock costs its cube
     "overlap": (0.5, 0.3),
     "textbook_host": (2.0, 0.4),  # Python between the kernels of code written to be read
 }
 # How far (logarithm) classes, cards, projects and families scatter around one another, before any row is seen
-CLASS_SIGMA, CARD_SIGMA, CACHE_SIGMA = 0.06, 0.05, 0.15
-STACK_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.10, 0.10, 0.06
+CLASS_SIGMA, CARD_SIGMA, CACHE_SIGMA = 0.06, 0.10, 0.15
+STACK_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.10, 0.15, 0.06
 STACK_STARTS = {"llm.c": math.log(0.93)}  # hand-written CUDA is taken to be 7 % faster
 BASE = "nanogpt"  # the project whose code stands in for ours: plain PyTorch, compiled, of the same shape
-FLAGGED = "board/cloud-limited"  # a rented card that was throttled: no property of its class
 STEPS = 7  # Gauss-Newton steps; the fit does not move after five
 
 
+@cache
+def usual_watts() -> dict[str, float]:
+    """The middle of the watts that a unit has, class by class; laptops, whose watts are their maker's choice, left out."""
+    classes: dict[str, list[float]] = {}
+    for device in all_gpus():
+        if device.kind == "cuda" and "Laptop" not in device.name:
+            classes.setdefault(device.rate_class, []).append(device.watts / device.units)
+    return {name: statistics.median(values) for name, values in sorted(classes.items())}
+
+
 def usable(run: Run) -> bool:
-    """Rows to fit on: readable, with a time, not second-hand (quality C) and not known to be throttled."""
+    """Rows to fit on: readable, with a time, not second-hand (quality C)."""
     flags = run.row.get("flags", "")
     return (
         tested(run)
-        and FLAGGED not in flags
         and "includes the lazy torch.compile" not in flags
         and "fp8" not in run.row.get("dtype", "")
     )
@@ -146,6 +158,7 @@ class Problem:
             "caches": effects("cache"),
             "stacks": stacks,
             "ceilings": self.shares,
+            "watts": usual_watts(),
         }
 
     def touching(self, run: Run) -> list[int]:
@@ -223,6 +236,7 @@ class Fitted:
     theta: np.ndarray
     predicted: np.ndarray
     slopes: np.ndarray
+    thetas: dict[frozenset[str], np.ndarray] = field(default_factory=dict)  # without some families
 
     @property
     def fit(self) -> Fit:
@@ -239,11 +253,15 @@ class Fitted:
 
     def without(self, families: set[str] | frozenset[str]) -> np.ndarray:
         """Theta without these families, by one more linear step (two, so that the weights settle)."""
+        known = self.thetas.get(frozenset(families))
+        if known is not None:
+            return known
         kept = np.array([run.family not in families for run in self.problem.rows])
         theta = self.theta
         for _ in range(2):
             predicted = self.predicted + self.slopes @ (theta - self.theta)
             theta = self.problem.solve(theta, predicted, self.slopes, kept)
+        self.thetas[frozenset(families)] = theta
         return theta
 
     def fit_without(self, families: set[str] | frozenset[str]) -> Fit:
@@ -298,6 +316,12 @@ def nested_spread(fitted: Fitted, never: frozenset[str] = frozenset()) -> dict[s
     return answer
 
 
+def fit_from(runs: list[Run]) -> Fit:
+    """Constants and range from these runs alone."""
+    fitted = fit_speed(runs)
+    return {**fitted.fit, "spread": nested_spread(fitted)}
+
+
 def cross_validated_fits(runs: list[Run], families: set[str]) -> dict[str, Fit]:
     """For each family, constants and range that never saw it: each range from fits that also leave another family out."""
     fitted = fit_speed(runs)
@@ -322,7 +346,7 @@ def main() -> int:
     fitted = fit_speed(runs, shares)
     fits = held_out_fits(fitted)
     made = {
-        "source": "fit/speed.py from public_runs.csv, public_runs_2.csv, extra_runs.csv and measured_matmul.csv;"
+        "source": "fit/speed.py from the run tables of fit/data and measured_matmul.csv;"
         " do not edit by hand",
         "priors": {
             name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in PRIORS.items()

@@ -28,6 +28,8 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Pow: ast.Mult,
 }
 
+BASE = "base files"  # those beside the rooms: files.py, untrusted.py, units.py, ...
+
 # The switch: says that the place was reached, and whether the expression is to be the right one.
 SWITCH = '''"""Which planted fault is switched on, and which places were reached."""
 
@@ -54,10 +56,11 @@ class Fault:
     number: int  # of the place in the file, in the order of the walk
     before: str
     after: str
+    at_import: bool  # outside all functions: evaluated while the module is imported
 
     @property
     def room(self) -> str:
-        return self.path.partition("/")[0]
+        return self.path.partition("/")[0] if "/" in self.path else BASE
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.before}  →  {self.after}"
@@ -109,26 +112,38 @@ def turned(node: ast.expr) -> ast.expr:
     return node
 
 
-def all_faults(source: Path, room: str) -> list[Fault]:
+def all_faults(source: Path) -> list[Fault]:
     found = []
-    for path in sorted((source / room).rglob("*.py")):
-        if "preset_files" in path.parts:
+    for path in sorted(source.rglob("*.py")):
+        if "preset_files" in path.parts or "hub_code" in path.parts:  # read as text, not imported
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
+        inside = _inside_functions(tree)
         for number, node in enumerate(places(tree)):
             before, after = ast.unparse(node)[:90], ast.unparse(turned(node))[:90]
             name = path.relative_to(source).as_posix()
-            found.append(Fault(name, node.lineno, number, before, after))
+            found.append(Fault(name, node.lineno, number, before, after, id(node) not in inside))
     return found
 
 
-def instrument(source: Path, faults: list[Fault]) -> None:
-    """Put every fault behind its switch: `before if mutant_reached(number) else after`."""
+def _inside_functions(tree: ast.Module) -> set[int]:
+    bodies: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            bodies += node.body
+        elif isinstance(node, ast.Lambda):
+            bodies.append(node.body)
+    return {id(inner) for body in bodies for inner in ast.walk(body)}
+
+
+def instrument(source: Path, faults: list[Fault], wanted: set[int]) -> None:
+    """Put each wanted fault behind its switch: `before if mutant_reached(number) else after`."""
     (source / "_mutant_switch.py").write_text(SWITCH, encoding="utf-8")
-    for name in sorted({fault.path for fault in faults}):
+    for name in sorted({faults[number].path for number in wanted}):
         numbers = [number for number, fault in enumerate(faults) if fault.path == name]
         tree = ast.parse((source / name).read_text(encoding="utf-8"))
-        found = {id(node): number for node, number in zip(places(tree), numbers, strict=True)}
+        pairs = zip(places(tree), numbers, strict=True)
+        found = {id(node): number for node, number in pairs if number in wanted}
         whole = _Switches(found).visit(tree)
         assert isinstance(whole, ast.Module)
         at = next((i for i, node in enumerate(whole.body) if not _must_be_first(node)), 0)

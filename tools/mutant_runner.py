@@ -13,10 +13,11 @@ from _pytest.runner import runtestprotocol
 WORK = Path(os.environ["MUTANTS_WORK"])
 MODE = os.environ["MUTANTS_MODE"]
 REACHED = WORK / f"reached{os.getpid()}"
-MOST_SECONDS = float(
-    os.environ.get("MUTANTS_SECONDS", "60")
-)  # of tests for one fault, the quickest first
-PATIENCE = 4.0  # times as long as the tests take without the fault: after that the fault is noticed
+# Processor time of tests for one fault, the quickest first.
+MOST_SECONDS = float(os.environ.get("MUTANTS_SECONDS", "60"))
+# Tests that take longer are not used to find faults: there are quicker ones for most places.
+SLOWEST_TEST = float(os.environ.get("MUTANTS_SLOWEST_TEST", "600"))
+PATIENCE = 20.0  # by the clock, times the processor time without the fault: after that the fault is noticed
 
 
 def lines(name: str) -> list[dict]:
@@ -27,6 +28,11 @@ def lines(name: str) -> list[dict]:
 def add(name: str, value: dict) -> None:
     with (WORK / name).open("a") as file:
         file.write(json.dumps(value) + "\n")
+
+
+def processor_seconds() -> float:
+    """Of this process and those it waited for: other programs on the machine do not count."""
+    return sum(os.times()[:4])
 
 
 def reached() -> set[int]:
@@ -40,11 +46,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """While learning: remember what importing the tests reached, and leave out the tests that are known."""
+    """While learning: leave out the tests that are known."""
     if MODE == "map":
-        path = WORK / "imported.json"
-        known = set(json.loads(path.read_text())) if path.exists() else set()
-        path.write_text(json.dumps(sorted(known | reached())))
         tests = {each["test"] for each in lines("map.jsonl")}
         items[:] = [item for item in items if item.nodeid not in tests]
 
@@ -57,10 +60,15 @@ def pytest_runtest_protocol(item, nextitem):
 
     _mutant_switch.seen.clear()
     REACHED.write_text("")
-    began = time.perf_counter()
+    began = processor_seconds()
     item.passed = True
-    answer = yield
-    seconds = round(time.perf_counter() - began, 3)
+    signal.signal(signal.SIGPROF, lambda *_: pytest.fail("slow"))
+    signal.setitimer(signal.ITIMER_PROF, SLOWEST_TEST)
+    try:
+        answer = yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    seconds = round(processor_seconds() - began, 3)
     entry = {
         "test": item.nodeid,
         "seconds": seconds,
@@ -86,31 +94,52 @@ def pytest_runtestloop(session):
     items = [item for item in session.items if item.nodeid in known]
     items.sort(key=lambda item: known[item.nodeid]["seconds"])
     places = {item: set(known[item.nodeid]["places"]) for item in items}
-    paths = [each["path"] for each in json.loads((WORK / "places.json").read_text())]
+    faults = json.loads((WORK / "places.json").read_text())
     done = {each["fault"] for each in lines("answers.jsonl")}
-    imported = set(json.loads((WORK / "imported.json").read_text()))
     for number in json.loads(os.environ["MUTANTS_WANTED"]):
-        if number in done or (MODE == "try" and number in imported):
+        if number in done or (MODE == "try" and faults[number]["at_import"]):
             continue
         # what an import evaluates is used by whatever else reaches the same file
-        same = {n for n, path in enumerate(paths) if path == paths[number]}
+        same = {n for n, each in enumerate(faults) if each["path"] == faults[number]["path"]}
+        wanted = same if MODE == "import" else {number}
+        direct = [item for item in items if places[item] & wanted]
+        # a fixture or a cache that several tests share reaches the place in the first of them alone
+        files = {file_of(item) for item in direct}
+        beside = [item for item in items if file_of(item) in files and item not in direct]
         chosen, total = [], 0.0
-        for item in items:
-            if places[item] & (same if MODE == "import" else {number}):
-                total += known[item.nodeid]["seconds"]
-                chosen.append(item)
-                if total > MOST_SECONDS:
-                    break
+        for item in (*direct, *beside):
+            total += known[item.nodeid]["seconds"]
+            chosen.append(item)
+            if total > MOST_SECONDS:
+                break
         began = time.perf_counter()
-        noticed, by = tried(number, chosen, 30 + PATIENCE * total)
+        noticed, by = confirmed(number, chosen, 30 + PATIENCE * total)
         took = round(time.perf_counter() - began, 1)
         answer = {"fault": number, "noticed": noticed, "by": by, "tests": len(chosen)}
         add("answers.jsonl", {**answer, "seconds": took})
     return True
 
 
+def confirmed(number, items, patience) -> tuple[bool, str]:
+    """Whether tests fail with the fault and pass without it: one that fails now and then notices nothing."""
+    while True:
+        noticed, by = tried(number, items, patience)
+        if not noticed or MODE == "import":
+            return noticed, by
+        failed = [item for item in items if item.nodeid == by] or items
+        if not tried(-1, failed, patience)[0]:
+            return True, by
+        if failed is items:
+            return False, f"{by}, with the fault and without"
+        items = [item for item in items if item not in failed]
+
+
+def file_of(item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
 def tried(number, items, patience) -> tuple[bool, str]:
-    """Whether a test fails with the fault switched on, and which."""
+    """Whether a test fails with the fault switched on (-1: none), and which."""
     first = WORK / f"first_failure{os.getpid()}"
     first.write_text("")
     sys.stdout.flush()

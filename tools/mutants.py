@@ -1,15 +1,16 @@
 """Plant random one-place faults in the sources and count how many the tests notice, room by room.
 
-    python tools/mutants.py --work /tmp/mutants --count 200 --seed 1
-    python tools/mutants.py --work /tmp/mutants --count 40 --room advise
-    python tools/mutants.py --work /tmp/mutants --count 200 --seed 1 --again   # survivors, after new tests were written
+    python tools/mutants.py --work /tmp/mutants --count 220 --seed 1
+    python tools/mutants.py --work /tmp/mutants --room advise                 # the same draw, one room of it
+    python tools/mutants.py --work /tmp/mutants --again                       # survivors, after new tests were written
 
-A fault turns one comparison, operator, boolean or `not` round. A copy of the project gets every fault at once, each behind
-a switch (`before if mutant_reached(17) else after`), so one process can try hundreds: it runs all tests once to learn which of
-them reach which place, then forks for each fault, switches it on and runs the tests that reach it, quickest first, until
-one fails. Places that are evaluated while a module is imported get a process of their own. The folder `--work` keeps what
-was found: a run that was stopped continues. A fault that no test notices is printed with its place, to be looked at one by
-one; docs/reliability.md has the last result and names those that change nothing.
+A fault turns one comparison, operator, boolean or `not` round. A copy of the project gets the faults that were drawn, each
+behind a switch (`before if mutant_reached(17) else after`), so one process can try hundreds: it runs all tests once to learn
+which of them reach which place, then forks for each fault, switches it on and runs the tests that reach it, quickest
+first, until one fails; that test has to pass once more without the fault, or it does not count. Places that are evaluated
+while a module is imported get a process of their own. The folder `--work` keeps the draw and what was found: a run that
+was stopped continues. A fault that no test notices is printed with its place, to be looked at one by one;
+docs/reliability.md has the last result and names those that change nothing.
 """
 
 import argparse
@@ -20,33 +21,53 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mutant_faults import Fault, all_faults, instrument
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("advise", "config", "data", "facts", "model", "planner", "report", "runs", "train")
 SKIPPED = (".git", ".venv", "*.egg-info", "__pycache__", ".mypy_cache", ".ruff_cache", "build")
 # These read the sources as text, which in the copy is not what people wrote.
 READ_SOURCES = ("house", "docs_pages", "packaging", "patterns", "runs_docs")
 
 
-def copy_of_the_project(work: Path) -> Path:
-    """The project with all faults behind switches, made once per work folder."""
+def copy_of_the_project(work: Path, count: int, seed: int) -> tuple[list[Fault], list[int]]:
+    """All places of the sources, and the drawn ones, which the copy has behind switches. Made once per work folder."""
     tree = work / "tree"
-    if not (work / "places.json").exists():
+    if not (work / "drawn.json").exists():
         shutil.rmtree(tree, ignore_errors=True)
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*SKIPPED))
-        faults = [fault for room in ROOMS for fault in all_faults(tree / "src/onecard", room)]
-        instrument(tree / "src" / "onecard", faults)
+        faults = all_faults(tree / "src/onecard")
+        drawn = chosen(faults, count, seed)
+        # for a place that an import evaluates: whatever reaches another place of its file
+        whole = {faults[number].path for number in drawn if faults[number].at_import}
+        more = {number for number, fault in enumerate(faults) if fault.path in whole}
+        instrument(tree / "src" / "onecard", faults, more.union(drawn))
         (work / "places.json").write_text(json.dumps([vars(each) for each in faults]))
-    return tree
+        (work / "drawn.json").write_text(json.dumps(drawn))
+    faults = [Fault(**each) for each in json.loads((work / "places.json").read_text())]
+    return faults, json.loads((work / "drawn.json").read_text())
 
 
-def renew_tests(tree: Path) -> None:
-    shutil.rmtree(tree / "tests")
-    shutil.copytree(ROOT / "tests", tree / "tests", ignore=shutil.ignore_patterns(*SKIPPED))
+def renew_tests(work: Path) -> None:
+    """Today's tests into the copy; what is known of the files that changed is forgotten, and so are the survivors."""
+    old, new = work / "tree/tests", ROOT / "tests"
+    changed = {
+        f"tests/{path.relative_to(old).as_posix()}"
+        for path in old.rglob("*.py")
+        if not (same := new / path.relative_to(old)).exists()
+        or same.read_bytes() != path.read_bytes()
+    }
+    shutil.rmtree(old)
+    shutil.copytree(new, old, ignore=shutil.ignore_patterns(*SKIPPED))
+    keep(work / "map.jsonl", lambda each: each["test"].partition("::")[0] not in changed)
+    keep(work / "answers.jsonl", lambda each: each["noticed"])
+
+
+def keep(path: Path, wanted: Callable[[dict], bool]) -> None:
+    lines = [line for line in path.read_text().splitlines() if wanted(json.loads(line))]
+    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def pytest(work: Path, mode: str, *arguments: str, wanted: Sequence[int] = ()) -> int:
@@ -64,6 +85,7 @@ def pytest(work: Path, mode: str, *arguments: str, wanted: Sequence[int] = ()) -
     if mode == "import":
         environment["MUTANTS_ACTIVE"] = str(wanted[0])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_runner"]
+    command += ["--doctest-modules", "--doctest-ignore-import-errors", "--doctest-glob=maths.md"]
     marks = ["-m", "not gpu and not long", f"--basetemp={work / f'temporary{os.getpid()}'}"]
     marks += [f"--ignore=tests/pure/test_{name}.py" for name in READ_SOURCES]
     return subprocess.run(
@@ -89,7 +111,7 @@ def read_answers(work: Path) -> dict[int, bool]:
 def chosen(faults: list[Fault], count: int, seed: int) -> list[int]:
     """About `count` faults, as many from each room as its share of places; the same for the same seed."""
     numbers: list[int] = []
-    for room in ROOMS:
+    for room in sorted({fault.room for fault in faults}):
         inside = [number for number, fault in enumerate(faults) if fault.room == room]
         share = max(1, round(count * len(inside) / len(faults)))
         numbers += random.Random(f"{seed} {room}").sample(inside, min(share, len(inside)))
@@ -110,43 +132,40 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, required=True, help="a folder that keeps the results")
-    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--count", type=int, default=220)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--room", action="append", choices=ROOMS, help="only this room")
-    parser.add_argument(
-        "--fault", type=int, nargs="+", help="these, by their number in places.json"
-    )
+    parser.add_argument("--room", action="append", help="only this room")
     parser.add_argument("--again", action="store_true", help="try survivors with today's tests")
-    parser.add_argument("--tests", nargs="+", default=["tests/pure", "tests/torch"])
+    everything = ["tests/pure", "tests/torch", "src/onecard", "docs/maths.md"]  # and doctests
+    parser.add_argument("--tests", nargs="+", default=everything)
     parser.add_argument("--map", nargs="*", help="only learn which tests reach what, in these")
     args = parser.parse_args()
     args.work = args.work.resolve()
     args.work.mkdir(parents=True, exist_ok=True)
-    tree = copy_of_the_project(args.work)
-    faults = [Fault(**each) for each in json.loads((args.work / "places.json").read_text())]
+    faults, drawn = copy_of_the_project(args.work, args.count, args.seed)
     if args.again:
-        renew_tests(tree)
-        kept = {n: True for n, noticed in read_answers(args.work).items() if noticed}
-        lines = [json.dumps({"fault": n, "noticed": True}) + "\n" for n in kept]
-        (args.work / "answers.jsonl").write_text("".join(lines))
+        renew_tests(args.work)
+    pytest(args.work, "map", *(args.tests if args.map is None else args.map))
     if args.map is not None:
-        return pytest(args.work, "map", *args.map)
-    pytest(args.work, "map", *args.tests)
-    rooms = args.room or ROOMS
-    drawn = args.fault or chosen(faults, args.count, args.seed)
-    wanted = [number for number in drawn if faults[number].room in rooms]
-    files = sorted({each["test"].partition("::")[0] for each in read_map(args.work)})
-    files = [each for each in files if each.startswith(tuple(args.tests))]
-    pytest(args.work, "try", *files, wanted=wanted)
+        return 0
+    wanted = [number for number in drawn if not args.room or faults[number].room in args.room]
+    reach = [each for each in read_map(args.work) if each["test"].startswith(tuple(args.tests))]
+    pytest(args.work, "try", *files_of(reach, set(wanted)), wanted=wanted)
     for number in wanted:  # evaluated by an import, so the switch has to be set before it
         if number not in read_answers(args.work):
-            pytest(args.work, "import", *files, wanted=[number])
+            same = {n for n, fault in enumerate(faults) if fault.path == faults[number].path}
+            pytest(args.work, "import", *files_of(reach, same), wanted=[number])
     answers = read_answers(args.work)
     for number in wanted:
         if not answers.get(number, True):
-            print(f"SURVIVED {faults[number]}")
+            print(f"SURVIVED {number} {faults[number]}")
     print("\n" + table(faults, wanted, answers))
     return 0
+
+
+def files_of(reach: list[dict], places: set[int]) -> list[str]:
+    """The test files that reach one of these places."""
+    return sorted({each["test"].partition("::")[0] for each in reach if places & {*each["places"]}})
 
 
 if __name__ == "__main__":

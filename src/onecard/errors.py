@@ -44,6 +44,16 @@ class InternalError(OnecardError):
     exit_code = 70  # EX_SOFTWARE
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one line; its kind where it says nothing.
+
+    >>> first_line(ValueError("\\n too long\\nby far")), first_line(ValueError())
+    ('too long', 'ValueError')
+    """
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)[:160]
+
+
 def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
     """The names closest to `word`, ready for a hint: "did you mean n_layer or n_head?"; "" when none is close."""
     import difflib  # only where somebody mistyped

@@ -46,6 +46,15 @@ def json_text(value: Any) -> str:
     return "".join(c if c == "\n" or _harmless(c) else json.dumps(c)[1:-1] for c in text)
 
 
+def finite(value: Any) -> float | None:
+    """The number of a JSON file, where it is one to compute with: no bool, no NaN, nothing beyond a float.
+
+    >>> finite(3), finite(True), finite(float("nan")), finite(10**400)
+    (3.0, None, None, None)
+    """
+    return float(value) if type(value) in (int, float) and abs(value) < 1e300 else None
+
+
 def read_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """A JSON file of bounded size and depth; ValueError where it is none, OSError where it cannot be read."""
     with open(path, "rb") as file:

@@ -19,8 +19,9 @@ CHROMIUM = next(
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
+    """One for a file: while Playwright is open its event loop runs, in which tests of other files cannot start theirs."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
     playwright = pytest.importorskip("playwright.sync_api")

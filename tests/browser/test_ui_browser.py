@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +134,56 @@ def test_sliders_the_address_and_the_recommended_run(port, open_page):
     assert all("422" in text for text in watched.complaints)  # the browser logs what was refused
 
 
+# A slider that moves at every frame until the figures have followed three times, then once more; how often it moved.
+MOVES = """async () => {
+  const range = document.querySelector("#n_layer").previousSibling, seen = new Set();
+  const move = (layers) => { range.value = layers; range.dispatchEvent(new Event("input", { bubbles: true })); };
+  let moves = 0;
+  for (; seen.size < 4 && moves < 2000; moves++) {
+    move(2 + moves % 38);
+    await new Promise(requestAnimationFrame);
+    seen.add(document.querySelector("#answers .value[data-raw*='.']").dataset.raw);
+  }
+  move(41);
+  return moves;
+}"""
+
+
+def test_a_moving_slider_is_followed_without_a_flood_of_questions(port, open_page):
+    watched = open_page(port)
+    page = watched.page
+    watched.open(PLAN)
+    shown(page)
+    out, most = set(), []
+
+    def asked(request):
+        if "/api/plan" in request.url:
+            out.add(request)
+            most.append(len(out))
+
+    page.on("request", asked)
+    for ended in ("requestfinished", "requestfailed"):
+        page.on(ended, lambda request: out.discard(request))
+    moves = page.evaluate(MOVES)
+    shown(page)
+    assert "--n_layer=41" in page.inner_text("#command")
+    assert moves < 2000
+    assert len(most) <= moves
+    assert max(most) <= 3  # two, and one that is being given up
+    # an answer that does not come holds nothing up, and is not drawn when it comes after a newer one
+    late = []
+    page.route(lambda url: "n_layer=7" in url, lambda route: late.append(route))
+    page.fill("#n_layer", "7")
+    page.fill("#n_layer", "8")
+    before = shown(page)
+    assert "--n_layer=8" in page.inner_text("#command")
+    late[0].continue_()
+    late[0].request.response()
+    page.wait_for_timeout(100)
+    assert shown(page) == before
+    watched.check()
+
+
 def test_the_card_is_found_by_keyboard_alone(port, open_page):
     watched = open_page(port)
     page = watched.page
@@ -143,6 +194,9 @@ def test_the_card_is_found_by_keyboard_alone(port, open_page):
     page.keyboard.press("Enter")
     page.wait_for_function("() => location.search.includes('gpu=RTX+4090')")
     shown(page)
+    for _ in range(2):  # from field to field: the list of choices is no stop of its own
+        page.keyboard.press("Tab")
+        assert page.evaluate("() => document.activeElement.role") == "combobox"
     watched.check()
 
 
@@ -194,12 +248,15 @@ def test_no_serious_violation_of_accessibility(port, root, open_page, theme):
 
 @pytest.mark.parametrize("wide", [360, 1280])
 def test_nothing_is_wider_than_the_screen(port, root, open_page, wide):
-    planned_run(root / "a-run-with-quite-a-long-name-for-a-telephone")
+    name = "a-run-with-quite-a-long-name-for-a-telephone-" + "o" * 150
+    planned_run(root / name)
+    planned_run(root / "two", noise=0.2)
     watched = open_page(port, viewport={"width": wide, "height": 740})
     for address, ready in (
         (PLAN, "#take"),
         ("/runs", "#runs a"),
-        ("/runs?id=a-run-with-quite-a-long-name-for-a-telephone", "#findings li"),
+        (f"/runs?id={name}", "#findings li"),
+        (f"/runs?compare=two&compare={name}", "#compared h2"),
         ("/talk", "#generate"),
     ):
         watched.open(address)
@@ -233,7 +290,41 @@ def test_a_run_against_its_plan_with_zoom_and_downloads(port, root, open_page):
     with page.expect_download() as png:
         page.click("#loss button:text('PNG')")
     assert png.value.path().read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    watched.check()
+    page.check("#loss label:has-text('log x') input")
+    page.focus("#loss svg")
+    for key in "++----------":
+        page.keyboard.press(key)
+    page.wait_for_selector("#loss button:text('Whole run')", state="hidden")
+    watched.check()  # no coordinate that is none
+
+
+def test_a_page_says_when_its_run_or_the_server_is_gone(port, root, open_page):
+    make_run(root / "one")
+    make_run(root / "two")
+    watched = open_page(port)
+    page = watched.page
+    watched.open("/runs?id=two")
+    page.wait_for_selector("#facts .value")
+    shutil.rmtree(root / "two")
+    page.wait_for_selector(".notice.bad:not([hidden])")
+    assert "no run 'two' here" in page.inner_text(".notice.bad:not([hidden])")
+    watched.open("/runs")
+    row = page.wait_for_selector("#runs [data-run=one]")
+    page.check("#runs [data-run=one] input")
+    page.context.set_offline(True)
+    page.route("**/api/runs/live", lambda route: route.abort())  # not even the same machine answers
+    page.evaluate("() => dispatchEvent(new PopStateEvent('popstate'))")
+    page.wait_for_selector(".notice.bad:not([hidden])")
+    assert "onecard ui" in page.inner_text(".notice.bad:not([hidden])")
+    page.context.set_offline(False)
+    page.unroute("**/api/runs/live")
+    page.wait_for_selector(".notice.bad", state="hidden")
+    # new figures come into the row that is there: a click that has begun is not lost
+    row = page.wait_for_selector("#runs [data-run=one]")
+    with (root / "one" / "log.jsonl").open("a") as log:
+        log.write('{"kind": "step", "step": 777, "loss": 3.0, "seconds": 1.0}\n')
+    page.wait_for_selector("#runs [data-run=one]:has-text('777')")
+    assert row.evaluate("(node) => node.isConnected && node.querySelector('input').checked")
 
 
 def test_hostile_names_and_logs_run_nothing(port, root, open_page):

@@ -24,11 +24,12 @@ from onecard.config import RunConfig, to_toml
 from onecard.data import Dataset
 from onecard.facts.here import seen_cards
 from onecard.model import machine
-from onecard.model.build import make_model
+from onecard.model.build import lowered, make_model
 from onecard.model.checkpoint import checkpoints, read_state
 from onecard.model.generate import Sampling, generate
 from onecard.model.power import power_meter
 from onecard.planner import plan
+from onecard.train.optim import make_optimizer
 from onecard.train.optim.muon import orthogonal
 from onecard.train.probe import start
 from onecard.train.profile import profile_run
@@ -174,6 +175,7 @@ LEAN = {"weights": "bfloat16", "gradients": "bfloat16", "optimizer_state": "8bit
         {"recompute": "block", "offload_activations": True},
         {**LEAN, "compile_unit": "block", "recompute": "block", "chunked_loss": True},
         {**LEAN, "recompute": "block", "offload_optimizer": True, "offload_activations": True},
+        {**LEAN, "offload_optimizer": True, "update_in_backward": True, "grad_clip": 0.0},
     ],
 )
 def test_memory_savers_learn_and_resume_exactly(config, tmp_path, savers):
@@ -188,6 +190,29 @@ def test_memory_savers_learn_and_resume_exactly(config, tmp_path, savers):
     )
     assert wanted[-1] < wanted[0]
     assert found == wanted
+
+
+@pytest.mark.parametrize("state", ["float32", "8bit"])
+def test_copies_in_streams_of_their_own_change_nothing(state):
+    """Far more parameters than there are streams; gradients are dropped while their updates may be under way."""
+    config = RunConfig(optimizer_state=state, weights="bfloat16", gradients="bfloat16")
+    config = config.replace(n_layer=4, n_head=4, n_embd=256, vocab_size=4096, learning_rate=1e-2)
+    found = []
+    for lanes in (True, False):
+        torch.manual_seed(1)
+        model = lowered(make_model(config), config).to(CUDA)
+        optimizer = make_optimizer(config.replace(offload_optimizer=True), model)
+        if not lanes:
+            optimizer._lanes = None
+        for step in range(3):
+            torch.manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter)
+                optimizer.update(parameter)
+                parameter.grad = None
+            optimizer.step()
+        found.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_a_run_is_resumed_profiled_and_sampled(config, tmp_path):
@@ -236,9 +261,10 @@ def test_float16_that_overflows_goes_on_with_a_smaller_scale(config):
     assert outcome.state == "finished"
 
 
-def test_the_step_waits_for_the_card_once(config):
+@pytest.mark.parametrize("savers", [{}, {**LEAN, "offload_optimizer": True}])
+def test_the_step_waits_for_the_card_once(config, savers):
     """torch counts every copy that makes the host wait: one a step, the loss and the norm."""
-    turn = start(CUDA, config.replace(vocab_size=512))
+    turn = start(CUDA, config.replace(vocab_size=512, **savers))
     turn.steps(2)
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")

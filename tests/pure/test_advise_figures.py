@@ -6,7 +6,7 @@ from onecard import find_gpu
 from onecard.advise.budget import Budget
 from onecard.advise.can import can
 from onecard.advise.limits import _largest
-from onecard.advise.recommend import _base, chosen_run
+from onecard.advise.recipe_choice import _base, chosen_run
 from onecard.advise.schedule import base_config, compiled_on, run_seconds
 from onecard.advise.shapes import shapes
 from onecard.units import HOUR
@@ -39,7 +39,7 @@ def test_time_and_data_that_bring_the_same_are_a_matter_of_time():
 
 def test_muon_is_the_modern_recipes_optimizer():
     modern, plain = (_base(CARD, None, recipe, {}) for recipe in ("modern", "gpt2"))
-    assert (modern.optimizer, modern.schedule) == ("muon", "wsd")
+    assert (modern.optimizer, modern.schedule, modern.tied) == ("muon", "linear", False)
     assert plain.optimizer == "adamw"
     assert plain.schedule != "wsd"
 

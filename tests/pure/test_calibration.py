@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import io
 import json
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -403,7 +404,8 @@ HOSTILE = st.one_of(
 SETTINGS = [field.name for field in dataclasses.fields(Workload)]
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.timeout(3600)
+@settings(max_examples=2_000 if os.environ.get("ONECARD_RANDOM") else 60, deadline=None)
 @given(st.data())
 def test_no_file_brings_a_plan_down(data):
     content = copy.deepcopy(GOOD)
@@ -498,3 +500,14 @@ def test_every_kind_of_work_is_a_part_of_the_step():
     assert work(w).keys() == PART_OF.keys()
     assert min(work(w).values()) >= 0
     assert mode(w) == "eager"
+
+
+def test_a_card_that_waits_for_the_host_waits_in_every_micro_batch():
+    slow_host = calibration(host_seconds=1.0, costs={"eager": dict.fromkeys(HINTS, 0.0)})
+    once, eight = (
+        slow_host.parts(
+            Workload.of(SMALL.replace(gradient_accumulation_steps=n), "float32"), cpu()
+        )["launch"]
+        for n in (1, 8)
+    )
+    assert eight == pytest.approx(8 * once)

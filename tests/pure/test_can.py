@@ -233,3 +233,12 @@ def test_explain_shows_the_rules(capsys):
     assert "compute.needed_flops: 6·N·D" in capsys.readouterr().out
     assert main(["recommend", "--gpu", "RTX 4070", "--explain", "--lang", "en"]) == 0
     assert "limited_by: memory" in capsys.readouterr().out
+
+
+def test_estimates_are_held_against_the_same_compute(capsys):
+    """205 B tokens take 20.5 times the FLOPs of 10 B: so many times fewer of them in the card's year."""
+    words = ["can", "gpt2-xl", "--gpu", "RTX 4070 Ti", "--for", "1y", "--full", "--markdown"]
+    assert main(words) == 0
+    rows = [row.split("|") for row in capsys.readouterr().out.splitlines() if "estimate |" in row]
+    low, high = (float(row[-2]) for row in rows)
+    assert low / high == pytest.approx(20.5, rel=0.02)

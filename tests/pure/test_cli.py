@@ -112,11 +112,14 @@ def test_no_line_is_wider_than_the_terminal(columns):
 
 def test_gpus_here_and_search(capsys):
     assert main(["gpus", "--here", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["name"]
+    first = json.loads(capsys.readouterr().out)[0]
+    assert first["name"]
+    assert first["sustained_flops"] > 0
     assert main(["gpus", "ada", "12gb"]) == 0
     shown = capsys.readouterr().out
     assert "RTX 4070 Ti" in shown
     assert "RTX 3090" not in shown
+    assert "sustained" in shown
 
 
 def test_presets_are_listed(capsys):

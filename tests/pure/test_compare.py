@@ -76,11 +76,12 @@ def test_the_worked_example_is_explained_rightly(worked):
     assert "82.3% against 69.2%" in text["mfu-is-not-speed"]
     assert "2.4 times as long for 2.85 times the FLOPs" in text["larger-is-slower"]
     assert "did not raise its MFU: its larger model did" in text["micro-batch-and-mfu"]
+    assert "micro-batch 16 would make it 1.9% faster" in text["micro-batch-and-mfu"]
     assert "changes no optimizer step" in text["accumulation"]
     assert "0.001 and 0.0003" in text["learning-rate-and-width"]
     assert "5.5328 (small) and 5.5194 (wide)" in text["too-close"]
     assert "small is ahead" in text["hours-decide"]
-    assert "312 TFLOPS" in text["mfu-against-a100"]
+    assert "312 TFLOPS; against the RTX 4070's own 58.3 TFLOPS" in text["mfu-against-a100"]
     changed = {difference["key"]: difference["values"] for difference in said["differences"]}
     assert changed == {
         "batch_size": [16, 8],
@@ -88,6 +89,12 @@ def test_the_worked_example_is_explained_rightly(worked):
         "n_embd": [384, 768],
         "learning_rate": [1e-3, 3e-4],
     }
+
+
+def test_where_one_run_has_no_evaluation_nearby_training_losses_are_compared(worked):
+    said = worked.to_json()["at_equal"]
+    assert [row["kind"] for row in said["steps"]] == ["val"]  # step 500: both evaluated there
+    assert {row["kind"] for row in said["flops"]} == {"train"}
 
 
 def test_equal_hours_take_the_faster_runs_extra_steps_into_account(worked):

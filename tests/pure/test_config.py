@@ -394,3 +394,8 @@ def test_a_written_config_has_what_changed_and_what_is_commented_on(write):
     text = write(config, comments={"n_layer": "as in GPT-2", "max_hours": "none"})
     lines = dict(line.split(" = ", 1) for line in text.splitlines())
     assert lines == {"n_layer": "12  # as in GPT-2", "n_head": "8", "n_embd": "256"}
+
+
+def test_a_warm_up_may_be_as_long_as_the_run():
+    config = load("gpt2", ["max_iters=100", "warmup_iters=100", "lr_decay_iters=100"])
+    assert config.warmup_iters == config.max_iters

@@ -347,6 +347,14 @@ def run(name: str, folder: Path, cases: int) -> None:
     check()
 
 
+@pytest.mark.parametrize("eot", [-1, 50257, True, "x"])
+def test_a_separator_beyond_the_vocabulary(eot: Any, folder: Path) -> None:
+    manifest = small_manifest()
+    manifest["tokenizer"]["eot"] = eot
+    with pytest.raises(OnecardError, match=r"tokenizer\.eot"):
+        manifest_reader(folder, json.dumps(manifest).encode())
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_damaged_files_give_a_result_or_a_sentence(name: str, folder: Path) -> None:
     run(name, folder, 120)

@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 
 from onecard.data import open_dataset, summary
 from onecard.data.read.nanogpt_meta import read_meta
+from onecard.data.read.preview import preview
 from onecard.data.read.shard_files import header
+from onecard.data.sources.documents import batches, units_of
+from onecard.data.sources.local_files import input_of
+from onecard.data.sources.unit import Reading
 from onecard.errors import UserError
 
 
@@ -252,3 +256,27 @@ def test_summary_needs_no_numpy(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "3", done.stderr
+
+
+def test_a_preview_without_separators_begins_at_the_first_token(tmp_path: Path) -> None:
+    np.array([0, 1, 0, 1], "<u2").tofile(tmp_path / "train.bin")
+    meta = {"vocab_size": 2, "itos": {0: "a", 1: "b"}, "stoi": {"a": 0, "b": 1}}
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(meta))
+    first = preview(tmp_path)["samples"][0]
+    assert (first["at"], first["text"]) == (0, "abab …")
+
+
+def test_a_shard_of_another_size_is_named_with_both_sizes(tmp_path: Path) -> None:
+    np.arange(100).astype("<u2").tofile(tmp_path / "train.bin")
+    split = open_dataset(tmp_path).splits["train"]
+    os.truncate(tmp_path / "train.bin", 150)
+    assert split.verify() == [f"{tmp_path / 'train.bin'}: 150 bytes, expected 200"]
+
+
+def test_documents_between_separators_have_their_places(tmp_path: Path) -> None:
+    text = b"one<|x|>\n two <|x|><|x|>three"
+    (tmp_path / "a.txt").write_bytes(text)
+    reading = Reading(separator="<|x|>")
+    (unit,) = units_of([(0, input_of(tmp_path / "a.txt"), tmp_path / "a.txt")], 1, 0, reading)
+    (batch,) = batches(unit, reading)  # and all of them at once: a batch is megabytes
+    assert [text[place[1] :].split(b"<|x|>")[0].decode() for place in batch.places] == batch.texts

@@ -17,12 +17,26 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_every_room_is_described() -> None:
+def architecture():  # type: ignore[no-untyped-def]
     spec = importlib.util.spec_from_file_location("architecture", ROOT / "tools/architecture.py")
     assert spec is not None
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
+    return tool
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["plan", "train", "compare"])
+def test_a_newcomer_enters_at_most_thirty_files(name: str) -> None:
+    """Traced: the files whose functions a command calls, for `train` up to its first step."""
+    tool = architecture()
+    files = tool.entered(name, tool.walk(name))
+    assert 10 < len(files) <= 30, files
+
+
+def test_every_room_is_described() -> None:
+    tool = architecture()
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert tool.undescribed(page) == []
     assert tool.undescribed(page.replace("`planner`", "")) == ["planner"]

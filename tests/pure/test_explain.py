@@ -217,6 +217,9 @@ def test_repeated_data_and_overfitting():
         for i in range(10)
     ]
     assert found(of("\n".join(lines)))["overfitting"].evidence["best_step"] == 300
+    # two evaluations after the lowest one are enough, one is not
+    assert found(of("\n".join(lines[:6])))["overfitting"].evidence["best_step"] == 300
+    assert "overfitting" not in found(of("\n".join(lines[:5])))
     assert "overfitting" not in found(of(small_run(evals=100, losses={0: 10.9, 1000: 4.5})))
 
 

@@ -172,3 +172,28 @@ def test_a_reading_that_the_driver_does_not_know_is_none():
     card = FakeCard()
     found = nvml.Nvml(OldLibrary([card])).reading(card.uuid)
     assert (found.watts, found.celsius) == (card.watts, None)
+
+
+class Cuda:
+    """libcuda with two cards; each call answers 0, or what `failing` says."""
+
+    def __init__(self, **failing):
+        self._failing = failing
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            if name == "cuDeviceGetCount":
+                arguments[0]._obj.value = 2
+            elif name == "cuDeviceGetUuid_v2":
+                arguments[0][15] = 7
+            return self._failing.get(name, 0)
+
+        return call
+
+
+def test_cuda_s_order_of_the_cards_or_nothing(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Cuda())
+    assert nvml.cuda_uuids() == ["GPU-00000000-0000-0000-0000-000000000007"] * 2
+    for call in ("cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid_v2"):
+        monkeypatch.setattr("ctypes.CDLL", lambda name, call=call: Cuda(**{call: 1}))
+        assert nvml.cuda_uuids() is None

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onecard.config import RunConfig
-from onecard.planner.expected_loss import effective_tokens, expected_loss, known_dataset, loss_fit
+from onecard.config import RunConfig, load
+from onecard.planner.expected_loss import effective_tokens, expected_loss, known_dataset
+from onecard.planner.loss_settings import (
+    best_rate,
+    held_up,
+    loss_fit,
+    relative_rate,
+    settings_cost,
+)
 
 RUN = RunConfig(
     batch_size=16,
@@ -79,9 +86,12 @@ def test_a_learning_rate_that_never_comes_down_costs(changes: dict[str, object])
     )
     assert decayed is not None
     assert still_up is not None
+    relative = relative_rate(RUN, decayed.size, 10e9, "gpt2-adamw", loss_fit())
+    assert 0.2 < relative < 0.5  # GPT-2's usual rate is about a third of the best
     assert still_up.final.mid - decayed.final.mid == pytest.approx(
-        0.9 * loss_fit()["gap"], rel=0.01
+        held_up(RUN, 0.9, relative=relative), rel=0.01
     )
+    assert held_up(RUN, 0.9) > held_up(RUN, 0.9, relative=relative) > held_up(RUN, 0.4)
     assert still_up.curve(40)[-1][1] == pytest.approx(still_up.final.mid)
     assert still_up.repetition == 0
     assert expected_loss(RUN.replace(min_lr=0.0), 10e9, "fineweb", None).final == decayed.final  # type: ignore[union-attr]
@@ -160,4 +170,55 @@ def test_outside_what_the_sweeps_show_the_range_is_wider():
     )
     assert plain is not None
     assert odd is not None
-    assert odd.final.high - odd.final.low > 2 * (plain.final.high - plain.final.low)
+    assert odd.final.high - odd.final.low > 1.2 * (plain.final.high - plain.final.low)
+
+
+def test_rate_and_batch_cost_what_the_sweep_says():
+    """Least at the best rate and a middle batch, more the further away, a larger batch wanting a higher rate."""
+    fit = loss_fit()
+    best = best_rate(124e6, 1e10, fit)
+    assert best_rate(1e9, 1e10, fit) < best / 2
+    assert best_rate(124e6, 4e10, fit) > 1.2 * best
+    assert best_rate(124e6, 1e8, fit) == best_rate(124e6, 4e9, fit)  # no run of it was shorter
+
+    def cost(sequences: int, times: float, recipe: str = "gpt2-adamw") -> float:
+        run = RUN.replace(
+            batch_size=sequences,
+            gradient_accumulation_steps=1,
+            learning_rate=times * best,
+            min_lr=0.0,
+        )
+        return settings_cost(run, 124e6, 1e10, recipe, fit)
+
+    assert cost(256, 1.0) < 0.01
+    for sequences, times in ((256, 0.2), (256, 5.0), (16, 1.0), (4096, 1.0)):
+        assert cost(sequences, times) > 0.04, (sequences, times)
+    assert cost(16, 0.3) < cost(16, 1.0)
+    assert cost(2048, 2.0) < cost(2048, 1.0)
+    assert cost(6, 50.0) == 0.5  # beyond that a run diverges
+    assert cost(16, 5.0, "modern-muon") == 0.0  # whose rate is another thing
+
+
+def test_muons_gain_fades_with_the_length_of_the_run():
+    def gain(tokens: float) -> float:
+        both = (
+            expected_loss(RUN.replace(recipe="modern", optimizer=name), tokens, "fineweb", None)
+            for name in ("muon", "adamw")
+        )
+        muon, adamw = (found.final.mid for found in both if found)
+        return adamw - muon
+
+    tuned = loss_fit()["recipes"]
+    assert tuned["modern-muon"] > tuned["modern-adamw"] > 1
+    assert gain(2e9) > gain(2e10)
+
+
+def test_a_real_run_s_loss_on_its_way():
+    """The worked example's small run on FineWeb: 5.53 at step 500, 4.46 at step 1,000."""
+    config = load("fineweb-41M-12gb")
+    found = expected_loss(config, config.total_tokens, "fineweb", None)
+    assert found is not None
+    curve = dict(found.curve(400))
+    for step, logged in ((500, 5.5328), (1000, 4.4593)):
+        near = min(curve, key=lambda s: abs(s - step))
+        assert abs(curve[near] - logged) < 0.25

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onecard.config import KEYS, RunConfig, choices
+from onecard.config import KEYS, RunConfig, choices, load
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
-from onecard.planner.memory import DESKTOP_BYTES, OPTIONS, peak_memory, step_memory
+from onecard.planner.memory import (
+    DESKTOP_BYTES,
+    OPTIONS,
+    peak_memory,
+    single_savers,
+    step_memory,
+)
 from onecard.planner.memory.explain import explain_memory
 from onecard.planner.memory.step import simulate
 from onecard.planner.workload import Workload
@@ -178,6 +184,11 @@ def test_more_of_anything_is_more_memory(values: dict[str, object], dtype: str, 
     assert all(size >= 0 for size in before.parts.values())
 
 
+# small activations, and gradients that stay to the end of the backward pass unless they are applied within it
+UNCLIPPED = {"grad_clip": 0.0, "compile_unit": "block", "gradient_accumulation_steps": 1}
+UNCLIPPED |= {"batch_size": 1, "block_size": 64, "optimizer_state": "8bit"}
+
+
 def test_exactly_the_keys_that_are_declared_so_change_memory() -> None:
     """A new key turns this red until it is declared whether it affects memory, and its model agrees."""
     base = RunConfig(n_layer=3, n_head=4, n_embd=256, vocab_size=4096, dtype="bfloat16")
@@ -185,16 +196,28 @@ def test_exactly_the_keys_that_are_declared_so_change_memory() -> None:
     others = {"n_head": 2, "n_embd": 512, "vocab_size": 8192, "block_size": 512, "dropout": 0.1}
     others |= {"gradient_accumulation_steps": 1, "dtype": "float32", "min_lr": 1e-5}
     others |= dict.fromkeys(("beta1", "beta2", "decay_fraction"), 0.5)
-    others |= {"eval_tasks": "hellaswag", "device": "cpu"}
+    others |= {"eval_tasks": "hellaswag", "device": "cpu", "attention": "math"}
+    plain = base
+    where = {  # what a key changes, where it is the widest place of the step
+        "offload_activations": {"recompute": "block"},
+        "chunk_rows": {"chunked_loss": True, "batch_size": 1, "vocab_size": 65536},
+        "fused_optimizer": {
+            "batch_size": 1,
+            "block_size": 16,
+            "gradient_accumulation_steps": 1,
+        },
+    }
     for key in KEYS:
-        if key == "offload_activations":  # of layers that are computed again
-            base = base.replace(recompute="block")
+        base = plain.replace(**where.get(key, {}))
         value = getattr(base, key)
         other = others.get(key) or next((c for c in choices(key) if c != value), None)
         if other is None:
             other = not value if isinstance(value, bool) else "x" if isinstance(value, str) else 2
-        changed = base.replace(**{key: other})
-        before, after = (step_memory(Workload.of(c, c.dtype), CARD) for c in (base, changed))
+        own = UNCLIPPED if key == "update_in_backward" else {}
+        changed = base.replace(**own, **{key: other})
+        cards = 2 if key == "shard" else 1  # one card has nothing to share
+        works = (Workload.of(c, c.dtype, cards) for c in (base.replace(**own), changed))
+        before, after = (step_memory(work, CARD) for work in works)
         changes = before.allocated != after.allocated
         assert changes == (key in OPTIONS), key
 
@@ -277,3 +300,18 @@ def test_plan_explains_memory_in_every_format(
     else:
         assert "Where the memory goes" in shown
         assert "6.96" in shown
+
+
+def test_savers_alone_take_less() -> None:
+    config, card = load("gpt2").replace(batch_size=8), find_gpu("RTX 4070")
+    plain = peak_memory(config, card, "bfloat16").process_bytes.mid
+    for saver in single_savers(config):
+        if "compile_unit" in saver:  # layer by layer, the logits of this many rows are not fused
+            continue
+        less = peak_memory(config.replace(**saver), card, "bfloat16").process_bytes.mid
+        assert less < plain, saver
+
+
+def test_metal_keeps_memory_of_its_own() -> None:
+    parts = peak_memory(load("gpt2"), find_gpu("Apple M1"), "float32").parts
+    assert parts["context"] == 150 * MIB

@@ -407,3 +407,12 @@ def test_the_plan_counts_the_evaluations_that_the_loop_makes():
     time = plan(config, "RTX 4070").time
     steps = (time.total_seconds.mid - time.compile_seconds) / time.step_seconds.mid
     assert steps == pytest.approx(2000 + 4 * 40 / 10 / 3)
+
+
+def test_dropout_is_remarked_where_there_is_some():
+    def codes(**changes):
+        run = load("fineweb-41M-12gb").replace(max_iters=5000, lr_decay_iters=5000, **changes)
+        return [note.code for note in plan(run, "RTX 4070").warnings]
+
+    assert "dropout" in codes(dropout=0.1)
+    assert "dropout" not in codes(dropout=0.0)

@@ -3,6 +3,7 @@
 import io
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,7 @@ from onecard.cli import main
 from onecard.messages import T
 from onecard.planner.memory.explain import explain_memory
 from onecard.planner.result import Range
-from onecard.report import compare_tables, memory_view
+from onecard.report import compare_tables, language, memory_view, svg
 from onecard.report.document import LineChart, Series
 from onecard.report.plan_summary import _short_span
 from onecard.report.terminal_charts import line_chart
@@ -37,6 +38,8 @@ def test_cards_side_by_side_have_one_loss(capsys):
     cards = ("--gpu", "RTX 4070", "--gpu", "RTX 4090")
     known = markdown(capsys, "plan", "fineweb-41M-12gb", *cards)
     assert re.search(r"The loss does not depend on the card: 3\.\d\d\.", known)
+    remarks = known[known.index("## Remarks") : known.index("## In short")]
+    assert remarks.count("heads are 32 wide") == 1  # of both cards, said once
     unknown = markdown(capsys, "plan", "train_shakespeare_char", *cards)
     assert "The loss does not depend" not in unknown
 
@@ -84,6 +87,33 @@ def test_the_axis_of_a_chart_is_as_wide_as_its_frame():
         lines = out.getvalue().rstrip().splitlines()
     frame = next(i for i, line in enumerate(lines) if "+---" in line)
     assert abs(len(lines[frame + 1].rstrip()) - len(lines[frame].rstrip())) <= 1
+    # and the curve falls through every row of it
+    marks = [(line.find("#"), line.rfind("#")) for line in lines[1:frame]]
+    assert all(0 < left <= right for left, right in marks)
+    assert all(above[1] + 1 == below[0] for above, below in pairwise(marks))
+
+
+@pytest.mark.parametrize("lang", ["es", "hi"])
+def test_large_tensors_have_names_in_every_language(lang):
+    explained = explain_memory(load("gpt2"), find_gpu("RTX 4070"), "bfloat16")
+    words = language(lang)
+    names = {t.name: words.text(memory_view.tensor_name(t.name)) for t in explained.largest}
+    assert {name for name, shown in names.items() if name == shown} <= {"logits"}
+
+
+def test_a_legend_is_not_broken_within_a_name():
+    series = tuple(Series(f"a long name {n}", ((0.0, 1.0), (1.0, 2.0))) for n in range(5))
+    chart = LineChart(T("title"), series, T("x"), T("y"))
+    out = io.StringIO()
+    Console(file=out, width=60).print(line_chart(chart, 60, str, color=False, ascii_only=True))
+    assert all(f"* a long name {n}" in out.getvalue() for n in range(5))
+    drawn = svg.line_chart(chart, language("en"))
+    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>(a long name \d)<', drawn)
+    assert len(set(places)) == 5
+    assert all(float(x) + svg.LETTER * len(name) <= svg.WIDTH for x, _, name in places)
+    tall = re.search(r'viewBox="0 0 500 (\d+)"', drawn)
+    assert tall is not None
+    assert all(float(y) <= float(tall[1]) for _, y, _ in places)
 
 
 def test_no_saver_no_sentence_about_the_best_one():

@@ -77,6 +77,8 @@ def test_the_page_is_whole_and_alone(plan, lang: str) -> None:  # type: ignore[n
     assert f'<html lang="{lang}">' in page
     assert "prefers-color-scheme: dark" in page
     assert "@media print" in page
+    bad = plan is plan_too_large
+    assert ('<td class="value bad">' in page) == bad
 
 
 def test_names_from_strangers_stay_names() -> None:
@@ -174,15 +176,15 @@ def test_the_stacked_bar_is_to_scale() -> None:
         "all",
         "m",
     )
-    rects = [
-        rect
-        for rect in ET.fromstring(svg.stacked_bar(chart, language("en"))).findall("{*}rect")
-        if rect.get("y") == "4"
-    ]
+    drawing = ET.fromstring(svg.stacked_bar(chart, language("en")))
+    rects = [rect for rect in drawing.findall("{*}rect") if rect.get("y") == "4"]
     assert [float(rect.get("width") or 0) / svg.WIDTH for rect in rects] == pytest.approx(
         [0.25, 0.5], abs=0.002
     )
     assert float(rects[1].get("x") or 0) == pytest.approx(svg.WIDTH / 4, abs=0.1)
+    caption = next(text for text in drawing.findall("{*}text") if "card" in (text.text or ""))
+    assert caption.get("text-anchor") == "end"
+    assert float(caption.get("x") or 0) < svg.WIDTH
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from run_logs import small_run
 from test_explain import found, of, with_times
 from test_runs_folder import make
 
-from onecard import load, plan
+from onecard import find_gpu, load, plan
 from onecard.cli import main
+from onecard.facts.here import cpu
 from onecard.runs.compare import compare
 from onecard.runs.explain.pair_findings import _micro_batch_gain
 from onecard.runs.folder import read_folder
@@ -23,6 +24,13 @@ def test_how_much_slower_a_run_became():
     finding = found(with_times(drift=1.25))["slows-down"]
     assert finding.note.values["share"] == pytest.approx(0.25)
     assert finding.gain == pytest.approx(0.2)
+    assert "nvidia-smi" in str(finding.note)
+
+
+def test_a_cpu_or_another_makers_card_is_not_looked_at_with_nvidia_smi():
+    for device in (cpu(), find_gpu("RX 7900 XTX")):
+        finding = found(replace(with_times(drift=1.25), device=device))["slows-down"]
+        assert "nvidia" not in str(finding.note)
 
 
 def test_a_step_carries_an_evaluation_from_a_fifth_more_than_usual():

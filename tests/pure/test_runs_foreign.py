@@ -252,6 +252,10 @@ def test_llamafactory_has_its_own_clock(tmp_path):
     assert (run.name, run.format, run.last_step) == ("out", "llama-factory", 75)
     assert run.times.median == pytest.approx(120 / 5)
     assert (run.max_steps, run.evals[0].val_loss, run.not_finite) == (93, 4.2, (75,))
+    for nonsense in (-5, 10**12):
+        log.write_text(log.read_text().replace('"total_steps": 93', f'"total_steps": {nonsense}'))
+        assert read_runs(str(log.parent))[0].max_steps is None
+        log.write_text("\n".join(lines))
     assert run.unreadable == 1
 
 

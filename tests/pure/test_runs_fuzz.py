@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import time
 
 import pytest
@@ -19,6 +20,9 @@ from onecard.runs.foreign.trainer_state import read_trainer
 
 CARD = find_gpu("RTX 4070")
 LOG = nanogpt_log(384, 1e-3, 3.9, 16, 32, {0: 10.9, 100: 6.5, 300: 5.0}, 300, evals=100, noise=0.02)
+LOSSES, LAST_EVAL = re.compile(r"loss [\d.]+"), "step 300: train loss 4.9900, val loss 5.0000"
+OF_THE_MODEL = ("params_nanogpt", "flops_per_token")
+PARAMETERS, TOKENS = "number of parameters: 40.56M", "tokens per iteration will be: 524,288"
 OTHERS = {
     "llm.c": LLMC
     + "s:0 tel:11.0\n"
@@ -110,7 +114,17 @@ def flagged(f) -> set[str]:
     return {finding.note.code for rule in log_findings.RULES for finding in rule(f)}
 
 
-def wrong_in_silence(f, truth) -> str | None:
+def nothing_contradicts(text: str, name: str, value: float) -> bool:
+    """Whether the damaged log itself says so, and the one other line that told better is damaged too.
+
+    A changed digit of the very last loss is what the file says; nobody can know what it was."""
+    if name == "final_loss":
+        changed = set(LOSSES.findall(text)) - set(LOSSES.findall(LOG))
+        return f"loss {value:.4f}" in changed or (bool(changed) and LAST_EVAL not in text)
+    return (PARAMETERS if name in OF_THE_MODEL else TOKENS) not in text
+
+
+def wrong_in_silence(f, truth, text: str) -> str | None:
     """What is off by more than it may, if nothing is said about it."""
     said = flagged(f) - {"no-card", "no-config", "compile-in-first-step", "evaluation-in-steps"}
     if said:
@@ -127,6 +141,8 @@ def wrong_in_silence(f, truth) -> str | None:
         if value is not None and abs(value / right - 1) > most and name not in f.inferred:
             if name == "final_loss" and f.run.last_step < 300:
                 continue  # cut off: an earlier loss is then the last one
+            if name != "step_seconds" and nothing_contradicts(text, name, value):
+                continue
             return f"{name} = {value}, not {right}"
     return None
 
@@ -141,7 +157,7 @@ def run_fuzz(count: int, seed: int) -> None:
             f = figures(run)
             json.dumps(f.to_json(), allow_nan=False)
             if len(runs) == 1:
-                silent = wrong_in_silence(f, truth)
+                silent = wrong_in_silence(f, truth, data.decode(errors="replace"))
                 assert silent is None, (seed, i, silent)
         if i % 25 == 0 and runs:
             told = [figures(run, CARD) for run in runs]

@@ -10,7 +10,7 @@ import pytest
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
-from onecard.files import write_json
+from onecard.files import is_locked, write_json
 from onecard.runs.record import RunRecord, environment, is_run_folder
 
 CONFIG = RunConfig(
@@ -180,6 +180,22 @@ def test_a_hostile_repository_runs_nothing(repository):
     assert not (repository / "hit").exists()
     environment(with_diff=True)  # the same repository through git itself: the trap does work
     assert (repository / "hit").exists()
+
+
+def test_a_lock_that_is_not_there_is_held_by_nobody(tmp_path):
+    assert not is_locked(tmp_path / "run.lock")
+
+
+def test_arguments_of_another_program_are_not_recorded(monkeypatch):
+    for program, kept in (
+        ("/usr/bin/onecard", True),
+        ("/x/onecard/__main__.py", True),
+        ("mine.py", False),
+        ("/x/other/__main__.py", False),
+    ):
+        monkeypatch.setattr("sys.argv", [program, "--api-key", "hunter2"])
+        words = environment()["command"]
+        assert words == ([program, "--api-key", "hunter2"] if kept else [program])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")

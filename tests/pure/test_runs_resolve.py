@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 
 import pytest
 from run_logs import nanogpt_log, small_run
@@ -87,6 +88,15 @@ def test_a_config_that_only_the_mfu_could_confirm_is_not_planned_from_when_it_do
     assert [problem.code for problem in wrong.problems] == ["mfu-disagrees"]
     assert wrong.config is None
     assert wrong.plan is None
+
+
+def test_an_mfu_that_disagrees_costs_no_config_that_the_log_confirms():
+    """Parameters and tokens are printed and fit: the MFU is what is wrong."""
+    text = re.sub(r"mfu (\d+\.\d+)%", lambda m: f"mfu {0.7 * float(m[1]):.2f}%", small_run())
+    f = of(text)
+    assert [problem.code for problem in f.problems] == ["mfu-disagrees"]
+    assert f.config is not None
+    assert f.plan is not None
 
 
 def test_a_batch_that_the_mfu_confirms_keeps_the_config():

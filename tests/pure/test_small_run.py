@@ -74,3 +74,17 @@ def test_a_loss_to_reach_still_needs_public_losses(capsys: pytest.CaptureFixture
     words = ["recommend", "--gpu", "cpu", "--until-loss", "3", "--set", "vocab_size=2048"]
     assert main(words) == 2
     assert "no public losses" in capsys.readouterr().err
+
+
+def test_a_cpu_never_holds_all_logits_of_a_large_vocabulary() -> None:
+    """Pages for them take as long as the rest of the step; a small vocabulary's fit in one slice."""
+    large = small_run("cpu", 3600, data=100_000_000).config
+    assert large.chunked_loss
+    assert large.batch_size * large.gradient_accumulation_steps * large.block_size >= 4096
+    assert not small_run(
+        "cpu", 600, data=100_000_000, changes={"vocab_size": 65}
+    ).config.chunked_loss
+
+
+def test_the_vocabulary_is_padded_as_the_trainer_pads_it() -> None:
+    assert small_run("cpu", 3600, data="stdlib").config.vocab_size == 50304

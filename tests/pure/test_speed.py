@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from onecard.config import ModelShape, RunConfig
 from onecard.facts.gpus import all_gpus, find_gpu
+from onecard.planner.card_rate import speed_fit, sustained, sustained_flops
+from onecard.planner.exchange import link_bandwidth
 from onecard.planner.flops import exact_per_token, nanogpt_per_token, six_n_per_token
-from onecard.planner.step_time import link_bandwidth, speed_fit, step_time, workload_time
+from onecard.planner.step_counts import layer_bytes
+from onecard.planner.step_time import step_time, workload_time
 from onecard.planner.workload import Workload
 
 CARD = find_gpu("RTX 4070")
@@ -155,6 +158,16 @@ def test_our_own_exchange_hides_behind_nothing():
     assert not Workload.of(RunConfig(), "bfloat16").waits_for_exchange
 
 
+def test_watts_of_a_unit_hold_a_card_back():
+    """Of their class, the RTX 4070 has more watts a unit than the RTX 4090; a laptop's are its maker's choice."""
+    fit = speed_fit()
+    assert sustained(find_gpu("RTX 4070"), fit) > 1.03 * sustained(find_gpu("RTX 4090"), fit)
+    assert sustained(find_gpu("RTX 4070 Laptop"), fit) == 1.0
+    assert 0.2 < fit["power"] < 0.5  # near the cube root
+    card = find_gpu("RTX 6000 Ada")
+    assert sustained_flops(card) < 0.75 * card.peak_flops("bfloat16")
+
+
 def test_it_is_quick():
     run = RunConfig()
     assert (
@@ -191,3 +204,30 @@ def test_micro_batches_take_their_time_each_and_the_update_its_own():
     for name in ("matmul", "memory", "launch"):
         assert one[name] > 0
         assert eight[name] == pytest.approx(8 * one[name])
+
+
+def test_what_a_layer_s_kernels_hand_to_one_another_counted_by_hand():
+    """GPT-2's layer, d wide, for each token: the stream in 4 bytes, activations in 2.
+
+    Compiled, two norms read stream and branch and write stream and norm (12 d each), going back one stream more (16 d);
+    GELU reads and writes 4 d (16 d), going back three times 4 d (24 d); attention reads q, k, v and writes its output
+    (8 d), twice over for the heads' layout, the same going back, the gradient of q, k, v again (12 d), and 8 d of sums.
+    """
+    compiled = Workload.of(RunConfig(), "bfloat16")
+    per_token = compiled.tokens * compiled.n_layer * compiled.n_embd
+    by_hand = 2 * 12 + 2 * 16 + 16 + 24 + 2 * 8 + 2 * 8 + 12 + 8
+    assert layer_bytes(compiled, speed_fit()) == per_token * by_hand
+    # op by op each norm also casts (6 d), adds (8 d and 2 d more; going back 12 d)
+    eager = layer_bytes(replace(compiled, compiled=False), speed_fit())
+    by_hand = 2 * (8 + 6 + 8 + 2) + 2 * (12 + 6 + 12) + 16 + 24 + 2 * 8 + 2 * 8 + 12 + 8
+    assert eager == pytest.approx(speed_fit()["eager_bytes"] * per_token * by_hand)
+
+
+def test_the_optimizer_updates_all_but_the_norms():
+    assert Workload.of(RunConfig(), "bfloat16").params == 124_373_760 - 25 * 768
+
+
+def test_muon_computes_in_full_precision_where_half_is_slow():
+    for card, full in (("RTX 4070", False), ("P100 SXM2", True), ("Apple M1", True)):
+        on = Workload.on(find_gpu(card), RunConfig(), "float32")
+        assert on.full_precision_updates == full, card

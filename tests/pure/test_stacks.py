@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from fit.runs import read_runs
 
 from onecard import RunConfig, plan
 from onecard.errors import UserError
+from onecard.facts.gpus import find_gpu
+from onecard.planner.card_rate import speed_fit
+from onecard.planner.memory import step_memory
 from onecard.planner.stacks import STACKS
+from onecard.planner.step_time import step_parts
 
 CONFIG = RunConfig(batch_size=8, gradient_accumulation_steps=64)
 
@@ -93,8 +98,60 @@ def test_words_that_change_what_a_row_means(tmp_path: Path):
     assert converted.memory_unit == 1e9
     both = row(tmp_path, vram_method="torch max_memory_allocated (reserved 10200 MiB)")
     assert both.memory_reading == "allocated"
+    assert both.memory_unit == 1e9
+    assert row(tmp_path, dtype="fp8").workload.kept_half_bytes
+    assert not row(tmp_path, dtype="bf16 (fp8 head)").workload.kept_half_bytes
+    assert not row(tmp_path, framework="build-nanogpt (copy)").workload.compiled
     long = row(tmp_path, block_size="32768", flash_sdpa="flex", notes="doc masked")
     assert long.workload.window < 0.05
+
+
+def test_a_narrow_mlp_is_found_in_the_words_or_the_parameters(tmp_path: Path):
+    shape = {"framework": "modded-nanogpt", "vocab_size": "1024", "n_kv_head": "4"}
+    assert row(tmp_path, **shape).workload.ff_width == 4 * 512
+    named = row(tmp_path, **shape, model="17M SwiGLU(704)").workload
+    assert (named.ff_width, named.gated) == (704, True)
+    counted = row(tmp_path, **shape, n_layer="9", tied_embeddings="yes", n_params_m="17.06")
+    assert counted.workload.ff_width == 1024
+    # more than four widths would ask for: other tables, not a wider MLP; rounded counts are no news
+    assert row(tmp_path, **shape, n_params_m="99").workload.ff_width == 4 * 512
+    assert row(tmp_path, n_params_m="59", tied_embeddings="no").workload.ff_width == 4 * 512
+
+
+def test_memory_of_other_peoples_updates(tmp_path: Path):
+    small = {"framework": "custom", "micro_batch": "1", "block_size": "64", "vocab_size": "256"}
+    weights = 4 * 12 * 8 * 512**2
+
+    def allocated(**changes: str) -> float:
+        run = row(tmp_path, **{**small, **changes})
+        return step_memory(run.workload, run.device).allocated.mid / weights
+
+    # torch's foreach loops take the root of all second moments at once; others go tensor by tensor
+    assert allocated() > allocated(optimizer="AdamW custom loop") + 0.8
+    assert allocated(optimizer="Adafactor") < allocated(optimizer="AdamW custom loop") - 1.5
+    assert (
+        allocated(optimizer="Adafactor fused in backward") < allocated(optimizer="Adafactor") - 0.3
+    )
+    checkpointed = allocated(optimizer="Adafactor", act_ckpt="yes; optimizer fused in backward")
+    assert checkpointed < allocated(optimizer="Adafactor", act_ckpt="yes") - 0.5
+
+
+def test_learned_scales_keep_what_they_scale(tmp_path: Path):
+    golf = row(tmp_path, framework="parameter-golf train_gpt.py").workload
+    plain = replace(golf, scaled_branches=False)
+    scaled, without = (step_memory(w, find_gpu("RTX 3090")).allocated.mid for w in (golf, plain))
+    kept = 2 * 3 * golf.n_embd * golf.tokens * golf.n_layer  # three bf16 tensors a layer
+    assert scaled - without == pytest.approx(kept, rel=0.01)
+
+
+def test_a_split_update_is_shared_by_the_cards(tmp_path: Path):
+    words = {"gpu": "H100 SXM", "n_gpus": "8", "parallelism": "DDP8", "optimizer": "Muon"}
+    words |= {"n_layer": "24", "n_embd": "2048"}
+    alone = row(tmp_path, **{**words, "optimizer": "Muon (not distributed)"})
+    shared = row(tmp_path, **words)
+    parts = [step_parts(run.workload, run.device, speed_fit()) for run in (alone, shared)]
+    assert parts[1]["optimizer"] < 0.5 * parts[0]["optimizer"]
+    assert parts[1]["matmul"] == parts[0]["matmul"]
 
 
 def test_a_range_holds_what_it_promises():
@@ -116,8 +173,6 @@ def test_harder_kinds_have_wider_ranges():
 
 
 def test_the_shipped_ranges_are_what_is_planned():
-    from onecard.planner.step_time import speed_fit
-
     low, high = speed_fit()["spread"]["own"]
     seconds = plan(CONFIG, "RTX 4070").time.step_seconds
     assert seconds.low == pytest.approx(low * seconds.mid)

@@ -23,10 +23,11 @@ from onecard.runs.figures import figures
 from onecard.runs.folder import read_folder
 from onecard.runs.read import read_runs
 
-QUICK = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+CASES = settings(
+    max_examples=10_000 if os.environ.get("ONECARD_RANDOM") else 150,  # `make test-long`: new cases
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-LONG = settings(QUICK, max_examples=20_000)
 ODD = st.one_of(
     st.none(),
     st.booleans(),
@@ -181,21 +182,15 @@ FOLDER = (
 )
 
 
-@QUICK
+@pytest.mark.timeout(3600)
+@CASES
 @given(*FOLDER)
 def test_run_folders(folder, lines, plan, state):
     folder_of(folder, lines, plan, state)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(3600)
-@LONG
-@given(*FOLDER)
-def test_run_folders_long(folder, lines, plan, state):
-    folder_of(folder, lines, plan, state)
-
-
-@QUICK
+@CASES
 @given(SOURCE, st.sampled_from([".py", ".toml"]))
 def test_configs(tmp_path, source, suffix):
     path = tmp_path / f"a{suffix}"
@@ -203,7 +198,8 @@ def test_configs(tmp_path, source, suffix):
     clean(lambda: load(path))
 
 
-@QUICK
+@pytest.mark.timeout(3600)
+@CASES
 @given(
     st.lists(
         st.tuples(
@@ -219,7 +215,8 @@ def test_card_files(tmp_path, pairs):
     clean(lambda: read_user_cards(path, must_exist=True))
 
 
-@QUICK
+@pytest.mark.timeout(3600)
+@CASES
 @given(
     st.lists(
         st.lists(

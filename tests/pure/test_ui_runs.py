@@ -15,7 +15,9 @@ from test_ui_safety import make_run
 from onecard.cli import main
 from onecard.facts.prices import electricity
 from onecard.report.language import language
+from onecard.runs.folder import read_folder
 from onecard.runs.follow import LogFollower
+from onecard.runs.log import LONGEST_LINE
 from onecard.ui.app import application
 from onecard.ui.run_series import CAPACITY
 from onecard.ui.run_watch import RunWatch, run_row
@@ -43,6 +45,20 @@ def test_a_log_is_followed_line_by_line(tmp_path):
     assert follower.unreadable == 1
 
 
+def test_a_line_too_long_to_hold_is_passed_over_once(tmp_path):
+    log = tmp_path / "log.jsonl"
+    follower = LogFollower(log)
+    log.write_text(line(1) + "x" * (LONGEST_LINE + 7) + "y" * 100 + "\n" + line(2))
+    assert steps(follower) == [1, 2]
+    assert (steps(follower), follower.unreadable) == ([], 1)
+    with log.open("a") as file:
+        file.write("x" * (LONGEST_LINE + 7) + "y" * 100 + "\n")
+    assert steps(follower) == []
+    with log.open("a") as file:
+        file.write(line(3))
+    assert (steps(follower), follower.restarted) == ([3], False)
+
+
 def test_a_log_that_was_cut_and_grew_again_is_read_from_its_start(tmp_path):
     log = tmp_path / "log.jsonl"
     follower = LogFollower(log)
@@ -57,7 +73,12 @@ def test_a_long_run_is_a_bounded_number_of_points_with_its_extremes(tmp_path):
     make_run(tmp_path / "run")
     count = 30_000
     (tmp_path / "run" / "log.jsonl").write_text(
-        "".join(line(s, 99.0 if s == 12_345 else 3.0, tokens=s * 10) for s in range(1, count + 1))
+        "".join(
+            line(
+                s, 99.0 if s == 12_345 else 3.0, tokens=s * 10, memory_bytes=2e9 if s > 9e3 else 1e9
+            )
+            for s in range(1, count + 1)
+        )
     )
     watch = RunWatch(tmp_path / "run", WORLD)
     while watch.advance():
@@ -69,6 +90,7 @@ def test_a_long_run_is_a_bounded_number_of_points_with_its_extremes(tmp_path):
     detail = watch.zoom(12_340, 12_350)
     assert detail["step"] == [float(step) for step in range(12_340, 12_351)]
     assert detail["loss"][5] == 99.0
+    assert read_folder(tmp_path / "run").memory_bytes == 2e9  # the most, however late it came
 
 
 def test_a_page_takes_all_points_again_when_the_log_was_cut(tmp_path):
@@ -127,6 +149,20 @@ def test_the_row_of_a_run_is_the_end_of_its_log(tmp_path):
     (tmp_path / "run" / "log.jsonl").write_text(line(1) + evaluated + many)
     row = run_row(tmp_path / "run", "run", WORLD)
     assert (row["step"], row["val_loss"], row["cost"]) == (2999, 4.5, WORLD.per_kwh)
+
+
+def test_the_last_evaluation_is_found_wherever_the_pieces_that_are_read_meet(tmp_path, monkeypatch):
+    make_run(tmp_path / "run")
+    evaluated = json.dumps({"kind": "eval", "step": 5, "val_loss": 4.5}) + "\n"
+    monkeypatch.setattr("onecard.ui.run_watch.TAIL_BYTES", 300)
+    for size in range(30, 80):
+        monkeypatch.setattr("onecard.ui.run_watch.SLICE_BYTES", size)
+        for before in ("", line(1)):
+            text = before + evaluated + "".join(line(step) for step in range(6, 12))
+            (tmp_path / "run" / "log.jsonl").write_text(text)
+            assert run_row(tmp_path / "run", "run", WORLD).get("val_loss") == 4.5
+    (tmp_path / "run" / "log.jsonl").write_text(line(6) * 9)
+    assert "val_loss" not in run_row(tmp_path / "run", "run", WORLD)
 
 
 def test_findings_and_comparisons_are_the_commands(tmp_path, capsys, monkeypatch):

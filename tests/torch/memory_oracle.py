@@ -31,15 +31,15 @@ from torch.utils._pytree import tree_leaves
 from onecard.config import RunConfig
 from onecard.model import gpt2 as model_module
 from onecard.model import host
-from onecard.model.build import make_model
+from onecard.model.build import lowered, make_model
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision
 from onecard.train.optim import make_optimizer, muon
-from onecard.train.optim.half_weights import lowered
+from onecard.train.optim.sliced import SlicedOptimizer
+from onecard.train.run.backward_updates import backward_updates
 from onecard.train.run.faults import Faults
-from onecard.train.run.gradient_sums import gradient_sums
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.step import Stepper, clip
+from onecard.train.run.step import Stepper, gradient_sums
 from onecard.train.run.trial import compile_options
 from onecard.train.run.workers import Workers
 
@@ -225,10 +225,20 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
             live.moment, live.peak = "loss", 0
             step._accumulate(rows, number, seed=1)
             live.moment = "optimizer"
-            clip([p.grad for p in model.parameters()], config.grad_clip)
-            step.optimizer.step()
+            step._clipped()
+            if number == 0 and isinstance(step.optimizer, SlicedOptimizer):
+                _make_state(step.optimizer)  # its arithmetic is that of the second step
+            else:
+                step.optimizer.step()
     moments = dict(live.moments)
     return Traced(live.peak, live.at, moments, live.at_peak, live.kernels, live.host_peak)
+
+
+def _make_state(optimizer: SlicedOptimizer) -> None:
+    for group in optimizer.param_groups:
+        names = ("momentum",) if group["muon"] else ("exp_avg", "exp_avg_sq")
+        for parameter in group["params"]:
+            optimizer._state(parameter, names)
 
 
 def _stepper(
@@ -262,11 +272,13 @@ def _stepper(
         stack.enter_context(inductor_config.patch(**compile_options(config, precision)))
         forward = compiled_run(model)
 
+    optimizer = make_optimizer(config, model)
+    sums = gradient_sums(config, model, model)
     return Stepper(
         config,
         model,
         forward,
-        make_optimizer(config, model),
+        optimizer,
         torch.amp.GradScaler("cpu", enabled=dtype == "float16"),
         precision,
         Workers("auto", cpu),
@@ -274,27 +286,32 @@ def _stepper(
         RowMarks(0 if config.mask_documents else None),
         Faults(),
         lambda before, now: None,
-        gradient_sums(config, model, model),
+        sums,
+        backward_updates(model, optimizer) if config.update_in_backward else None,
     )
 
 
 @contextlib.contextmanager
 def _told_apart(live: Live) -> Iterator[None]:
-    """Tensors of the host are counted by themselves: all of them are made in one function."""
-    original = host.room_like
+    """Tensors of the host are counted by themselves: all of them are made by two functions. The blocks that the optimizer's
+    are cut from are not: of these it is the tensors that count."""
+    room_like, take = host.room_like, host.HostRoom.take
 
     def counted(tensor: Tensor) -> Tensor:
         live.on_host = True
         try:
-            return original(tensor)
+            return room_like(tensor)
         finally:
             live.on_host = False
 
     host.room_like = counted
+    host.HostRoom.take = lambda room, shape, dtype: counted(
+        torch.empty(shape, dtype=dtype, device="meta")
+    )
     try:
         yield
     finally:
-        host.room_like = original
+        host.room_like, host.HostRoom.take = room_like, take
 
 
 @contextlib.contextmanager

@@ -80,10 +80,12 @@ def two(monkeypatch):
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: seen.append(f"set {device}"))
         monkeypatch.setattr(dist, "is_nccl_available", lambda: has_nccl)
         monkeypatch.setattr(
-            dist, "init_process_group", lambda backends, timeout: seen.append(backends)
+            dist, "init_process_group", lambda backends, **more: seen.append(backends)
         )
         monkeypatch.setattr(dist, "all_gather_object", lambda found, mine: None)
-        monkeypatch.setattr(dist, "all_reduce", lambda tensor: seen.append(tensor.device.type))
+        monkeypatch.setattr(
+            dist, "all_reduce", lambda tensor, group=None: seen.append(tensor.device.type)
+        )
         monkeypatch.setattr(
             dist, "broadcast", lambda tensor, source: seen.append(tensor.device.type)
         )
@@ -117,7 +119,7 @@ def test_a_process_that_is_gone_leaves_no_card_waiting_outside_the_exchange(two)
 def test_nccl_that_finds_no_memory_is_not_taken_for_a_lost_process(two, monkeypatch):
     crew, _ = two(has_nccl=True)
 
-    def full(tensor):
+    def full(tensor, group=None):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(dist, "all_reduce", full)
@@ -153,7 +155,7 @@ def test_without_nccl_the_gradients_go_through_the_host(two):
             self.value = other
 
     there = OnTheCard()
-    dist.all_reduce = lambda tensor: (seen.append(tensor.device.type), tensor.mul_(2))
+    dist.all_reduce = lambda tensor, group=None: (seen.append(tensor.device.type), tensor.mul_(2))
     assert crew.add(there) is there
     assert seen[-1] == "cpu"
     assert there.value.tolist() == [2.0, 2.0, 2.0]
@@ -200,14 +202,16 @@ def test_mixed_cards_agree_on_one_dtype(two, monkeypatch, own, other, common):
     """Each would choose its own, and gradients scaled for float16 be added to others that are not."""
     crew, _ = two(has_nccl=True)
     theirs = torch.tensor([other == each for each in ("float32", "float16", "bfloat16")])
-    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.add_(theirs.to(tensor.dtype)))
+    monkeypatch.setattr(
+        dist, "all_reduce", lambda tensor, group=None: tensor.add_(theirs.to(tensor.dtype))
+    )
     found = setup.agreed_precision(Precision(own, own == "float16", "own"), crew)
     assert (found.dtype, found.scaled) == (common, common == "float16")
 
 
 def test_mfu_is_of_all_cards_peaks(two, monkeypatch):
     crew, _ = two(has_nccl=True)
-    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.add_(3e13))
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group=None: tensor.add_(3e13))
     assert setup._peak_of_all(1e14, crew) == 1.3e14
 
 

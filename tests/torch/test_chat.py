@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from onecard.cli import chat, main
 from onecard.config.recipes import recipe_values
 from onecard.data.tokenizers.special import speaks
+from onecard.model.generate import Sampling
 from onecard.model.opening import open_model
-from onecard.model.sampling import Sampling
 from onecard.train.run.loop import train
 from onecard.tune.dialogue import Dialogue
 from onecard.tune.formats import Message

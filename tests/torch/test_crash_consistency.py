@@ -1,5 +1,6 @@
 """From every moment of a save, a prune, a start or a small write, a crash leaves the newest good state or none at all."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from crash_replay import Recorder, crashes
 from onecard.config import RunConfig, load, to_toml
 from onecard.files import write_text
 from onecard.model import checkpoint
+from onecard.model.checkpoint_state import checksum
+from onecard.model.tensor_file import write_tensors
 from onecard.runs.record import RunRecord, is_run_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the recorder reads /proc")
@@ -18,15 +21,31 @@ DRAWS = [2, pytest.param(300, marks=pytest.mark.long)]
 CONFIG = RunConfig(n_layer=1, n_head=1, n_embd=8, max_iters=9, lr_decay_iters=9, warmup_iters=1)
 
 
-def save(folder, step, value, val_loss=None):
-    state = {
+def a_state(val_loss=None):
+    return {
         **{"tokens": 0, "position": 0.0, "place": 0, "seconds": 0.0, "kwh": 0.0, "micro_batch": 1},
         **{"val_loss": val_loss, "best_val_loss": val_loss, "skipped": [], "scaler": {}},
         **{"watch": {"steps": 0, "mean": 0.0, "variance": 0.0}, "log_offset": 0},
         "config": {"n_embd": 768},
     }
+
+
+def save(folder, step, value, val_loss=None):
     tensor = {"w": torch.full((4,), float(value))}
-    return checkpoint.save(folder, step, tensor, {"w/exp_avg": tensor["w"]}, state)
+    return checkpoint.save(folder, step, tensor, {"w/exp_avg": tensor["w"]}, a_state(val_loss))
+
+
+def save_in_parts(folder, step, value):
+    """What two processes do in train/run/part_saver.py, one after the other."""
+    writing, files, half = checkpoint.Writing.begin(folder, step), {}, torch.full((2,), value)
+    for index in (1, 0):
+        for kind, name in ((checkpoint.MODEL, "w"), (checkpoint.OPTIMIZER, "w/exp_avg")):
+            file = checkpoint.part_name(kind, index, 2)
+            files[file] = write_tensors(writing.aside / file, {name: half})
+    where = {"shape": [4], "starts": [0, 2]}
+    state = {"step": step, **a_state(), "files": files, "parts": 2}
+    state["tensors"] = {"w": where, "w/exp_avg": where}
+    writing.finish({"schema": checkpoint.SCHEMA_PARTS, **state})
 
 
 def found(folder) -> tuple[int, float] | None:
@@ -59,9 +78,10 @@ def replay(tmp_path, prepare, work, draws):
 
 
 @pytest.mark.parametrize("draws", DRAWS)
-def test_saving_the_next_step(tmp_path, draws):
+@pytest.mark.parametrize("save_next", [save, save_in_parts])
+def test_saving_the_next_step(tmp_path, draws, save_next):
     for what, left, promised in replay(
-        tmp_path, lambda f: save(f, 4, 1.0), lambda f: save(f, 5, 2.0), draws
+        tmp_path, lambda f: save(f, 4, 1.0), lambda f: save_next(f, 5, 2.0), draws
     ):
         allowed = [(5, 2.0)] if promised else [(4, 1.0), (5, 2.0)]
         assert found(left) in allowed, what
@@ -175,3 +195,13 @@ def test_what_is_kept_is_the_newest_and_the_best_that_was_evaluated(tmp_path):
         save(tmp_path, step, 1.0, val_loss)
     checkpoint.prune(tmp_path, 1, 5)
     assert [checkpoint.step_of(each) for each in checkpoint.checkpoints(tmp_path)] == [2, 5]
+
+
+def test_steps_that_were_skipped_are_numbers(tmp_path):
+    path = save(tmp_path, 3, 1.0) / checkpoint.STATE
+    state = json.loads(path.read_text())
+    del state["checksum"]
+    state["skipped"] = ["x"]
+    path.write_text(json.dumps({**state, "checksum": checksum(state)}))
+    with pytest.raises(checkpoint.CorruptError, match="skipped"):
+        checkpoint.read_state(path.parent)

@@ -57,9 +57,9 @@ def test_the_exit_code_names_the_signal(config, tmp_path, monkeypatch, number):
     file.write_text(to_toml(config))
     real = loop.write_sample
 
-    def sample(session, step):
+    def sample(session, model, step):
         signal.raise_signal(number)
-        real(session, step)
+        real(session, model, step)
 
     monkeypatch.setattr(loop, "write_sample", sample)
     assert main(["train", str(file), "--quiet"]) == 128 + number
@@ -81,7 +81,8 @@ def test_an_internal_error_says_what_is_saved_and_where_its_traceback_is(
     assert main(["train", str(file), "--quiet"]) == 70
     said = capsys.readouterr().err.splitlines()
     assert "onecard: internal error: ZeroDivisionError: division by zero; saved at step 3" in said
-    assert f"please report it with {config.out_dir}/error.txt" in said[-1]
+    assert "please report it at " in said[-1]
+    assert f"the traceback is in {config.out_dir}/error.txt" in said[-1]
     trace = (Path(config.out_dir) / "error.txt").read_text()
     assert "after step 3" in trace
     assert trace.rstrip().endswith("ZeroDivisionError: division by zero")

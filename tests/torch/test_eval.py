@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from onecard.cli import main
 from onecard.data import gpt2
-from onecard.evals.scoring import Question, score_all
+from onecard.evals.scoring import Question, _batches, _Row, score_all, truncated
 from onecard.evals.tasks import TASKS
 from onecard.model.machine import Precision
 from onecard.model.opening import open_model
@@ -253,3 +253,16 @@ def test_a_second_model_that_is_not_there_does_not_hide_the_first(
     shown = capsys.readouterr()
     assert [result["task"] for result in json.loads(shown.out)] == ["lambada"]
     assert "there is no model" in shown.err
+
+
+def test_a_context_that_fills_the_block_is_not_cut():
+    """The last token of an ending is predicted, never read."""
+    assert not truncated(Question([1] * 6, [[1], [1, 2, 3]]), 8)
+    assert truncated(Question([1] * 7, [[1], [1, 2, 3]]), 8)
+
+
+def test_batches_stay_within_their_tokens():
+    rows = [_Row(n, [0] * length, [], []) for n, length in enumerate([8, 8, 8, 8, 3, 3])]
+    batches = list(_batches(rows, 24))
+    assert [len(batch) for batch in batches] == [3, 1, 2]
+    assert all(len(batch[0].ids) * len(batch) <= 24 for batch in batches)

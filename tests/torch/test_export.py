@@ -20,8 +20,7 @@ from onecard.data import gpt2, prepare
 from onecard.data.tokenizers.kinds import EOT
 from onecard.export.tokenizer_files import write_tokenizer
 from onecard.export.trained import load_trained
-from onecard.model.generate import generate
-from onecard.model.sampling import Sampling
+from onecard.model.generate import Sampling, generate
 from onecard.train.run.loop import train
 
 TEXT = "the cat sat on the mat, and the dog sat on the log. ÀÉ नमस्ते 🙂\n"

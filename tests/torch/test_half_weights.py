@@ -10,8 +10,7 @@ from runs_in_tests import assert_same_weights, losses, weights
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.export.write import export
-from onecard.model.generate import load_run
-from onecard.model.opening import open_model
+from onecard.model.opening import load_run, open_model
 from onecard.train.optim.rounding import key_of, stochastic_bf16
 from onecard.train.run.loop import train
 

@@ -17,7 +17,7 @@ from onecard.runs.log import read_log
 from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
 from onecard.train.run.outputs import Silent
-from onecard.train.run.progress import Progress, finished
+from onecard.train.run.progress import Progress, finished, save_due
 
 
 def test_parameters_are_those_of_the_plan(config):
@@ -373,3 +373,10 @@ def test_missing_data_is_said_before_anything_is_written(config):
     with pytest.raises(UserError):
         train(config)
     assert not Path(config.out_dir).exists()
+
+
+def test_when_a_checkpoint_is_due(config):
+    every = config.replace(checkpoint_interval=4)
+    assert [step for step in range(1, 13) if save_due(every, step, improved=False)] == [4, 8, 12]
+    best = config.replace(eval_interval=5, always_save_checkpoint=False, checkpoint_interval=None)
+    assert [step for step in range(1, 13) if save_due(best, step, improved=step > 5)] == [10]

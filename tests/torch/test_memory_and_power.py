@@ -144,7 +144,7 @@ def test_the_trial_compiles_for_the_masks_that_the_steps_have(config):
 
 
 def test_energy_is_the_draw_over_all_the_time_between_readings():
-    clock, draws = iter([0.0, 0.0, 10.0, 10.5, 40.0, 50.0]), iter([100.0, 200.0, None])
+    clock, draws = iter([0.0, 10.0, 10.5, 40.0, 50.0]), iter([100.0, 200.0, None])
     meter = EnergyMeter(
         lambda: next(draws), Workers("auto", torch.device("cpu")), lambda: next(clock)
     )
@@ -179,7 +179,7 @@ def test_energy_is_of_all_processes_cards(tmp_path):
         "from onecard.train.run.energy import EnergyMeter\n"
         "from onecard.train.run.workers import Workers\n"
         "with Workers('gloo', torch.device('cpu')) as workers:\n"
-        "    ticks = iter([0.0, 0.0, 36.0])\n"
+        "    ticks = iter([0.0, 36.0])\n"
         "    watts = 100.0 * (workers.rank + 1)\n"
         "    meter = EnergyMeter(lambda: watts, workers, lambda: next(ticks))\n"
         "    found = meter.in_all()\n"

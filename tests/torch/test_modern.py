@@ -5,9 +5,8 @@ import torch
 
 from onecard.config import RunConfig, load
 from onecard.model.build import make_model
-from onecard.model.generate import generate
+from onecard.model.generate import Sampling, generate
 from onecard.model.modern import SOFT_CAP, ModernGPT
-from onecard.model.sampling import Sampling
 from onecard.planner.params import params
 from onecard.train.optim import make_optimizer, optimizer_tensors, restore_optimizer
 from onecard.train.optim.muon import orthogonal

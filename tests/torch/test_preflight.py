@@ -13,9 +13,11 @@ import torch
 from onecard.cli import main
 from onecard.config import to_toml
 from onecard.errors import UserError
+from onecard.model.checkpoint import checkpoints
+from onecard.planner.memory.step import checkpoint_bytes
+from onecard.planner.workload import Workload
 from onecard.train.run import preflight
 from onecard.train.run.loop import train
-from onecard.train.run.preflight import checkpoint_bytes
 
 
 def nothing_left(config):
@@ -78,21 +80,40 @@ def test_a_checkpoint_that_has_no_room_is_found_at_the_start(config):
     nothing_left(config)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer_state": "8bit", "weights": "bfloat16", "gradients": "bfloat16"},
+        {"weights": "bfloat16", "gradients": "bfloat16", "offload_optimizer": True},
+    ],
+)
+def test_a_checkpoint_takes_the_room_that_was_reserved(config, changes):
+    config = config.replace(n_embd=128, max_iters=1, lr_decay_iters=1, warmup_iters=0, **changes)
+    train(config)
+    (folder,) = checkpoints(Path(config.out_dir))
+    written = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    expected = sum(checkpoint_bytes(Workload.of(config, "float32")))
+    assert written == pytest.approx(expected, rel=0.05)
+
+
 @pytest.mark.parametrize(("missing_bytes", "warned"), [(0, False), (1, True)])
 def test_little_room_for_the_checkpoints_that_are_kept_is_reported(
     config, monkeypatch, missing_bytes, warned
 ):
     """Room for each that is kept, the best one and the one that is being written."""
     config = config.replace(keep_checkpoints=3)
-    free = 5 * checkpoint_bytes(1000) - missing_bytes
+    free = 5 * sum(checkpoint_bytes(Workload.of(config, "float32"))) - missing_bytes
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
     flight = preflight.Preflight()
-    preflight.check_disk(config, 1000, flight)
+    preflight.check_disk(config, flight)
     assert any("it may run full" in line for line in flight.lines) == warned
 
 
-def test_the_plan_in_the_folder_is_for_the_device_that_trains(config, tmp_path, monkeypatch):
-    """On a machine with a card, --device=cpu was planned for the card."""
+def test_the_plan_in_the_folder_is_for_the_device_that_trains(
+    config, tmp_path, monkeypatch, capsys
+):
+    """On a machine with a card, --device=cpu was planned for the card. And --quiet is quiet where all is well."""
     from onecard.facts import here
     from onecard.facts.gpus import find_gpu
     from onecard.planner import build
@@ -102,6 +123,9 @@ def test_the_plan_in_the_folder_is_for_the_device_that_trains(config, tmp_path, 
     file = tmp_path / "tiny.toml"
     file.write_text(to_toml(config))
     assert main(["train", str(file), "--max_iters=2", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.startswith("finished at step 2")
     planned = json.loads((Path(config.out_dir) / "plan.json").read_text())
     assert planned["device"]["name"].startswith("CPU")
     assert torch.device(config.device).type == "cpu"

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,29 @@ def test_garbage_is_answered(tmp_path):
         with pytest.raises(UserError):
             load_weights(GPT(BIASED), str(tmp_path / name if name == "ckpt.pt" else tmp_path))
         (tmp_path / name).unlink()
+
+
+CUT = """
+import os, sys, torch
+from onecard.model.weights import read_weights
+real = torch.load
+def load(file, **options):
+    saved = real(file, **options)
+    os.truncate(file, 64)          # under the mapping
+    return saved
+torch.load = load
+read_weights(sys.argv[1])
+print("not reached")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be cut there")
+def test_a_file_cut_short_under_its_mapping_is_named(tmp_path):
+    """The system answers with SIGBUS, which would end the process without a word."""
+    file = tmp_path / "ckpt.pt"
+    torch.save({"model": {"w": torch.ones(300_000)}, "model_args": {}}, file)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, str(file)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"onecard: {file} was cut short while it was read\n  hint:")

@@ -1,12 +1,13 @@
 """`onecard train --profile`: a table that adds up, a trace that opens, and no run begun."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from onecard.train.profile import kind_of, profile_run
+from onecard.train.profile import _seconds_of, kind_of, profile_run
 
 
 @pytest.mark.parametrize("recipe", ["gpt2", "modern"])
@@ -33,3 +34,7 @@ def test_kinds_by_name():
     assert kind_of("aten::_scaled_dot_product_flash_attention") == "attention"
     assert kind_of("aten::native_layer_norm_backward") == "norm"
     assert kind_of("aten::add") == "other"
+
+
+def test_a_step_s_seconds_are_of_one_step():
+    assert 0.01 <= _seconds_of(lambda: time.sleep(0.01), 10, on_card=False) < 0.1

@@ -8,10 +8,18 @@ from runs_in_tests import TINY
 
 from onecard.cli import main
 from onecard.data.tokenizers.kinds import BytesTokenizer
-from onecard.model.generate import Generation, Sampler, generate, load_run, write_together
+from onecard.model.generate import (
+    Drawer,
+    Generation,
+    Sampler,
+    Sampling,
+    draw,
+    generate,
+    write_together,
+)
 from onecard.model.gpt2 import GPT
 from onecard.model.modern import ModernGPT
-from onecard.model.sampling import Drawer, Sampling, draw
+from onecard.model.opening import load_run
 from onecard.model.text_pieces import TextPieces, TextStream, stream_together
 from onecard.train.run.loop import train
 

@@ -24,6 +24,7 @@ def test_train_resume_extend_and_refuse(config, typed, capsys):
     assert main(["train", typed, "--max_iters=4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["state"], answer["step"], answer["folder"]) == ("finished", 4, config.out_dir)
+    assert list(Path(config.out_dir, "samples").iterdir())
 
     assert main(["train", typed]) == 2
     assert "--resume" in capsys.readouterr().err

@@ -330,11 +330,11 @@ def test_a_stopped_tuning_goes_on_to_the_same_weights(base, capsys, monkeypatch)
     real = loop.write_sample
     seen = []
 
-    def stop_once(session, step):
+    def stop_once(session, model, step):
         if not seen:
             seen.append(step)
             os.kill(os.getpid(), signal.SIGINT)
-        real(session, step)
+        real(session, model, step)
 
     monkeypatch.setattr(loop, "write_sample", stop_once)
     assert main(["tune", "base", *words]) == 130

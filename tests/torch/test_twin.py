@@ -8,6 +8,7 @@ import pytest
 from runs_in_tests import assert_same_weights, losses
 
 from onecard.advise.can import can
+from onecard.advise.savers import savers_of
 from onecard.config import to_toml
 from onecard.train.run.loop import train
 
@@ -36,12 +37,21 @@ train(load(sys.argv[1]), view=Kill())
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
 @pytest.mark.parametrize(
     ("more", "compile"),
-    [({}, False), (AWAY, False), pytest.param(AWAY, True, marks=pytest.mark.long)],
+    [
+        ({}, False),
+        (AWAY, False),
+        *(pytest.param(more, True, marks=pytest.mark.long) for more in ({}, AWAY)),
+    ],
 )
 def test_it_is_killed_and_resumed_exactly(config, tmp_path, more, compile):
     asked = can("gpt2-xl", "RTX 4070 Ti").config
     twin = asked.replace(**SMALL, **SHORT, **more, compile=compile, device="cpu")
     twin = twin.replace(dataset=config.dataset, out_dir=str(tmp_path / "twin"))
+    assert set(asked.changed()) <= set(twin.changed()) | {
+        "compile"
+    }  # the keys of the file it writes
+    if not more:
+        assert savers_of(twin) == savers_of(asked)
     assert (twin.weights, twin.gradients, twin.compile_unit) == ("bfloat16", "bfloat16", "block")
     assert twin.chunked_loss
     assert twin.recompute == "block"

@@ -11,7 +11,10 @@ torch = pytest.importorskip("torch")
 from fake_driver import GIB, FakeCard, FakeLibrary, fake_cuda  # noqa: E402
 from onecard.cli import main  # noqa: E402
 from onecard.cli import train as train_command  # noqa: E402
+from onecard.cli.go_plan import for_what_torch_can_use  # noqa: E402
+from onecard.cli.go_record import Question  # noqa: E402
 from onecard.config import RunConfig  # noqa: E402
+from onecard.facts import here  # noqa: E402
 from onecard.facts.builds import BUILDS  # noqa: E402
 from onecard.facts.here import Seen  # noqa: E402
 from onecard.facts.nvml import Nvml  # noqa: E402
@@ -93,6 +96,22 @@ def assert_trains_on_the_cpu(capsys, small_run: list[str], wrong: str, hint: str
     assert hint in warning
     assert main([*small_run, "--device=cpu", "--out_dir=other", "--quiet"]) == 0
     assert "instead" not in capsys.readouterr().err  # asked for by name: nothing to warn of
+
+
+def test_go_plans_for_the_cpu_where_torch_cannot_use_the_card(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
+    old = FakeCard(name="NVIDIA GeForce GTX 1080", capability=(6, 1))
+    for place in (here, device_choice):
+        monkeypatch.setattr(place, "seen_cards", lambda: [Seen(old.name, 8 << 30, 0)])
+    fake_cuda(monkeypatch, [old], arch_list=CU130)
+    assert main(["go", "--hours", "0.05", "--data", "stdlib", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("no kernels for the NVIDIA GeForce GTX 1080") == 1
+    assert "CPU" in said.split("What will happen")[1].splitlines()[1]
+    fake_cuda(monkeypatch, [old], arch_list=("sm_61",))
+    asked = Question(("hours", "1"), None, None, None, None, "here")
+    assert for_what_torch_can_use(asked) == (asked, None)
 
 
 def test_train_with_an_old_driver(monkeypatch, capsys, small_run):

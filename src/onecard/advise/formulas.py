@@ -18,7 +18,7 @@ CAN: dict[str, str] = {
     "compute.needed_flops": "6·N·D: N all parameters, D the tokens asked for, else compute-optimal (Besiroglu et al. 2024)",
     "compute.delivered_flops": "peak × utilization × time × cards; without utilization, 6·N × the tokens a second that `plan` predicts × time",
     "memory.plain_bytes": "allocated by torch at micro-batch 1, no saver",
-    "memory.host_bytes": "moments, and fp32 weights where the card's are bf16; copied once each way a step over PCIe, at "
+    "memory.host_bytes": "moments, and fp32 weights where the card's are bf16; copied once each way a step over PCIe, one way after the other, at "
     "12, 25 or 50 GB/s for generations 3, 4 and 5 with 16 lanes",
     "verdict": "yes: fits plain, in the time; with_savers: fits with savers, in the time; else no",
 }

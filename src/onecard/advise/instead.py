@@ -13,6 +13,7 @@ from onecard.advise.savers import fastest, micro_batches, variant
 from onecard.advise.schedule import base_config
 from onecard.advise.shapes import shapes, total_params, usual_batch
 from onecard.config import RunConfig, load
+from onecard.config.run import MOST_STEPS
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.optimal import compute_optimal_tokens
@@ -87,7 +88,7 @@ def _smaller(device: Device, gpus: int, seconds: float, limit: int) -> Instead |
 def _rent(config: RunConfig, first: "Needed", seconds: float) -> Instead | None:
     """The cheapest card that does it in the time; the cheapest of all if none does."""
     steps = max(1, math.ceil(first.reading.tokens / config.tokens_per_step))
-    if steps > 10**9:
+    if steps > MOST_STEPS:
         return None
     offers = rented(variant(config, max_iters=steps, eval_interval=max(1, steps // 20)))
     if not offers:

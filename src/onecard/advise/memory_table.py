@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onecard.advise.budget import Budget
-from onecard.advise.recommend import chosen_run
+from onecard.advise.recipe_choice import choose
 from onecard.facts.gpus import find_gpu
 from onecard.planner.result import as_plain
 from onecard.units import HOUR
@@ -36,6 +36,7 @@ TYPICAL = {
 class Row:
     memory_gb: int
     gpu: str
+    recipe: str
     n_layer: int
     n_head: int
     n_embd: int
@@ -68,7 +69,7 @@ def memory_table(
     budget: Budget,
     *,
     data: str | int | None = None,
-    recipe: str = "gpt2",
+    recipe: str | None = None,
     changes: dict[str, Any] | None = None,
 ) -> MemoryTable:
     """The best run in the budget on the typical card of each class."""
@@ -76,13 +77,14 @@ def memory_table(
     family = ""
     for memory, name in TYPICAL.items():
         device = find_gpu(name)
-        search, best = chosen_run(device, budget, data=data, recipe=recipe, changes=changes)
-        family = search.family
+        contest = choose(device, budget, data=data, recipe=recipe, changes=changes)
+        best, family = contest.best, contest.search.family
         config, step = best.config, best.tuned.time.seconds.mid
         rows.append(
             Row(
                 memory_gb=memory,
                 gpu=device.name,
+                recipe=config.recipe,
                 n_layer=config.n_layer,
                 n_head=config.n_head,
                 n_embd=config.n_embd,

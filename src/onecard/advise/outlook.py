@@ -3,10 +3,11 @@
 for outlook in outlooks(config, 124_000_000, card, 1): print(outlook.tokens, outlook.seconds)
 """
 
-import math
 from dataclasses import dataclass
 
 from onecard.config import RunConfig
+from onecard.config.length import for_tokens
+from onecard.config.run import MOST_STEPS
 from onecard.facts.gpus import Device
 from onecard.planner import plan
 from onecard.planner.optimal import compute_optimal_tokens
@@ -24,9 +25,9 @@ class Outlook:
 
 
 def outlooks(config: RunConfig, params: int, device: Device, gpus: int) -> list[Outlook]:
-    found = []
+    found, most = [], MOST_STEPS * config.tokens_per_step
     for tokens in sorted({ROUND_TOKENS, compute_optimal_tokens(params)}):
-        planned = plan(for_tokens(config, tokens), device, gpus=gpus)
+        planned = plan(for_tokens(config, min(tokens, most)), device, gpus=gpus)
         loss = planned.loss
         found.append(
             Outlook(
@@ -37,10 +38,3 @@ def outlooks(config: RunConfig, params: int, device: Device, gpus: int) -> list[
             )
         )
     return found
-
-
-def for_tokens(config: RunConfig, tokens: float) -> RunConfig:
-    """The run over so many tokens, its schedule with it."""
-    steps = min(10**9, max(1, math.ceil(tokens / config.tokens_per_step)))
-    warmup = min(config.warmup_iters, steps // 10)
-    return config.replace(max_iters=steps, lr_decay_iters=steps, warmup_iters=warmup)

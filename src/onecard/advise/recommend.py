@@ -10,25 +10,23 @@ from typing import Any
 
 from onecard.advise.budget import Budget
 from onecard.advise.limits import Limit, Limits, limits
+from onecard.advise.recipe_choice import DEFAULT_DATA, Rival, choose
 from onecard.advise.rent import Rented, rented
 from onecard.advise.runners_up import Alternative, runners_up
-from onecard.advise.schedule import base_config
 from onecard.advise.search import MOST_EPOCHS, Candidate, Search
 from onecard.advise.sensitivity import Sensitivity, Size, neighbours, sensitivity, size_of
-from onecard.config import GPT2_PADDED_VOCAB, RunConfig
-from onecard.errors import UserError
+from onecard.config import RunConfig
 from onecard.facts.datasets import family
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import Range, RunPlan, plan, resolve_device
-from onecard.planner.corpus import Corpus, corpus_of
-from onecard.planner.expected_loss import GPT2_VOCABULARY
+from onecard.planner.loss_settings import best_rate, loss_fit, settings_cost
 from onecard.planner.result import as_plain
 from onecard.version import __version__
 
 SCHEMA = "onecard.recommend/1"
-DEFAULT_DATA = "fineweb-edu"
+WORTH_SAYING = 0.02  # nats
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,8 @@ class Recommendation:
     sensitivity: Sensitivity
     sizes: list[Size]
     notes: list[Note]
+    other_recipe: Rival | None  # its best run in the same budget
+    recipe_gain: Range | None  # nats by which the recommended run should end below that one
     rentals: list[Rented] | None
 
     def to_json(self) -> dict[str, Any]:
@@ -59,14 +59,16 @@ def recommend(
     budget: Budget,
     *,
     data: str | int | None = None,
-    recipe: str = "gpt2",
+    recipe: str | None = None,
     changes: dict[str, Any] | None = None,
     price: Price | str | None = None,
     rent: bool = False,
 ) -> Recommendation:
-    """The run of lowest expected loss in the budget on that card. `changes`: config keys that are not up for choice."""
+    """The run of lowest expected loss in the budget on that card, of either recipe where none is asked for. `changes`: config
+    keys that are not up for choice."""
     device = resolve_device(gpu)
-    search, best = chosen_run(device, budget, data=data, recipe=recipe, changes=changes)
+    contest = choose(device, budget, data=data, recipe=recipe, changes=changes)
+    search, best, why = contest.search, contest.best, contest.notes()
     config = _named(best, data, budget)
     answer = plan(config, device, data=data, price=price)
     runs = neighbours(search, best)
@@ -82,58 +84,28 @@ def recommend(
         savers=best.tuned.savers.names,
         limited_by=found.by,
         limits=found,
-        reasons=[_limit_reason(search, best, found), *_choices(best)],
+        reasons=[*([] if recipe else why), _limit_reason(search, best, found), *_choices(best)],
         runners_up=runners_up(search, best, runs),
         sensitivity=matters,
         sizes=[size_of(run) for run in runs],
-        notes=_notes(search, best, _modern(search, data, changes or {})),
+        notes=[*_notes(search, best), *(why if recipe else [])],
+        other_recipe=contest.rival,
+        recipe_gain=contest.gain,
         rentals=rented(answer.config) if rent else None,
     )
 
 
-def chosen_run(
-    device: Device,
-    budget: Budget,
-    *,
-    data: str | int | None = None,
-    recipe: str = "gpt2",
-    changes: dict[str, Any] | None = None,
-) -> tuple[Search, Candidate]:
-    """Only the search and its best run, without what surrounds a recommendation."""
-    search = Search(device, _base(device, data, recipe, changes or {}), _corpus(data), budget)
-    return search, search.best()
-
-
 def recommended_plan(
-    device: Device,
+    search: Search,
     budget: Budget,
     *,
     data: str | int | None = None,
-    recipe: str = "gpt2",
     price: Price | str | None = None,
 ) -> RunPlan:
-    """The plan of the run that `recommend` would name, without its reasons and runners-up: a third of the time."""
-    _, best = chosen_run(device, budget, data=data, recipe=recipe)
-    return plan(_named(best, data, budget), device, data=data, price=price)
-
-
-def _corpus(data: str | int | None) -> Corpus:
-    """Without --data: FineWeb-Edu, as much as there is of it."""
-    if data is None:
-        whole = family(DEFAULT_DATA)[-1]
-        return Corpus(DEFAULT_DATA, whole.tokens, DEFAULT_DATA, whole.vocab_size)
-    return corpus_of(data, like=DEFAULT_DATA)
-
-
-def _base(
-    device: Device, data: str | int | None, recipe: str, changes: dict[str, Any]
-) -> RunConfig:
-    vocabulary = _corpus(data).vocab_size
-    if vocabulary is None or vocabulary in GPT2_VOCABULARY:
-        vocabulary = GPT2_PADDED_VOCAB
-    # The modern recipe is trained with Muon and a schedule that holds its rate until the last fifth, as its public runs are.
-    modern = {"optimizer": "muon", "schedule": "wsd"} if recipe == "modern" else {}
-    return base_config(device, **{"recipe": recipe, "vocab_size": vocabulary, **modern, **changes})
+    """The plan of the run that `recommend` would name of the search's recipe, without its reasons and runners-up. `data`: that of
+    the search."""
+    best = search.with_budget(budget).best()
+    return plan(_named(best, data, budget), search.device, data=data, price=price)
 
 
 def _named(best: Candidate, data: str | int | None, budget: Budget) -> RunConfig:
@@ -183,10 +155,7 @@ def _choices(best: Candidate) -> list[Note]:
             desktop=memory.desktop_bytes,
         ),
         Note("choice-total", tokens=config.tokens_per_step),
-        Note(
-            "choice-muon" if config.optimizer == "muon" else "choice-rate",
-            rate=config.learning_rate,
-        ),
+        _rate(best),
     ]
     if names := best.tuned.savers.names:
         notes.append(Note("choice-savers", savers=", ".join(names)))
@@ -195,30 +164,28 @@ def _choices(best: Candidate) -> list[Note]:
     return notes
 
 
-def _modern(search: Search, data: str | int | None, changes: dict[str, Any]) -> Candidate | None:
-    """The best run of the modern recipe in the same budget, where the search was for GPT-2's."""
-    if search.base.recipe != "gpt2" or search.base.optimizer != "adamw" or "optimizer" in changes:
-        return None
-    try:
-        return chosen_run(
-            search.device, search.budget, data=data, recipe="modern", changes=changes
-        )[1]
-    except UserError:
-        return None
+def _rate(best: Candidate) -> Note:
+    """GPT-2's usual rate is below what a public sweep found best; how its blocks take more at every size is not known."""
+    config, estimate, fit = best.config, best.estimate, loss_fit()
+    if config.optimizer == "muon":
+        return Note("choice-muon", rate=config.learning_rate)
+    better = best_rate(estimate.size, estimate.tokens, fit)
+    costs = (
+        settings_cost(c, estimate.size, estimate.tokens, estimate.recipe, fit)
+        for c in (config, config.replace(learning_rate=better))
+    )
+    gain = next(costs) - next(costs)
+    if gain < WORTH_SAYING:
+        return Note("choice-rate", rate=config.learning_rate)
+    return Note("choice-rate-low", rate=config.learning_rate, best=better, gain=gain)
 
 
-def _notes(search: Search, best: Candidate, modern: Candidate | None) -> list[Note]:
+def _notes(search: Search, best: Candidate) -> list[Note]:
     notes = [*search.corpus.notes]
     if not best.estimate.in_support:
         notes.append(Note("short"))
     if search.corpus.family is None:
         notes.append(Note("unknown-data"))
-    if modern is not None and search.budget.loss is not None:
-        if modern.seconds < best.seconds:
-            notes.append(Note("modern-time", time=modern.seconds, ours=best.seconds))
-    elif modern is not None and modern.loss < best.loss:
-        gain = best.loss - modern.loss
-        notes.append(Note("modern", loss=modern.loss, ours=best.loss, gain=gain))
     if search.base.block_size != 1024:
         notes.append(Note("context"))
     return notes

@@ -123,7 +123,7 @@ def _rungs(lean: Savers, config: RunConfig, dtype: str, kind: str) -> Iterator[S
     if config.compile:
         lean = replace(lean, compile_unit="block")
         yield lean
-    if dtype == "bfloat16":
+    if dtype == "bfloat16" and config.shard == "none":
         lean = replace(lean, weights="bfloat16", gradients="bfloat16")
         yield lean
     if kind == "cuda":

@@ -35,6 +35,8 @@ def base_config(device: Device, **changes: object) -> RunConfig:
 
 def schedule_of(config: RunConfig, steps: int) -> dict[str, float]:
     """The learning rate along a recommended run of this size, optimizer and length."""
+    if config.recipe == "modern":  # its own values serve at every size
+        return {"max_iters": steps, "lr_decay_iters": steps}
     muon = config.optimizer == "muon"
     rate = MUON_RATE if muon else usual_learning_rate(total_params(config.shape))
     return {

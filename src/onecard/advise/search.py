@@ -28,7 +28,8 @@ from onecard.config.model_rules import EVALUATION_SHARE
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.planner.corpus import Corpus
-from onecard.planner.expected_loss import LossEstimate, expected_loss, loss_fit
+from onecard.planner.expected_loss import LossEstimate, expected_loss
+from onecard.planner.loss_settings import loss_fit
 from onecard.planner.optimal import compute_optimal_tokens
 from onecard.units import HOUR
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from onecard.advise.savers import own_step_time, variant
+from onecard.advise.savers import fastest, micro_batches, own_step_time, savers_of, variant
 from onecard.advise.schedule import base_config
 from onecard.advise.shapes import total_params
 from onecard.config import RunConfig
+from onecard.config.model_rules import padded_vocab, slice_rows
 from onecard.config.recipes import recipe_values
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
@@ -24,7 +25,8 @@ from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
 from onecard.planner.corpus import Corpus, corpus_of
-from onecard.planner.expected_loss import effective_tokens, loss_fit
+from onecard.planner.expected_loss import effective_tokens
+from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory import peak_memory
 from onecard.planner.optimal import ALPHA, BETA, A, B
 from onecard.planner.result import as_plain
@@ -68,15 +70,18 @@ def small_run(
     seconds: float,
     *,
     data: str | int | None = None,
-    recipe: str = "gpt2",
+    recipe: str | None = None,
     changes: dict[str, Any] | None = None,
     price: Price | str | None = None,
 ) -> SmallRun:
-    """`changes`: config keys that are not up for choice, such as vocab_size where the data does not say it."""
+    """GPT-2's recipe where none is asked for: no public run compares them here. `changes`: config keys that are not up for choice,
+    such as vocab_size where the data does not say it."""
     device = resolve_device(gpu)
     corpus = Corpus(None, None, None) if data is None else corpus_of(data)
-    vocabulary = {} if corpus.vocab_size is None else {"vocab_size": corpus.vocab_size}
-    fixed = {**recipe_values(recipe), "recipe": recipe, **vocabulary, **(changes or {})}
+    known = corpus.vocab_size
+    vocabulary = {} if known is None else {"vocab_size": padded_vocab(known)}
+    own = {**recipe_values(recipe), "recipe": recipe or "gpt2"}
+    fixed = {**own, **vocabulary, **(changes or {})}
     base = base_config(device, **fixed)
     runs = [run for run in _candidates(base, device, seconds) if run is not None]
     if not runs:
@@ -84,7 +89,7 @@ def small_run(
             f"that time is too little to train anything on the {device.name}",
             hint=f"even the smallest model needs {FEWEST_STEPS} steps: give it more time",
         )
-    best = min(runs, key=lambda run: _chinchilla(run, corpus.tokens))
+    best = _in_quick_pieces(min(runs, key=lambda run: _chinchilla(run, corpus.tokens)), device)
     config = best.replace(
         dataset=data if isinstance(data, str) and corpus.name else base.dataset,
         max_hours=float(f"{seconds / HOUR:.4g}"),
@@ -100,6 +105,8 @@ def small_run(
         ),
         Note("small-run-loss"),
     ]
+    if recipe is None:
+        reasons.append(Note("small-run-recipe"))
     return SmallRun(SCHEMA, answer.config, answer, reasons)
 
 
@@ -148,10 +155,11 @@ def _run_of(model: RunConfig, device: Device, dtype: str, seconds: float) -> Run
     while True:
         rows = max(1, batch // model.block_size)
         whole = variant(model, batch_size=rows, gradient_accumulation_steps=1)
-        run = _micro_batched(whole, device, dtype)
-        if run is None:
+        choices = [_micro_batched(each, device, dtype) for each in _losses(whole)]
+        fitting = [(own_step_time(each, device, dtype), each) for each in choices if each]
+        if not fitting:
             return None
-        time = own_step_time(run, device, dtype)
+        time, run = min(fitting, key=lambda choice: choice[0].seconds.mid)
         steps = int((PLANNED_SHARE * seconds - time.compile_seconds) / time.seconds.mid)
         if steps >= SCHEDULE_STEPS or batch <= SMALLEST_BATCH:
             break
@@ -160,6 +168,14 @@ def _run_of(model: RunConfig, device: Device, dtype: str, seconds: float) -> Run
         smallest = model.n_embd == WIDTHS[0] and MOST_OVERRUN * steps >= FEWEST_STEPS
         return _scheduled(run, FEWEST_STEPS) if smallest else None
     return _scheduled(run, steps)
+
+
+def _losses(run: RunConfig) -> Iterator[RunConfig]:
+    """With the loss as asked for, and in slices where there would be more than one: on a CPU, pages for all logits can take
+    as long as the rest of the step."""
+    yield run
+    if not run.chunked_loss and run.tokens_per_micro_batch > slice_rows(run.shape.vocab_size):
+        yield variant(run, chunked_loss=True)
 
 
 def _micro_batched(run: RunConfig, device: Device, dtype: str) -> RunConfig | None:
@@ -173,6 +189,16 @@ def _micro_batched(run: RunConfig, device: Device, dtype: str) -> RunConfig | No
             gradient_accumulation_steps=2 * run.gradient_accumulation_steps,
         )
     return run
+
+
+def _in_quick_pieces(run: RunConfig, device: Device) -> RunConfig:
+    """The same steps in the micro-batches that are the quickest: the largest that fit need not be, on a CPU above all."""
+    dtype = device.training_dtype if run.matmul_dtype == "auto" else run.matmul_dtype
+    found = fastest(run, device, dtype, micro_batches(run), choices=(savers_of(run),))
+    if found is None or found.config.batch_size >= run.batch_size:
+        return run
+    held_out = run.eval_iters * run.batch_size
+    return variant(found.config, eval_iters=max(1, held_out // found.config.batch_size))
 
 
 def _scheduled(run: RunConfig, steps: int) -> RunConfig:

@@ -1,17 +1,17 @@
 """A recommended config as a file: TOML or nanoGPT's .py by its ending, with a comment at each choice.
 
-write_config(Path("run.toml"), config_text(answer, "run.toml"))
+write_config(Path("run.toml"), config_text(answer, "run.toml"), force=False)
 """
 
 from pathlib import Path
 
 from onecard.advise.can import Answer
 from onecard.advise.fit import Fitted
-from onecard.advise.outlook import for_tokens
 from onecard.advise.recommend import Recommendation
 from onecard.advise.search import MOST_EPOCHS
 from onecard.advise.small_run import SmallRun
 from onecard.config import RunConfig, to_nanogpt, to_toml
+from onecard.config.length import for_tokens
 from onecard.errors import UserError
 from onecard.files import write_text
 from onecard.planner import RunPlan, plan
@@ -88,6 +88,7 @@ def _comments(answer: Recommendation) -> dict[str, str]:
     return {**comments, **_memory_comments(c, plan)}
 
 
+_USUAL = RunConfig()
 _OPTIMIZERS = {
     "adamw": "GPT-2's recipe",
     "adamw8bit": "AdamW with moments in a byte each",
@@ -119,21 +120,30 @@ def _memory_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
         else "the activations fit: no need",
         "optimizer": _OPTIMIZERS[c.optimizer],
         "optimizer_state": _STATES[c.optimizer_state],
+        **_lean_comments(c, plan),
+    }
+
+
+def _lean_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
+    """Of keys that are written only where they are not as usual."""
+    words = {
         "weights": "2 bytes each, rounded by chance",
         "gradients": "added up in 2 bytes each, rounded by chance",
         "compile_unit": "gradients come layer by layer",
         "offload_optimizer": f"{show_bytes(plan.memory.host_bytes)} of the computer's memory",
+        "offload_activations": "the inputs of layers, until the backward pass",
     }
+    return {key: text for key, text in words.items() if getattr(c, key) != getattr(_USUAL, key)}
 
 
-def check_target(path: Path, force: bool = False) -> None:
+def check_target(path: Path, force: bool) -> None:
     """A name that can be written to: .toml or .py, not there yet unless `force`."""
     if path.suffix.lower() not in (".py", ".toml"):
         raise UserError(f"{path.name} is neither .toml nor .py", hint="for example --out run.toml")
     check_free(path, force)
 
 
-def check_free(path: Path, force: bool = False) -> None:
+def check_free(path: Path, force: bool) -> None:
     """A file that may be written: not there yet unless `force`, in a folder that is."""
     if path.is_dir() or (path.exists() and not force):
         raise UserError(
@@ -145,7 +155,7 @@ def check_free(path: Path, force: bool = False) -> None:
         )
 
 
-def write_config(path: Path, text: str, force: bool = False) -> None:
+def write_config(path: Path, text: str, force: bool) -> None:
     """Written aside and moved into place; an existing file only with `force`."""
     check_target(path, force)
     write_file(path, text)

@@ -9,15 +9,23 @@ import contextlib
 import errno
 import importlib
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from onecard.errors import OnecardError, UserError, nearest
+from onecard.errors import InternalError, OnecardError, UserError, nearest
 from onecard.streams import silence, to_stream
 from onecard.untrusted import printable
 
 EXIT_INTERNAL = 70  # EX_SOFTWARE: a bug of onecard's, nothing the user did
+
+# GNU's OpenMP, which torch for Linux brings; LLVM's and Intel's, which those for macOS and Windows do
+PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+_ASKED = (*PASSIVE, "GOMP_SPINCOUNT")
+_PRESSURE = Path("/proc/pressure/cpu")
+BUSY = 0.2  # of the last ten seconds in which a program waited for a core
 
 VERBS: dict[str, str] = {
     "go": "from nothing to your own GPT: recommend, data, check, train, evaluate, export",
@@ -75,6 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = dispatch(words)
         sys.stdout.flush()  # here, where a full disk can still be answered
         return code
+    except InternalError as error:
+        hint = f"please report it at {_issue_tracker()}; {error.hint}"
+        return _say(error.message, hint, error.exit_code)
     except OnecardError as error:
         return _say(error.message, error.hint, error.exit_code)
     except KeyboardInterrupt:
@@ -187,7 +198,43 @@ def dispatch(words: list[str]) -> int:
         args.overrides = [*args.overrides, *rest]
     elif rest:
         parser.error(f"{rest[0]!r} is not an option of `onecard {verb}`")
+    wait_passively_where_busy(os.environ)  # before torch is imported
     return int(importlib.import_module(f"onecard.cli.{verb.replace('-', '_')}").run(args) or 0)
+
+
+def wait_passively_where_busy(
+    environment: MutableMapping[str, str], busy: bool | None = None
+) -> bool:
+    """How torch's threads wait for each other, chosen before torch is imported; whether they now wait passively.
+
+    OpenMP's threads spin for a while where they have nothing to do. Alone on a machine that is the fastest; where other programs
+    use the cores, a thread that spins keeps the one that it waits for from running, and steps take ten times as long and more
+    (bench/waiting.py). The waiting is chosen when OpenMP is loaded and stays: passive where the processor is busy now, as it
+    comes where it is not. Whoever has set one of the variables is not overruled.
+
+    >>> environment = {}
+    >>> wait_passively_where_busy(environment, busy=True)
+    True
+    >>> environment["OMP_WAIT_POLICY"]
+    'passive'
+    """
+    if any(name in environment for name in _ASKED):
+        return False
+    if not (processor_is_busy() if busy is None else busy):
+        return False
+    environment.update(PASSIVE)
+    return True
+
+
+def processor_is_busy() -> bool:
+    """By Linux's count of what waited for a core; else by the programs that want one, where the system tells."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"some avg10=([\d.]+)", _PRESSURE.read_text(encoding="ascii"))
+        if found:
+            return float(found[1]) / 100 >= BUSY
+    with contextlib.suppress(OSError, AttributeError):
+        return os.getloadavg()[0] >= 0.75 * (os.cpu_count() or 1)
+    return False
 
 
 def _refuse_misspelt(parser: argparse.ArgumentParser, word: str) -> None:
@@ -202,7 +249,11 @@ def _refuse_misspelt(parser: argparse.ArgumentParser, word: str) -> None:
 
 
 def is_short_for(word: str, name: str) -> bool:
-    """Whether the letters of `word` are letters of `name` in that order, the first the same: md for markdown."""
+    """Whether the letters of `word` are letters of `name` in that order, the first the same: md for markdown.
+
+    >>> [is_short_for(word, "markdown") for word in ("md", "mrk", "kd", "dm", "mz", "")]
+    [True, True, False, False, False, False]
+    """
     letters = iter(name)
     return bool(word) and name.startswith(word[0]) and all(letter in letters for letter in word)
 

@@ -21,7 +21,7 @@ PAYS_BACK = 10.0  # `train --autotune` searches for at most a tenth of the plann
 def run_autotune(args: argparse.Namespace) -> int:
     from onecard.cli.terminal import progress_bar
     from onecard.config import load
-    from onecard.train.autotune import autotune
+    from onecard.train.autotune import as_json, autotune
     from onecard.units import parse_duration
 
     path = Path(args.autotune)
@@ -29,7 +29,7 @@ def run_autotune(args: argparse.Namespace) -> int:
     config = load(args.autotune)
     limit = parse_duration(args.limit)
     with progress_bar(quiet=args.json) as tell:
-        found = autotune(config, limit, tell, args.device)
+        found = autotune(config, limit, tell, args.device, args.fp8)
     if target is not None and found.changes:
         write_changes(path if path.is_file() else None, target, found)
     calibrated = feed_calibration(found, args.device)
@@ -99,60 +99,50 @@ def feed_calibration(found: "Tuning", asked: str) -> bool:
     from onecard.model import machine
     from onecard.planner.calibration import refine
     from onecard.planner.calibration_file import load_calibration, write_calibration
-    from onecard.train.autotune import measured
+    from onecard.train.autotune_choices import measured
 
     device = machine.choose_device(asked if asked != "auto" else found.config.device)
     known = load_calibration(machine.facts_of(device))
-    if known is None or found.threads is not None:
+    usual = found.config.threads is None and found.config.affinity == "none"
+    if known is None or not usual:
         return False
     write_calibration(refine(known, measured(found.config, found.rows), found.after_seconds))
     return True
 
 
-def as_json(found: "Tuning") -> dict[str, Any]:
-    return {
-        "changes": found.changes,
-        "threads": found.threads,
-        "gain": found.gain,
-        "before_seconds": found.before_seconds,
-        "after_seconds": found.after_seconds,
-        "sequences": found.rows,
-        "spent_seconds": found.spent_seconds,
-        "trials": [vars(trial) for trial in found.trials],
-    }
-
-
 def show(found: "Tuning") -> None:
     from onecard.cli.terminal import console
-    from onecard.train.autotune import words
+    from onecard.train.autotune_choices import words
     from onecard.units import show_duration
 
     out = console()
     out.print(_table(found))
-    if found.changes or found.threads:
+    if found.changes:
         out.print(f"[bold]{found.gain:.2f} times as fast[/] with {words(found.changes)}")
     else:
         out.print(
             "[bold]nothing more is to be gained[/]: the config's own settings are the fastest"
         )
-    if found.threads:
-        out.print(f"OMP_NUM_THREADS={found.threads} before `onecard train`: no config key sets it")
     out.print(f"searched for {show_duration(found.spent_seconds)}, steps of {found.rows} sequences")
 
 
 def _table(found: "Tuning") -> "Table":
     from rich.table import Table
 
-    from onecard.train.autotune import words
+    from onecard.train.autotune_choices import words
     from onecard.units import show_duration
 
     table = Table(box=None, pad_edge=False)
     table.add_column("tried")
-    for title in ("step", "steps", "against the config"):
+    for title in ("step", "steps", "beside it", "gain"):
         table.add_column(title, justify="right", no_wrap=True)
     for trial in found.trials:
         taken = trial.seconds
-        gain = trial.note if taken is None else f"{found.before_seconds / taken:.2f} ×"
-        shown = "–" if taken is None else show_duration(taken)
-        table.add_row(words(trial.changes), shown, str(trial.steps), gain)
+        gain = beside = shown = "–"
+        if taken is not None:
+            shown = show_duration(taken)
+        if taken is not None and trial.against is not None:
+            beside, gain = show_duration(trial.against), f"{trial.against / taken:.2f} ×"
+        what = words(trial.changes) + (f"  ({trial.note})" if trial.note else "")
+        table.add_row(what, shown, str(trial.steps), beside, gain)
     return table

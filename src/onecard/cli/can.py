@@ -2,14 +2,16 @@
 
 import argparse
 import sys
+from pathlib import Path
+
+from onecard.cli.options import add_out, add_report, add_set, show_report
+from onecard.units import parse_count, parse_duration
 
 HELP = "Can this card train that model at all? Compute and memory against what is needed, and what to do instead."
 EXAMPLE = 'onecard can gpt2-xl --gpu "RTX 4070 Ti" --for 1y --utilization 0.9 --tokens 10B'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_out, add_report
-
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -41,25 +43,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="to train on, such as 10B (default: compute-optimal for the size)",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="change a config key; nanoGPT's --KEY=VALUE works too",
-    )
+    add_set(parser)
     add_out(parser)
     add_report(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from onecard.advise.can import can
     from onecard.advise.write import can_text, check_target, write_config
-    from onecard.cli.options import show_report
-    from onecard.units import parse_count, parse_duration
+    from onecard.report.can_view import can_document
 
     if args.out:
         check_target(Path(args.out), args.force)  # before the work is done
@@ -72,15 +64,9 @@ def run(args: argparse.Namespace) -> int:
         tokens=None if args.tokens is None else parse_count(args.tokens),
         overrides=args.overrides,
     )
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.can_view import can_document
-
-        return can_document(answer, explain=args.explain)
-
     if args.out:
         write_config(Path(args.out), can_text(answer, args.out), args.force)
-    show_report(args, answer.to_json, document)
+    show_report(args, answer.to_json, lambda: can_document(answer, explain=args.explain))
     if args.out and not args.json:
         print(f"written: {args.out}", file=sys.stderr)
     return 0

@@ -3,8 +3,12 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onecard.cli.options import add_tokenizer
+from onecard.cli.sampling_options import add_sampling, check_counts, sampling_of
 from onecard.errors import UserError
 from onecard.streams import to_stream
 from onecard.untrusted import printable
@@ -35,8 +39,6 @@ _SETTINGS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.sampling_options import add_sampling
-
     parser.add_argument(
         "run",
         metavar="RUN",
@@ -56,15 +58,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="in a pipe: the lines are turns of one conversation, not prompts by themselves",
     )
-    parser.add_argument(
-        "--dataset", metavar="NAME", help="whose tokeniser to use, if the run's is gone"
-    )
+    add_tokenizer(parser)
     parser.add_argument("--json", action="store_true", help="each answer as a line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.sampling_options import check_counts, sampling_of
-
     check_counts(args, tokens="256")
     sampling = sampling_of(args)
     from onecard.model.opening import open_model
@@ -200,8 +198,6 @@ def _command(talk: "Dialogue", line: str) -> bool:
 
 
 def _set(talk: "Dialogue", word: str, text: str) -> None:
-    from dataclasses import replace
-
     key = "tokens" if word == "tokens" else _SETTINGS[word]
     whole = key in ("tokens", "top_k", "seed")
     try:
@@ -219,8 +215,6 @@ def _set(talk: "Dialogue", word: str, text: str) -> None:
 
 
 def _save(talk: "Dialogue", name: str) -> None:
-    from pathlib import Path
-
     from onecard.files import write_text
 
     if not name:

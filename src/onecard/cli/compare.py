@@ -3,6 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from onecard.cli.options import show_report
+from onecard.cli.run_sources import add_sources, read_sources
+
 if TYPE_CHECKING:
     from onecard.runs.figures import RunFigures
 
@@ -11,8 +14,6 @@ EXAMPLE = 'onecard compare small.log wide.log --gpu "RTX 4070"'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.run_sources import add_sources
-
     add_sources(
         parser,
         "runs",
@@ -22,23 +23,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.run_sources import read_sources
-
     return show_comparison(args, read_sources(args, args.runs))
 
 
 def show_comparison(args: argparse.Namespace, runs: "list[RunFigures]") -> int:
     """Compare the runs, explain what the comparison shows, and print it."""
-    from onecard.cli.options import show_report
+    from onecard.report.compare_view import compare_document
     from onecard.runs.compare import compare
     from onecard.runs.explain import explained
 
     result = explained(compare(runs))
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.compare_view import compare_document
-
-        return compare_document(result, explain=args.explain)
-
-    show_report(args, result.to_json, document)
+    show_report(args, result.to_json, lambda: compare_document(result, explain=args.explain))
     return 0

@@ -1,12 +1,15 @@
 """`onecard doctor`: does this machine work? Every path tried, fall-backs chosen and kept for `train`."""
 
 import argparse
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from onecard.errors import UserError
 
 if TYPE_CHECKING:
     from onecard.train.doctor.answers import Check
@@ -40,10 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import json
-
     from onecard.cli.terminal import progress_bar
-    from onecard.errors import UserError
     from onecard.files import write_json
     from onecard.model.device_choice import checked_device
     from onecard.train.doctor.answers import ask

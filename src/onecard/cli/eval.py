@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onecard.cli.options import add_report, add_tokenizer, show_report
+from onecard.errors import OnecardError, UserError
+from onecard.units import parse_count
+
 if TYPE_CHECKING:
     from onecard.evals.prompts import Sheet
     from onecard.evals.run import Request
@@ -17,8 +21,6 @@ EXAMPLE = "onecard eval out --text notes.txt --hellaswag hellaswag_val.jsonl --l
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_report
-
     parser.add_argument(
         "models",
         nargs="+",
@@ -56,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--again", action="store_true", help="measure again what is kept")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
-    parser.add_argument("--dataset", metavar="NAME", help="whose tokeniser, if the run's is gone")
+    add_tokenizer(parser)
     add_report(parser)
 
 
@@ -88,9 +90,8 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     request = _request(args)
-    from onecard.cli.options import show_report
-    from onecard.errors import OnecardError
     from onecard.evals.run import evaluate_model
+    from onecard.report.eval_view import eval_document
 
     results: list[Result] = []
     sheets: list[Sheet] = []
@@ -114,15 +115,10 @@ def run(args: argparse.Namespace) -> int:
             failed = error
             break
 
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.eval_view import eval_document
-
-        return eval_document(results, sheets)
-
     def as_json():  # type: ignore[no-untyped-def]
         return [result.to_json() for result in results] + [sheet.to_json() for sheet in sheets]
 
-    show_report(args, as_json, document)
+    show_report(args, as_json, lambda: eval_document(results, sheets))
     if failed is not None:
         raise failed
     return 0
@@ -130,12 +126,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace) -> "Request":
     """What was asked for, checked before a model is loaded."""
-    from onecard.errors import UserError
     from onecard.evals.item_files import find_items
     from onecard.evals.prompts import read_prompts
     from onecard.evals.run import Request, parse_task_data
     from onecard.evals.texts import text_place
-    from onecard.units import parse_count
 
     for name in ("limit", "prompt_tokens", "stride"):
         value = getattr(args, name)

@@ -2,36 +2,29 @@
 
 import argparse
 
+from onecard.cli.options import show_report
+from onecard.cli.run_sources import add_sources, read_sources
+
 HELP = "Why is this run as fast and as good as it is, how far from what the card should do, and what to try next?"
 EXAMPLE = 'onecard explain train.log --gpu "RTX 4070"'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.run_sources import add_sources
-
     add_sources(
         parser, "runs", "+", "a run folder or a log; two or more are explained side by side"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.options import show_report
-    from onecard.cli.run_sources import read_sources
-
     found = read_sources(args, args.runs)
     if len(found) > 1:
         from onecard.cli.compare import show_comparison
 
         return show_comparison(args, found)
+    from onecard.report.compare_view import explain_document
     from onecard.runs.explain import explain
 
     findings = explain(found[0])
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.compare_view import explain_document
-
-        return explain_document(found[0], findings, explain=args.explain)
-
     show_report(
         args,
         lambda: {
@@ -39,6 +32,6 @@ def run(args: argparse.Namespace) -> int:
             "run": found[0].to_json(),
             "findings": [finding.to_json() for finding in findings],
         },
-        document,
+        lambda: explain_document(found[0], findings, explain=args.explain),
     )
     return 0

@@ -1,7 +1,12 @@
 """`onecard export`: a trained model as files that other programs load."""
 
 import argparse
+import json
 from pathlib import Path
+
+from onecard.cli.options import add_tokenizer
+from onecard.errors import UserError
+from onecard.units import show_bytes
 
 HELP = "Write a run's model for transformers (hf), llama.cpp (gguf) or nanoGPT, with a model card."
 EXAMPLE = "onecard export out --to hf --out my-model"
@@ -21,9 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="hf: float32 (default), float16, bfloat16; gguf: f32, f16 (default), bf16, q8_0",
     )
     parser.add_argument("--force", action="store_true", help="replace an earlier export")
-    parser.add_argument(
-        "--dataset", metavar="NAME", help="whose tokeniser to use, if the run's is gone"
-    )
+    add_tokenizer(parser)
     parser.add_argument(
         "--push", metavar="NAME", help="send the hf folder to the hub as NAME (private)"
     )
@@ -32,9 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.errors import UserError
     from onecard.export.write import export
-    from onecard.units import show_bytes
 
     if args.push and args.to != "hf":
         raise UserError("only --to hf can be pushed to the hub", hint="--to hf --push NAME")
@@ -49,8 +50,6 @@ def run(args: argparse.Namespace) -> int:
 
         address = push(written.path, args.push, private=not args.public)
     if args.json:
-        import json
-
         answer = {
             "path": str(written.path),
             "bytes": written.bytes,

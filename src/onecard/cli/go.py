@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 def go(args: argparse.Namespace, out: "Console") -> Path | None:
     """All stages; the report's page, or None where the user said no."""
-    from onecard.cli.go_plan import expect
+    from onecard.cli.go_plan import expect, for_what_torch_can_use
     from onecard.cli.go_record import Progress, recall
     from onecard.cli.go_stages import Places, perform
     from onecard.cli.stages import print_reason
@@ -99,7 +99,10 @@ def go(args: argparse.Namespace, out: "Console") -> Path | None:
     progress = recall(places.root, question)
     if progress is None:
         print_reason(out, words.text(T("what this machine can do in the time")))
-        progress = Progress(places.root, question, expect(question, places), [])
+        usable, warning = for_what_torch_can_use(question)
+        if warning is not None:
+            out.print(warning, markup=False, soft_wrap=True)
+        progress = Progress(places.root, question, expect(usable, places), [])
         _announce(progress.expected, args.lang)
         if args.dry_run or not (args.yes or _agreed(out, words)):
             return None

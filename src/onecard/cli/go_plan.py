@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,20 @@ DEFAULT_DATA = "fineweb-edu"
 MORE_TOKENS = (
     1.03  # fetched than the run is expected to read: the measured machine may be a little faster
 )
+
+
+def for_what_torch_can_use(question: Question) -> tuple[Question, str | None]:
+    """The question for the CPU where this torch cannot use the card, which training will find too; why, in a sentence."""
+    from onecard.facts.here import here
+
+    if question.device != "here" or find_spec("torch") is None or here().kind == "cpu":
+        return question, None
+    from onecard.model.machine import choose_device, unseen_card
+
+    device = choose_device("auto")
+    if device.type != "cpu":
+        return question, None
+    return dataclasses.replace(question, device="cpu"), unseen_card(device, "auto")
 
 
 def expect(question: Question, places: "Places") -> Expectation:
@@ -135,7 +150,7 @@ def _small(question: Question, device: "Device", data: str | int, **changes: Any
         device,
         _seconds(question),
         data=data,
-        recipe=question.recipe_name,
+        recipe=question.recipe,
         changes={**changes, **parse_overrides(list(question.overrides))},
         price=question.price,
     )
@@ -155,7 +170,7 @@ def _covered(
             device,
             budget,
             data=data,
-            recipe=question.recipe_name,
+            recipe=question.recipe,
             changes=parse_overrides(list(question.overrides)),
             price=question.price,
         )

@@ -2,6 +2,14 @@
 
 import argparse
 import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from onecard.errors import UserError
+from onecard.units import GIB
+
+if TYPE_CHECKING:
+    from onecard.facts.gpus import Device
 
 HELP = "List and search the known cards; --here shows what the driver says of this machine's."
 EXAMPLE = """onecard gpus ada 12gb
@@ -27,9 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from onecard.errors import UserError
     from onecard.facts import search_gpus
     from onecard.facts.here import here
     from onecard.facts.user_cards import user_cards_file
@@ -44,18 +49,26 @@ def run(args: argparse.Namespace) -> int:
             hint="use fewer words; `onecard gpus` lists them all",
         )
     if args.json:
-        print(json.dumps([asdict(card) for card in cards], indent=1))
+        from onecard.planner.card_rate import sustained_flops
+
+        rows = [{**asdict(card), "sustained_flops": sustained_flops(card)} for card in cards]
+        print(json.dumps(rows, indent=1))
         return 0
+    _show(cards)
+    return 0
+
+
+def _show(cards: "list[Device]") -> None:
     from rich.markup import escape
     from rich.table import Table
 
     from onecard.cli.terminal import console
-    from onecard.units import GIB
+    from onecard.planner.card_rate import sustained_flops
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("card", "architecture"):
         table.add_column(column, no_wrap=column == "card")
-    for column in ("GiB", "GB/s", "bf16", "fp16", "fp32", "watts", "confidence"):
+    for column in ("GiB", "GB/s", "bf16", "fp16", "fp32", "sustained", "watts", "confidence"):
         table.add_column(column, justify="right")
     for card in cards:
         rates = (card.bf16_flops, card.fp16_flops, card.fp32_flops)
@@ -64,14 +77,17 @@ def run(args: argparse.Namespace) -> int:
             card.architecture,
             f"{card.memory_bytes / GIB:.3g}",
             f"{card.bandwidth / 1e9:,.0f}",
-            *("–" if rate is None else f"{rate / 1e12:.3g}" for rate in rates),
+            *("–" if rate is None else _tera(rate) for rate in rates),
+            _tera(sustained_flops(card)),
             f"{card.watts:.0f}",
             card.confidence,
         )
     out = console()
     out.print(table)
     out.print(
-        "\n[dim]TFLOPS, dense, accumulating in fp32. sure: A checked, B computed from the specification, C a rough estimate.[/]"
+        "\n[dim]TFLOPS, dense, accumulating in fp32; sustained: what matmuls of a model reach for hours in the dtype it is"
+        " trained in, from readings and public runs (docs/accuracy.md). sure: A checked, B computed from the specification,"
+        " C a rough estimate.[/]"
     )
     for card in cards if len(cards) <= 3 else ():
         taken = (
@@ -82,4 +98,7 @@ def run(args: argparse.Namespace) -> int:
         checked = f" ({card.checked})" if card.checked else ""
         line = f"{card.name}: {card.source}{checked}{taken}. {card.note}".rstrip()
         out.print(f"[dim]{escape(line)}[/]")
-    return 0
+
+
+def _tera(flops: float) -> str:
+    return f"{flops / 1e12:,.0f}" if flops >= 1e14 else f"{flops / 1e12:.3g}"

@@ -1,8 +1,13 @@
 """`onecard launch`: a job file for Slurm, SkyPilot or a machine over ssh."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from onecard.cli.options import print_json
+from onecard.errors import UserError
+from onecard.units import parse_duration
 
 if TYPE_CHECKING:
     from onecard.launch import Job
@@ -67,15 +72,11 @@ def run(args: argparse.Namespace) -> int:
     if job_id is not None and not args.json:
         print(f"submitted: job {job_id}; `squeue -j {job_id}` shows how it stands")
     if args.json:
-        from onecard.cli.options import print_json
-
         print_json(_answer(job, args, path, job_id))
     return 0
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    from onecard.errors import UserError
-
     for name, engines in ONLY.items():
         if getattr(args, name) not in (None, False, []) and args.on not in engines:
             raise UserError(
@@ -97,13 +98,11 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _job(args: argparse.Namespace) -> "Job":
     from onecard.config import load
-    from onecard.errors import UserError
     from onecard.facts.gpus import find_gpu
     from onecard.facts.prices import parse_price
     from onecard.launch import make_job
     from onecard.launch.money import rental_of, within_budget
     from onecard.runs.record import holds_a_run
-    from onecard.units import parse_duration
 
     config = load(args.config, args.overrides)
     if args.budget is not None:
@@ -122,6 +121,7 @@ def _job(args: argparse.Namespace) -> "Job":
         nodes=args.nodes or 1,
         limit_seconds=None if args.time is None else parse_duration(args.time),
         name=args.name,
+        link=args.link,
     )
 
 
@@ -129,7 +129,6 @@ def _text(job: "Job", args: argparse.Namespace) -> str:
     if args.on == "slurm":
         return _slurm(job, args)
     from onecard.launch.install import install_of
-    from onecard.units import parse_duration
 
     common: dict[str, Any] = {
         "install": install_of(args.install),
@@ -185,7 +184,6 @@ def _upload(name: str | None) -> Path | None:
     if name is None:
         return None
     from onecard.data.read.layout import scan
-    from onecard.errors import UserError
 
     if not Path(name).is_dir():
         raise UserError(
@@ -199,8 +197,6 @@ def _upload(name: str | None) -> Path | None:
 def _answer(
     job: "Job", args: argparse.Namespace, path: Path, job_id: str | None
 ) -> dict[str, object]:
-    from dataclasses import asdict
-
     from onecard.launch.submit import command
 
     cost = job.cost

@@ -2,9 +2,10 @@
 
 import argparse
 
+from onecard.cli.options import add_config
+
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_config
     from onecard.launch import ENGINES
 
     add_config(parser, required=True)
@@ -20,6 +21,11 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="cards of a machine, a process each (default 1)",
+    )
+    parser.add_argument(
+        "--link",
+        metavar="NAME[,NAME]",
+        help="what joins cards and machines, for the plan (as in plan)",
     )
     parser.add_argument("--name", metavar="NAME", help="the job's name (default: that of out_dir)")
     parser.add_argument(

@@ -21,16 +21,43 @@ def add_config(parser: argparse.ArgumentParser, required: bool = False) -> None:
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """--set key=value and --keys, for commands that take config keys without a config file."""
+    add_set(parser)
+    parser.add_argument(
+        "--keys", action=_ListKeys, nargs=0, help="list the config keys with what each is, and stop"
+    )
+
+
+def add_set(
+    parser: argparse.ArgumentParser,
+    words: str = "change a config key; nanoGPT's --KEY=VALUE works too",
+) -> None:
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         dest="overrides",
         metavar="KEY=VALUE",
-        help="change a config key; nanoGPT's --KEY=VALUE works too",
+        help=words,
     )
+
+
+def add_price(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--keys", action=_ListKeys, nargs=0, help="list the config keys with what each is, and stop"
+        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
+    )
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        help="no progress, only how it ended; notices and errors on stderr",
+    )
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dataset", metavar="NAME", help="whose tokeniser to use, if the run's is gone"
     )
 
 

@@ -1,11 +1,15 @@
 """`onecard plan`: what will this run need?"""
 
 import argparse
+import json
 from typing import TYPE_CHECKING
+
+from onecard.cli.options import add_config, add_price, add_report, show_report
+from onecard.errors import UserError
+from onecard.units import parse_count
 
 if TYPE_CHECKING:
     from onecard.planner.result import RunPlan
-    from onecard.report.document import Document
 
 HELP = "What will this run need? Tokens, FLOPs, hours, memory, money and expected loss, before it starts."
 EXAMPLE = (
@@ -14,8 +18,6 @@ EXAMPLE = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_config, add_report
-
     add_config(parser)
     parser.add_argument(
         "--gpu",
@@ -25,16 +27,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "several are shown side by side",
     )
     parser.add_argument(
-        "--gpus", type=int, default=1, metavar="N", help="how many of them (default 1)"
+        "--gpus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many of them, in each machine (default 1)",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        metavar="M",
+        help="how many machines with as many cards each (default 1)",
+    )
+    parser.add_argument(
+        "--link",
+        metavar="NAME[,NAME]",
+        help="what joins the cards (nvlink, pcie3, pcie4, pcie5) and the machines (10gbe … 100gbe, ib200, ib400, 8xib400)",
     )
     parser.add_argument(
         "--data",
         metavar="NAME|TOKENS",
         help="a data set, a prepared folder, or tokens such as 3.7B",
     )
-    parser.add_argument(
-        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
-    )
+    add_price(parser)
     parser.add_argument(
         "--tokens", metavar="N", help="train on this many tokens, such as 3.7B: sets max_iters"
     )
@@ -56,12 +72,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.presets:
         return _presets(args.json)
-    from onecard.cli.options import show_report
     from onecard.planner import plan
+    from onecard.report.plan_view import plan_document
 
     config = _config(args)
     results = [
-        plan(config, card, gpus=args.gpus, data=args.data, price=args.price, stack=args.stack)
+        plan(
+            config,
+            card,
+            gpus=args.gpus,
+            nodes=args.nodes,
+            link=args.link,
+            data=args.data,
+            price=args.price,
+            stack=args.stack,
+        )
         for card in args.gpu or [None]
     ]
     if len(results) > 1:
@@ -75,13 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.explain_memory:
         return _explain_memory(args, result)
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.plan_view import plan_document
-
-        return plan_document(result, explain=args.explain)
-
-    show_report(args, result.to_json, document)
+    show_report(args, result.to_json, lambda: plan_document(result, explain=args.explain))
     return 0
 
 
@@ -89,8 +108,6 @@ def _config(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     """CONFIG with its changes; --tokens as so many whole steps, and a schedule that ends with them."""
     from onecard.config import load, parse_overrides
     from onecard.config.length import for_tokens
-    from onecard.errors import UserError
-    from onecard.units import parse_count
 
     if args.tokens is None:
         return load(args.config, args.overrides)
@@ -101,26 +118,19 @@ def _config(args: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def _explain_memory(args: argparse.Namespace, result: "RunPlan") -> int:
-    from onecard.cli.options import show_report
     from onecard.planner.memory.explain import explain_memory
+    from onecard.report.memory_view import memory_document
 
-    args.full = True  # it has no short form
     explained = explain_memory(result.config, result.device, result.dtype, result.gpus)
-
-    def document() -> "Document":
-        from onecard.report.memory_view import memory_document
-
-        return memory_document(result, explained)
-
     show_report(
-        args, lambda: {**result.to_json(), "memory_explained": explained.to_json()}, document
+        args,
+        lambda: {**result.to_json(), "memory_explained": explained.to_json()},
+        lambda: memory_document(result, explained),
     )
     return 0
 
 
 def _presets(as_json: bool) -> int:
-    import json
-
     from onecard.config.presets import PRESETS, about
 
     if as_json:

@@ -61,6 +61,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="of --autotune: how long (default: %(default)s)",
     )
     parser.add_argument(
+        "--fp8",
+        action="store_true",
+        help="of --autotune: try fp8 matmuls too (NVIDIA cards from Ada on); taken where the loss of the first steps is the same",
+    )
+    parser.add_argument(
         "--out", metavar="FILE", help="of --autotune: write the config there instead, as .toml"
     )
 

@@ -1,6 +1,11 @@
 """`onecard recommend`: what should I run on my card?"""
 
 import argparse
+from pathlib import Path
+
+from onecard.cli.options import add_out, add_price, add_report, add_set, show_report
+from onecard.errors import UserError
+from onecard.units import DAY, HOUR, parse_count
 
 HELP = (
     "What should I run? The model, micro-batch, learning rate and memory savers that give the best model in the time; "
@@ -30,8 +35,6 @@ CHOSEN_KEYS = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_out, add_report
-
     parser.add_argument(
         "--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here'
     )
@@ -68,19 +71,12 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
 def add_choices(parser: argparse.ArgumentParser) -> None:
     """What is given, not chosen."""
     parser.add_argument(
-        "--recipe", choices=("gpt2", "modern"), help="the kind of model (default gpt2)"
+        "--recipe",
+        choices=("gpt2", "modern"),
+        help="the kind of model (default: the one that public runs say is better here, else gpt2)",
     )
-    parser.add_argument(
-        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="fix a config key that is not the choice's own, such as block_size=512",
-    )
+    add_price(parser)
+    add_set(parser, "fix a config key that is not the choice's own, such as block_size=512")
 
 
 def _add_modes(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +120,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _writable(name: str, force: bool) -> None:
     """Said before the work is done."""
-    from pathlib import Path
 
     from onecard.advise.write import check_target
 
@@ -133,7 +128,6 @@ def _writable(name: str, force: bool) -> None:
 
 def budget_of(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     from onecard.advise.budget import Budget
-    from onecard.units import DAY, HOUR, parse_count
 
     if args.tokens is not None:
         return Budget(tokens=float(parse_count(args.tokens)))
@@ -146,7 +140,6 @@ def budget_of(args: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 def changes_of(args: argparse.Namespace) -> dict[str, object]:
     from onecard.config import parse_overrides
-    from onecard.errors import UserError
 
     changes = parse_overrides(args.overrides)
     for key in changes:
@@ -160,7 +153,7 @@ def changes_of(args: argparse.Namespace) -> dict[str, object]:
 def _recommend(args: argparse.Namespace) -> int:
     from onecard.advise.recommend import recommend
     from onecard.advise.search import NotCovered
-    from onecard.cli.options import show_report
+    from onecard.report.recommend_view import recommend_document
 
     budget = budget_of(args)
     try:
@@ -168,7 +161,7 @@ def _recommend(args: argparse.Namespace) -> int:
             args.gpu,
             budget,
             data=args.data,
-            recipe=args.recipe or "gpt2",
+            recipe=args.recipe,
             changes=changes_of(args),
             price=args.price,
             rent=args.rent,
@@ -178,97 +171,74 @@ def _recommend(args: argparse.Namespace) -> int:
             raise
         return _small_run(args, budget.seconds)
     _save(args, answer)
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.recommend_view import recommend_document
-
-        return recommend_document(answer, written=args.out, explain=args.explain)
-
-    show_report(args, answer.to_json, document)
+    show_report(
+        args,
+        answer.to_json,
+        lambda: recommend_document(answer, written=args.out, explain=args.explain),
+    )
     return 0
 
 
 def _small_run(args: argparse.Namespace, seconds: float) -> int:
     """Little time, a CPU, or text of one's own: a size that suits, without a loss to expect."""
     from onecard.advise.small_run import small_run
-    from onecard.cli.options import show_report
+    from onecard.report.small_run_view import small_run_document
 
     answer = small_run(
         args.gpu,
         seconds,
         data=args.data,
-        recipe=args.recipe or "gpt2",
+        recipe=args.recipe,
         changes=changes_of(args),
         price=args.price,
     )
     _save(args, answer)
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.small_run_view import small_run_document
-
-        return small_run_document(answer, written=args.out)
-
-    show_report(args, answer.to_json, document)
+    show_report(args, answer.to_json, lambda: small_run_document(answer, written=args.out))
     return 0
 
 
 def _fit(args: argparse.Namespace) -> int:
     from onecard.advise.fit import fit
-    from onecard.cli.options import show_report
     from onecard.config import load
+    from onecard.report.fit_view import fit_document
 
     answer = fit(load(args.fit, args.overrides), args.gpu, data=args.data, price=args.price)
     _save(args, answer)
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.fit_view import fit_document
-
-        return fit_document(answer, written=args.out)
-
-    show_report(args, answer.to_json, document)
+    show_report(args, answer.to_json, lambda: fit_document(answer, written=args.out))
     return 0
 
 
 def _review(args: argparse.Namespace) -> int:
     from onecard.advise.review import review
-    from onecard.cli.options import show_report
+    from onecard.report.review_view import review_document
 
     answer = review(
         args.review, args.gpu, data=args.data, overrides=args.overrides, price=args.price
     )
     if answer.better is not None:
         _save(args, answer.better)
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.review_view import review_document
-
-        return review_document(answer, written=args.out if answer.better else None)
-
-    show_report(args, answer.to_json, document)
+    show_report(
+        args,
+        answer.to_json,
+        lambda: review_document(answer, written=args.out if answer.better else None),
+    )
     return 0
 
 
 def _table(args: argparse.Namespace) -> int:
     from onecard.advise.memory_table import memory_table
-    from onecard.cli.options import show_report
+    from onecard.report.memory_table_view import memory_table_document
 
     answer = memory_table(
-        budget_of(args), data=args.data, recipe=args.recipe or "gpt2", changes=changes_of(args)
+        budget_of(args), data=args.data, recipe=args.recipe, changes=changes_of(args)
     )
-
-    def document():  # type: ignore[no-untyped-def]
-        from onecard.report.memory_table_view import memory_table_document
-
-        return memory_table_document(answer)
-
-    show_report(args, answer.to_json, document)
+    show_report(args, answer.to_json, lambda: memory_table_document(answer))
     return 0
 
 
 def _save(args: argparse.Namespace, answer) -> None:  # type: ignore[no-untyped-def]
     if not args.out:
         return
-    from pathlib import Path
 
     from onecard.advise.write import config_text, write_config
 

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onecard.cli.options import add_price, add_report, add_set
+from onecard.errors import UserError
 from onecard.untrusted import printable
 
 if TYPE_CHECKING:
@@ -16,8 +18,6 @@ _BAR_FROM = 50_000_000  # bytes; less is read before a bar could be seen
 
 
 def add_sources(parser: argparse.ArgumentParser, name: str, count: str, words: str) -> None:
-    from onecard.cli.options import add_report
-
     parser.add_argument(name, nargs=count, metavar="RUN", help=words)
     parser.add_argument(
         "--gpu", metavar="NAME", help="the card the runs were on, where their logs do not say"
@@ -29,24 +29,14 @@ def add_sources(parser: argparse.ArgumentParser, name: str, count: str, words: s
         metavar="CONFIG",
         help="the config of a foreign log, a preset or a file; once for all runs, or once a run in their order",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="a config key of all runs; nanoGPT's --KEY=VALUE works too",
-    )
-    parser.add_argument(
-        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
-    )
+    add_set(parser, "a config key of all runs; nanoGPT's --KEY=VALUE works too")
+    add_price(parser)
     add_report(parser)
 
 
 def read_sources(args: argparse.Namespace, sources: list[str]) -> "list[RunFigures]":
     """Every run named; a file with several runs gives all of them when it is named alone, else its last."""
     from onecard.config import parse_overrides
-    from onecard.errors import UserError
     from onecard.facts.prices import parse_price
     from onecard.planner import resolve_device
     from onecard.runs.figures import figures

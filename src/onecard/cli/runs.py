@@ -3,6 +3,8 @@
 import argparse
 from typing import Any
 
+from onecard.cli.options import add_price, print_json
+
 HELP = "The runs below this folder: what became of each, how far it came, its loss, hours and cost."
 EXAMPLE = "onecard runs"
 
@@ -11,16 +13,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folders", nargs="*", default=["."], metavar="DIR", help="where to look (default: here)"
     )
-    parser.add_argument(
-        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
-    )
+    add_price(parser)
     parser.add_argument(
         "--json", action="store_true", help="machine-readable, base units (docs/formats.md)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.options import print_json
     from onecard.facts.prices import parse_price
     from onecard.runs.folder_list import list_runs
 

@@ -2,7 +2,11 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from onecard.cli.options import add_tokenizer, print_json
+from onecard.cli.sampling_options import add_sampling, check_counts, sampling_of
 
 if TYPE_CHECKING:
     from onecard.model.text_pieces import TextStream
@@ -12,8 +16,6 @@ EXAMPLE = 'onecard sample out "ROMEO:" --tokens 200 --temperature 0.8 --top-k 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.sampling_options import add_sampling
-
     parser.add_argument(
         "run",
         metavar="RUN",
@@ -34,16 +36,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--n", type=int, default=1, metavar="N", help="how many texts, side by side (default 1)"
     )
-    parser.add_argument(
-        "--dataset", metavar="NAME", help="whose tokeniser to use, if the run's is gone"
-    )
+    add_tokenizer(parser)
     parser.add_argument("--json", action="store_true", help="prompt, texts and token ids as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    from onecard.cli.sampling_options import check_counts, sampling_of
 
     check_counts(args, tokens="200", n="3")
     sampling = sampling_of(args)
@@ -71,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
         pass
     texts = [stream.text for stream in streams]
     if args.json:
-        from onecard.cli.options import print_json
-
         ids = [stream.ids for stream in streams]
         print_json({"prompt": args.prompt, "step": sampler.step, "texts": texts, "ids": ids})
     else:

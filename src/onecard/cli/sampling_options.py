@@ -3,8 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from onecard.errors import UserError
+
 if TYPE_CHECKING:
-    from onecard.model.sampling import Sampling
+    from onecard.model.generate import Sampling
 
 
 def add_sampling(parser: argparse.ArgumentParser, temperature: float = 0.8) -> None:
@@ -40,8 +42,7 @@ def add_sampling(parser: argparse.ArgumentParser, temperature: float = 0.8) -> N
 
 def sampling_of(args: argparse.Namespace) -> "Sampling":
     """What was typed, checked; a value that cannot be meant is named as it was typed."""
-    from onecard.errors import UserError
-    from onecard.model.sampling import Sampling
+    from onecard.model.generate import Sampling
 
     sampling = Sampling(
         temperature=args.temperature,
@@ -64,7 +65,6 @@ def sampling_of(args: argparse.Namespace) -> "Sampling":
 
 def check_counts(args: argparse.Namespace, **examples: str) -> None:
     """Options that count something must be at least one: check_counts(args, tokens="200")."""
-    from onecard.errors import UserError
 
     for name, example in examples.items():
         if getattr(args, name) < 1:

@@ -1,6 +1,10 @@
 """`onecard serve`: one model behind an OpenAI-compatible API."""
 
 import argparse
+from pathlib import Path
+
+from onecard.cli.server_options import add_server, run_server, settings_of
+from onecard.errors import UserError
 
 HELP = "A model behind an OpenAI-compatible API: /v1/models, /v1/completions, /v1/chat/completions, streaming and not."
 EXAMPLE = """onecard serve out
@@ -8,17 +12,11 @@ EXAMPLE = """onecard serve out
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.server_options import add_server
-
     parser.add_argument("run", metavar="RUN", help="a run's folder, or an exported one")
     add_server(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from onecard.cli.server_options import run_server, settings_of
-    from onecard.errors import UserError
 
     settings = settings_of(args, args.run, page=False, only=Path(args.run).resolve())
     from onecard.ui.models import has_checkpoint

@@ -1,6 +1,7 @@
 """What `onecard ui` and `onecard serve` share: the options of a server, its links, its QR code."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,8 +103,6 @@ def run_server(args: argparse.Namespace, settings: "Settings", open_browser: boo
 
 
 def _announce(args: argparse.Namespace, settings: "Settings", address: str) -> None:
-    import json
-
     base = address.partition("?")[0]
     if args.json:
         words = {"url": address, "api": f"{base}v1", "token": settings.token}
@@ -118,4 +117,4 @@ def _announce(args: argparse.Namespace, settings: "Settings", address: str) -> N
             import segno
 
             segno.make(address, error="l").terminal(compact=True)
-    print("onecard: Ctrl-C stops the server", flush=True)
+    print("onecard: Ctrl-C stops the server")

@@ -1,17 +1,22 @@
 """`onecard train`: the run."""
 
 import argparse
+import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onecard.cli.options import add_config, add_quiet
+from onecard.cli.resuming import add_resume, chosen_config, named_changes, resumes
 from onecard.errors import OnecardError, UserError
 from onecard.streams import to_stream
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
     from onecard.planner import RunPlan
+    from onecard.train.run.faults import Faults
 
 HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
@@ -21,9 +26,6 @@ EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_config
-    from onecard.cli.resuming import add_resume
-
     add_config(parser)
     add_resume(parser)
     parser.add_argument(
@@ -36,9 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first measure which settings are the fastest here (up to 3 min, where the run is long enough to pay it back)",
     )
-    parser.add_argument(
-        "--quiet", action="store_true", help="no progress; only warnings and errors, on stderr"
-    )
+    add_quiet(parser)
     parser.add_argument("--json", action="store_true", help="how it ended, as JSON")
 
 
@@ -53,8 +53,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, speaks: bool) -> int:
-    from onecard.cli.resuming import chosen_config, named_changes, resumes
-
     config = chosen_config(args)
     if args.profile:
         return _profile(config, as_json=args.json, speaks=speaks)
@@ -72,7 +70,6 @@ def train_config(
     """The run itself, from its plan to its last words; `tune` ends in it too."""
     from onecard.model.machine import choose_device
     from onecard.train.io.view import View
-    from onecard.train.run.faults import Faults
     from onecard.train.run.loop import train
 
     config = _as_this_device_can(config, speaks and not args.json)
@@ -87,7 +84,7 @@ def train_config(
     if planned is not None and speaks and not (args.json or args.quiet or plan_shown):
         _show_plan(planned)
     extend = bool(getattr(args, "extend", False))
-    faults = Faults.parse(os.environ.get("ONECARD_FAULT", ""), int(os.environ.get("RANK", 0)))
+    faults = _ordered_faults()
     from onecard.evals.in_training import training_benchmark
 
     benchmark = training_benchmark(config)  # items that are not there stop the run before it starts
@@ -115,6 +112,16 @@ def train_config(
     if outcome.loss is not None and outcome.state == "finished":
         _refine(outcome.folder)
     return _ended(outcome, args, "chat" if config.learn_from == "answers" else "sample")
+
+
+def _ordered_faults() -> "Faults | None":
+    """Those of the fault suite, which orders them by a variable of the environment."""
+    ordered = os.environ.get("ONECARD_FAULT")
+    if not ordered:
+        return None
+    from onecard.train.run.faults import Faults
+
+    return Faults.parse(ordered, int(os.environ.get("RANK", 0)))
 
 
 def _forecast(config: "RunConfig") -> None:
@@ -145,8 +152,6 @@ def planned_here(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | N
 
 
 def _show_plan(planned: "RunPlan") -> None:
-    from dataclasses import replace
-
     from onecard.report import shortened, show
     from onecard.report.plan_view import plan_document
 
@@ -199,8 +204,6 @@ def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
 
 
 def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:
-    import json
-
     from onecard.train.profile import profile_run
 
     found = profile_run(config)
@@ -220,8 +223,6 @@ def _refine(folder: Path) -> None:
 
 
 def _ended(outcome: Any, args: argparse.Namespace, verb: str) -> int:
-    import json
-
     if args.json:
         answer = {
             "state": outcome.state,

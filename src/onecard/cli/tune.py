@@ -5,10 +5,11 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onecard.cli.options import add_overrides, add_quiet, add_report, show_report
 from onecard.errors import UserError
 from onecard.streams import to_stream
 
@@ -40,8 +41,6 @@ _FIXED = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_overrides, add_report
-
     parser.add_argument(
         "base",
         metavar="RUN",
@@ -75,9 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", metavar="NAME", help="whose tokeniser to use, if the base's is gone"
     )
-    parser.add_argument(
-        "--quiet", action="store_true", help="no progress; only warnings and errors, on stderr"
-    )
+    add_quiet(parser)
     add_overrides(parser)
     add_report(parser)
 
@@ -176,7 +173,6 @@ def _planned(args: argparse.Namespace) -> "TuningPlan":
 
 def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan | None]":
     """With a micro-batch that fits on this device, unless the user chose one, and its plan; the batch stays the same."""
-    from dataclasses import replace
 
     from onecard.cli.train import planned_here
     from onecard.model.machine import choose_device
@@ -198,7 +194,6 @@ def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan |
 
 
 def _show(args: argparse.Namespace, planned: "TuningPlan", machine: "RunPlan | None") -> None:
-    from onecard.cli.options import show_report
     from onecard.report.tune_view import tune_document
 
     def as_json() -> dict[str, object]:

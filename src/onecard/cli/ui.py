@@ -2,20 +2,19 @@
 
 import argparse
 
+from onecard.cli.options import add_price
+from onecard.cli.server_options import add_server, run_server, settings_of
+
 HELP = "A local page: plan with sliders, watch runs against their plan, talk to the models. Nothing leaves this machine."
 EXAMPLE = """onecard ui
   onecard ui ~/runs --host 0.0.0.0     # for the phone on the sofa: prints a link with a token, and its QR code"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.server_options import add_server
-
     parser.add_argument(
         "folder", nargs="?", default=".", metavar="DIR", help="where the runs are (default: here)"
     )
-    parser.add_argument(
-        "--price", metavar="PRICE", help="of a kWh: 0.25, 0.25EUR, or a region such as ES, IN, US"
-    )
+    add_price(parser)
     parser.add_argument("--control", action="store_true", help="let the page stop and resume runs")
     parser.add_argument(
         "--no-browser", action="store_true", help="do not open a browser; only print the link"
@@ -24,7 +23,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.server_options import run_server, settings_of
     from onecard.facts.prices import parse_price
 
     more = {"price": parse_price(args.price)} if args.price else {}

@@ -1,6 +1,11 @@
 """`onecard verify-resume`: proof, on this machine and this config, that a stop loses nothing."""
 
 import argparse
+import dataclasses
+import json
+
+from onecard.cli.options import add_config
+from onecard.errors import UserError
 
 HELP = "Train a few steps twice, once with a stop in the middle, and compare every loss and weight."
 EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      # no download
@@ -8,8 +13,6 @@ EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.options import add_config
-
     add_config(parser)
     parser.add_argument(
         "--steps", type=int, default=6, metavar="N", help="steps of each run (default 6)"
@@ -18,11 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import dataclasses
-    import json
-
     from onecard.config import load
-    from onecard.errors import UserError
 
     if args.steps < 2:
         raise UserError(

@@ -5,15 +5,16 @@
 7058
 """
 
+import math
 from collections.abc import Container
 
 from onecard.config.run import RunConfig
 from onecard.errors import UserError
 
 
-def for_tokens(config: RunConfig, tokens: int, given: Container[str] = ()) -> RunConfig:
+def for_tokens(config: RunConfig, tokens: float, given: Container[str] = ()) -> RunConfig:
     """`config` with max_iters for at least so many tokens; schedule keys that are `given` stay as they are."""
-    steps = -(-tokens // config.tokens_per_step)
+    steps = math.ceil(tokens / config.tokens_per_step)
     if steps < 1:
         raise UserError("the tokens must be above zero", hint="for example --tokens 3.7B")
     changes = {

@@ -17,6 +17,9 @@ GPT2_VOCAB = 50257
 PAD_TO = 64  # tensor cores want rows in multiples of 8; nanoGPT chose 64
 SMALLEST_PADDED = 1000  # the head of a character-level model is small: its true size costs nothing
 
+LANES = 3  # streams of an optimizer on the host: one fetches, one computes, one brings back
+HELD_BYTES = 2**27  # gradients that wait for them: about two layers of GPT-2 XL's
+
 TAPS = 4  # positions that a short convolution of the modern recipe looks at, its own included
 
 SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time in the chunked loss: 166 rows of GPT-2's

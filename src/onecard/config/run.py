@@ -8,7 +8,7 @@
 
 import dataclasses
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from onecard.config.key_facts import KeyFacts, facts_of, key
 from onecard.config.model_rules import GPT2_PADDED_VOCAB, padded_vocab
@@ -20,7 +20,7 @@ Value = bool | int | float | str | None
 
 
 STATE_BITS = {"float32": 32, "8bit": 8, "4bit": 4}  # of a number in the moments
-_MANY = 1_000_000_000  # of steps: beyond it, a slip of the keyboard
+MOST_STEPS = 1_000_000_000  # beyond it, a slip of the keyboard
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,13 @@ class RunConfig:
         "time between evaluations, each with a checkpoint",
         unit="steps",
         least=1,
-        most=_MANY,
+        most=MOST_STEPS,
     )
-    log_interval: int = key(1, "output", "time between logs", unit="steps", least=1, most=_MANY)
+    log_interval: int = key(
+        1, "output", "time between logs", unit="steps", least=1, most=MOST_STEPS
+    )
     eval_iters: int = key(
-        200, "output", "length of one evaluation", unit="micro-batches", least=1, most=_MANY
+        200, "output", "length of one evaluation", unit="micro-batches", least=1, most=MOST_STEPS
     )
     eval_only: bool = key(False, "output", "evaluate once and stop")
     always_save_checkpoint: bool = key(
@@ -80,7 +82,7 @@ class RunConfig:
     learning_rate: float = key(
         6e-4, "learning", "peak learning rate", above=0, most=100, example="6e-4"
     )
-    max_iters: int = key(600_000, "learning", "length", unit="steps", least=1, most=_MANY)
+    max_iters: int = key(600_000, "learning", "length", unit="steps", least=1, most=MOST_STEPS)
     weight_decay: float = key(0.1, "learning", "decay of the weights", least=0, most=100)
     beta1: float = key(0.9, "learning", "AdamW's first moment", least=0, below=1)
     beta2: float = key(0.95, "learning", "AdamW's second moment", least=0, below=1)
@@ -92,7 +94,7 @@ class RunConfig:
         2000, "learning", "linear warm-up", unit="steps", least=0, example="100"
     )
     lr_decay_iters: int = key(
-        600_000, "learning", "where the decay ends", unit="steps", least=1, most=_MANY
+        600_000, "learning", "where the decay ends", unit="steps", least=1, most=MOST_STEPS
     )
     min_lr: float = key(6e-5, "learning", "learning rate at the end of the decay", least=0)
     # system; nanoGPT's defaults for the first three ask torch what the machine has, and so does "auto"
@@ -103,6 +105,9 @@ class RunConfig:
     )
     compile: bool = key(True, "speed memory", "torch.compile, where the card supports it")
     # onecard's own
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs"] = key(
+        "default", "speed", "torch.compile's mode; reduce-overhead: CUDA graphs"
+    )
     vocab_size: int | None = key(
         None,
         "shape memory",
@@ -119,6 +124,8 @@ class RunConfig:
     optimizer_state: Literal["float32", "8bit", "4bit"] = key(
         "float32", "learning speed memory", "what moments are kept in; 8bit, 4bit: in blocks"
     )
+    fused_optimizer: bool = key(True, "speed memory", "AdamW: the update in one kernel")
+    fp8: bool = key(False, "learning speed memory", "layers' matmuls in 8 bits: RTX 40 or newer")
     weights: Literal["float32", "bfloat16"] = key(
         "float32", "learning speed memory", "what matrices and tables are kept in, without a copy"
     )
@@ -132,24 +139,29 @@ class RunConfig:
         False, "learning speed memory", "moments, and fp32 weights of bf16 ones, in host memory"
     )
     offload_activations: bool = key(False, "speed memory", "recompute=block: inputs in host memory")
+    update_in_backward: bool = key(False, "learning speed memory", "gradients applied as they come")
+    shard: Literal["none", "grads", "full"] = key(
+        "none", "speed memory", "what several cards share out; grads: all but the weights in use"
+    )
     schedule: Literal["cosine", "linear", "wsd"] = key(
         "cosine", "learning", "how the rate decays; wsd: constant, then decay at the end"
     )
-    decay_fraction: float = key(
-        0.2, "learning", "wsd: share of steps that decay (modern: 0.6)", above=0, most=1
-    )
+    decay_fraction: float = key(0.2, "learning", "wsd: its share (modern: 0.6)", above=0, most=1)
     weight_decay_on: Literal["matrices", "nanogpt"] = key(
         "matrices", "learning", "what decays; nanogpt: embeddings too"
     )
     tied: bool = key(True, "shape memory", "the head shares the token embedding's weights")
-    attention: Literal["flash", "math"] = key(
-        "flash", "speed memory", "kernel; math: the plain form, for comparison"
+    attention: Literal["flash", "efficient", "cudnn", "math"] = key(
+        "flash", "speed memory", "kernel; flash: torch's choice of them; math: the plain form"
     )
     chunked_loss: bool = key(False, "speed memory", "never hold all logits at once")
+    chunk_rows: int | None = key(
+        None, "speed memory", "of chunked_loss; None: 32 MiB of logits", unit="tokens", least=1
+    )
+    threads: int | None = key(None, "speed", "of a CPU; None: torch chooses", least=1, most=1024)
+    affinity: Literal["none", "cores"] = key("none", "speed", "of a CPU; cores: one a thread")
     recompute: Literal["none", "cheap", "block"] = key(
-        "none",
-        "speed memory",
-        "compute activations again in the backward pass instead of keeping them",
+        "none", "speed memory", "activations computed again in the backward pass, not kept"
     )
     mask_documents: bool = key(False, "learning speed memory", "attention within documents alone")
     learn_from: Literal["all", "answers"] = key(
@@ -177,7 +189,7 @@ class RunConfig:
         "time between checkpoints; None: at every evaluation",
         unit="steps",
         least=1,
-        most=_MANY,
+        most=MOST_STEPS,
     )
     on_bad_step: Literal["retry", "skip", "stop"] = key(
         "retry", "output", "what to do when the loss is NaN or far off"
@@ -188,7 +200,7 @@ class RunConfig:
         "time between text samples; None: at every evaluation",
         unit="steps",
         least=1,
-        most=_MANY,
+        most=MOST_STEPS,
     )
     eval_tasks: str | None = key(
         None,
@@ -202,7 +214,7 @@ class RunConfig:
         "time between benchmarks; None: at the end alone",
         unit="steps",
         least=1,
-        most=_MANY,
+        most=MOST_STEPS,
     )
     tensorboard: bool = key(False, "output", "write TensorBoard events")
     trackio: bool = key(False, "output", "send the log to Trackio")
@@ -210,7 +222,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = typed(field.name, getattr(self, field.name), _HINTS[field.name], field.default)
+            value = typed(field.name, getattr(self, field.name), HINTS[field.name], field.default)
             object.__setattr__(self, field.name, value)
         check(self)
 
@@ -284,14 +296,4 @@ class RunConfig:
 
 KEYS: tuple[str, ...] = tuple(f.name for f in fields(RunConfig))
 _FACTS = {f.name: facts_of(f) for f in fields(RunConfig)}
-_HINTS = get_type_hints(RunConfig)
-
-
-def choices(name: str) -> tuple[str, ...]:
-    """The words that a key may have, where it is not free: `choices("recipe")` is ("gpt2", "modern")."""
-    return get_args(_HINTS[name]) if get_origin(_HINTS[name]) is Literal else ()
-
-
-def keys_affecting(*kinds: str) -> tuple[str, ...]:
-    """The keys that affect any of these: `keys_affecting("shape")`."""
-    return tuple(name for name, facts in _FACTS.items() if facts.affects & set(kinds))
+HINTS = get_type_hints(RunConfig)

@@ -88,6 +88,10 @@ def check(config: "RunConfig") -> None:
     _schedule(config)
     _weights(config)
     _offload(config)
+    _update(config)
+    _shard(config)
+    _graphs(config)
+    _fp8(config)
     check_device(config.device)
     if not -(2**63) <= config.seed < 2**63:
         raise UserError("seed must fit in 64 bits", hint="for example seed = 1337")
@@ -147,6 +151,59 @@ def _offload(config: "RunConfig") -> None:
             f"offload_activations keeps layer inputs on the host, and recompute = {config.recompute!r} keeps more",
             hint="recompute = 'block'",
         )
+
+
+def _update(config: "RunConfig") -> None:
+    if config.update_in_backward and config.grad_clip:
+        raise UserError(
+            "update_in_backward applies gradients before the norm of all of them is known, "
+            f"and grad_clip = {config.grad_clip:g} needs it",
+            hint="grad_clip = 0, or update_in_backward = False",
+        )
+    if config.update_in_backward and config.dtype == "float16":
+        raise UserError(
+            "update_in_backward cannot be undone where a gradient exceeds float16's range",
+            hint="dtype = 'bfloat16'",
+        )
+
+
+def _shard(config: "RunConfig") -> None:
+    for name in ("weights", "gradients"):
+        if config.shard != "none" and getattr(config, name) == "bfloat16":
+            raise UserError(
+                f"shard = {config.shard!r} keeps {name} in float32, a part on each card; {name} = 'bfloat16' cannot be shared out",
+                hint=f"{name} = 'float32', or shard = 'none'",
+            )
+
+
+def _graphs(config: "RunConfig") -> None:
+    """A CUDA graph writes its outputs to the same memory again and again: nothing may take them over."""
+    if config.compile_mode != "reduce-overhead":
+        return
+    others = {"compile_unit": "model", "gradients": "float32", "offload_activations": False}
+    others |= {"update_in_backward": False, "shard": "none"}
+    for name, wanted in others.items():
+        if getattr(config, name) != wanted:
+            raise UserError(
+                f"compile_mode = 'reduce-overhead' and {name} = {getattr(config, name)!r} exclude each other",
+                hint=f"{name} = {wanted!r}, or compile_mode = 'default'",
+            )
+
+
+def _fp8(config: "RunConfig") -> None:
+    if not config.fp8:
+        return
+    if config.dtype not in ("auto", "bfloat16"):
+        raise UserError(
+            f"fp8 = True goes with bfloat16, not with dtype = {config.dtype!r}",
+            hint="dtype = 'auto' or 'bfloat16'",
+        )
+    for name in ("n_embd", "block_size"):
+        if getattr(config, name) % 16:
+            raise UserError(
+                f"fp8 = True needs {name} in multiples of 16, not {getattr(config, name)}",
+                hint=f"{name} = {-(-getattr(config, name) // 16) * 16}, or fp8 = False",
+            )
 
 
 def check_device(name: str) -> None:

@@ -17,8 +17,7 @@ from onecard.errors import UserError, nearest
 from onecard.evals.evaluate import Progress, no_progress, scores_of, tokenizer_name
 from onecard.evals.scoring import Question, truncated
 from onecard.evals.text_loss import text_nats
-from onecard.model.generate import Sampler, generate
-from onecard.model.sampling import Sampling
+from onecard.model.generate import Sampler, Sampling, generate
 from onecard.runs.eval_results import Figure, Result, Z
 from onecard.untrusted import printable
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onecard.errors import UserError
-from onecard.model.generate import Generation, Sampler, write_together
-from onecard.model.sampling import Sampling
+from onecard.model.generate import Generation, Sampler, Sampling, write_together
 
 SHIPPED = ("en", "es", "hi")
 SCHEMA = "onecard.prompts/1"

@@ -26,8 +26,8 @@ from onecard.evals.harness import run_tasks
 from onecard.evals.prompts import Sheet, answer_prompts
 from onecard.facts.user_cards import find_config_folder
 from onecard.files import write_json
-from onecard.model.generate import Sampler, run_folder_of
-from onecard.model.opening import open_model
+from onecard.model.generate import Sampler
+from onecard.model.opening import open_model, run_folder_of
 from onecard.runs.eval_results import FOLDER, Result, keep, kept
 from onecard.runs.next_level import with_next_level
 from onecard.runs.record import is_run_folder

@@ -18,7 +18,7 @@ from onecard.runs.eval_results import Result
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
 from onecard.units import show_count, show_duration
-from onecard.untrusted import printable
+from onecard.untrusted import finite, printable
 from onecard.version import __version__
 
 _USE = """```python
@@ -102,9 +102,9 @@ def read_trace(folder: Path) -> Trace:
             val_loss, val_step = line.get("val_loss"), line.get("step")
     return Trace(
         tokens=tokens if isinstance(tokens, int) else None,
-        seconds=_number(seconds),
-        kwh=_number(kwh),
-        val_loss=_number(val_loss),
+        seconds=finite(seconds),
+        kwh=finite(kwh),
+        val_loss=finite(val_loss),
         val_step=val_step if isinstance(val_step, int) else None,
         device=device if isinstance(device, str) else None,
     )
@@ -272,8 +272,4 @@ def _cell(value: Any) -> str:
 def _path(value: Any, *keys: str) -> float | None:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
-    return _number(value)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return finite(value)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from onecard.errors import UserError
+from onecard.errors import UserError, first_line
 
 
 def push(folder: Path, name: str, private: bool = True) -> str:
@@ -20,7 +20,7 @@ def push(folder: Path, name: str, private: bool = True) -> str:
         raise UserError(f"{name!r} is no name for a model on the hub: {error}") from None
     except HfHubHTTPError as error:
         raise UserError(
-            f"the hub refused {name!r}: {str(error).splitlines()[0]}",
+            f"the hub refused {name!r}: {first_line(error)}",
             hint="`hf auth login` signs in; the name is yours as USER/MODEL",
         ) from None
     except Exception as error:  # a network has many ways to fail

@@ -7,8 +7,8 @@ from onecard.config import RunConfig
 from onecard.data import Tokenizer
 from onecard.errors import UserError
 from onecard.model.checkpoint import STATE
-from onecard.model.generate import load_run, run_folder_of
 from onecard.model.gpt2 import GPT
+from onecard.model.opening import load_run, run_folder_of
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,11 @@ def apple_gpu() -> Device | None:
     return replace(device, memory_bytes=int(memory), usable_bytes=metal_bytes(int(memory)))
 
 
+def computer_bytes() -> int:
+    """This machine's memory, not its card's."""
+    return _memory()[0]
+
+
 def cpu() -> Device:
     """This machine's processor: cores × clock × FLOP per clock, and its memory."""
     cores, info = available_cores(), _cpu_info()

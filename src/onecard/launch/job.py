@@ -72,6 +72,7 @@ def make_job(
     limit_seconds: float | None = None,
     name: str | None = None,
     data: str | None = None,
+    link: str | None = None,
 ) -> Job:
     """The job, planned; refused where it cannot train."""
     from onecard.planner import plan
@@ -92,7 +93,7 @@ def make_job(
             hint='name it, such as --gpu "A100 80GB", or --gpu cpu',
         )
     if planned.device.kind != "cpu":  # the processes of a CPU run share one machine
-        planned = plan(config, planned.device, gpus=cards * nodes, data=data)
+        planned = plan(config, planned.device, gpus=cards, nodes=nodes, link=link, data=data)
     if planned.memory.fits == "no":
         needed, there = planned.memory.process_bytes.mid, planned.memory.card_bytes
         raise UserError(
@@ -160,7 +161,8 @@ def announcement(job: Job) -> list[str]:
             f"max_hours = {job.config.max_hours:g} ends it earlier, with the decay fitted in"
         )
     if job.nodes > 1:
+        exchange = show_duration(job.plan.time.parts["exchange"])
         lines.append(
-            "the plan counts the exchange between machines as that between cards of one: expect more time"
+            f"of a step the cards wait {exchange} for the exchange, with the links as planned"
         )
     return lines

@@ -5,54 +5,50 @@
         optimizer.safetensors    "<parameter>/exp_avg", "/exp_avg_sq", "/step"
         state.json               step, tokens, schedule, watch, config, checksums of the two files and of itself
 
+A model that is shared out over processes is saved by all of them, each its part: model-00001-of-00004.safetensors and
+so on, and state.json says which rows of which tensor are where. Either form is read whole, or some rows of it.
+
 The same step saved again becomes step_00000500-2, and the first one goes only when the second is on the disk: at no
 moment is the newest good checkpoint missing. A checkpoint is good when its bytes have their checksums, its state has the
 fields of docs/formats.md and every number in it is finite; any other is passed over for the one before. No pickle is
 written or read.
 """
 
-import hashlib
 import json
-import os
 import re
 import secrets
 import shutil
-import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from onecard.errors import RunFailure
 from onecard.files import remove_tree, replace, sync_folder
-from onecard.model.checkpoint_state import check_state, checksum
+from onecard.model.checkpoint_state import check_parts, check_state, checksum
+from onecard.model.tensor_file import (
+    Cut,
+    NotFiniteError,
+    checksum_of,
+    everything,
+    in_memory,
+    in_memory_parts,
+    not_finite,
+    write_bytes,
+    write_tensors,
+)
 from onecard.untrusted import read_json
 
-SCHEMA = "onecard.checkpoint/1"
+SCHEMA, SCHEMA_PARTS = "onecard.checkpoint/1", "onecard.checkpoint/2"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _NAME = re.compile(r"step_([0-9]{1,12})(?:-([0-9]{1,6}))?")
 _LEFTOVERS = (".writing_*", ".removing_*", ".old_*")
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 class CorruptError(Exception):
     """This checkpoint cannot be used; says why."""
-
-
-class NotFiniteError(Exception):
-    """There are NaN or infinite numbers in what was to be saved; names the tensor."""
 
 
 class Saved(NamedTuple):
@@ -92,49 +88,51 @@ def save(
     """
     if bad := not_finite((*model.items(), *optimizer.items())):
         raise NotFiniteError(bad)
-    parent = out_dir / "checkpoints"
-    if not parent.is_dir():
-        parent.mkdir(parents=True)
-        sync_folder(out_dir)
-    before = [folder for folder in checkpoints(out_dir) if step_of(folder) == step]
-    again = f"-{_order(before[-1])[1] + 1}" if before else ""
-    final = parent / f"step_{step:08d}{again}"
-    aside = parent / f".writing_{final.name}_{secrets.token_hex(4)}"
+    writing = Writing.begin(out_dir, step)
     try:
-        aside.mkdir()
-        written = {
-            name: _write_tensors(aside / name, part)
+        files = {
+            name: write_tensors(writing.aside / name, part)
             for name, part in ((MODEL, model), (OPTIMIZER, optimizer))
         }
-        whole = {"schema": SCHEMA, "step": step, **state, "files": written}
-        text = json.dumps({**whole, "checksum": checksum(whole)}, indent=1, allow_nan=False)
-        _write_bytes(aside / STATE, text.encode())
-        sync_folder(aside)
-        replace(aside, final)
+        return writing.finish({"schema": SCHEMA, "step": step, **state, "files": files})
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        writing.give_up()
         raise
-    sync_folder(parent)
-    for folder in before:
-        remove_tree(folder)
-    return final
 
 
-def not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
-    """The name of a tensor that holds NaN or an infinity; None where all numbers are finite. One wait for each device.
+class Writing(NamedTuple):
+    """A checkpoint that is being written aside; `finish` makes it visible, whole."""
 
-    A sum hands NaN and infinity on at the speed of memory; where it overflows by itself, the tensor is looked at again.
-    """
-    by_device: dict[torch.device, list[tuple[str, Tensor]]] = {}
-    for name, tensor in tensors:
-        if tensor.is_floating_point() and tensor.numel():
-            by_device.setdefault(tensor.device, []).append((name, tensor.detach()))
-    for named in by_device.values():
-        sums = torch.stack([tensor.sum(dtype=torch.float32) for _, tensor in named])
-        for (name, tensor), good in zip(named, torch.isfinite(sums).tolist(), strict=True):
-            if not good and not torch.isfinite(tensor).all():
-                return name
-    return None
+    aside: Path
+    final: Path
+    before: list[Path]  # of the same step
+
+    @classmethod
+    def begin(cls, out_dir: Path, step: int) -> "Writing":
+        parent = out_dir / "checkpoints"
+        if not parent.is_dir():
+            parent.mkdir(parents=True)
+            sync_folder(out_dir)
+        before = [folder for folder in checkpoints(out_dir) if step_of(folder) == step]
+        again = f"-{_order(before[-1])[1] + 1}" if before else ""
+        final = parent / f"step_{step:08d}{again}"
+        aside = parent / f".writing_{final.name}_{secrets.token_hex(4)}"
+        aside.mkdir()
+        return cls(aside, final, before)
+
+    def finish(self, state: Mapping[str, Any]) -> Path:
+        """When all tensor files are on the disk: state.json, then the name."""
+        text = json.dumps({**state, "checksum": checksum(state)}, indent=1, allow_nan=False)
+        write_bytes(self.aside / STATE, text.encode())
+        sync_folder(self.aside)
+        replace(self.aside, self.final)
+        sync_folder(self.final.parent)
+        for folder in self.before:
+            remove_tree(folder)
+        return self.final
+
+    def give_up(self) -> None:
+        shutil.rmtree(self.aside, ignore_errors=True)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -147,35 +145,57 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise CorruptError(f"{STATE} has no checksum")
     if state.pop("checksum") != checksum(state):
         raise CorruptError(f"{STATE} does not have its checksum")
-    if state.get("schema") != SCHEMA:
+    if state.get("schema") not in (SCHEMA, SCHEMA_PARTS):
         raise CorruptError(f"{STATE} is of another version ({str(state.get('schema'))[:40]!r})")
     try:
-        check_state(state, (MODEL, OPTIMIZER))
+        if state["schema"] == SCHEMA_PARTS:
+            check_parts(state)
+        check_state(state, (*_files(MODEL, state), *_files(OPTIMIZER, state)))
     except ValueError as error:
         raise CorruptError(f"{STATE}: {error}") from None
     return state
 
 
-def read_tensors(folder: Path, name: str, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """One tensor file in memory, checked against the checksum in state.json and for numbers that are not finite."""
-    path = folder / name
+def part_name(name: str, index: int, count: int) -> str:
+    """
+    >>> part_name("model.safetensors", 0, 4)
+    'model-00001-of-00004.safetensors'
+    """
+    return f"{name.removesuffix('.safetensors')}-{index + 1:05d}-of-{count:05d}.safetensors"
+
+
+def _files(name: str, state: Mapping[str, Any]) -> list[str]:
+    """The files that hold MODEL or OPTIMIZER."""
+    if state["schema"] == SCHEMA:
+        return [name]
+    return [part_name(name, index, state["parts"]) for index in range(state["parts"])]
+
+
+def read_tensors(
+    folder: Path,
+    name: str,
+    state: Mapping[str, Any],
+    cut: Cut = everything,
+    checks: Callable[[int], bool] = lambda number: True,
+) -> dict[str, Tensor]:
+    """MODEL or OPTIMIZER in memory, checked against the checksums in state.json and for numbers that are not finite.
+
+    `cut` says which rows are wanted; `checks` which of the files by number are to be hashed, where others do the rest.
+    """
+    files = _files(name, state)
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != state["files"][name]["sha256"]:
-            raise CorruptError(f"{name} does not have its checksum")
-        tensors = in_memory(path)
-    except (OSError, SafetensorError, ValueError, RuntimeError) as error:
+        for number, file in enumerate(files):
+            if checks(number) and checksum_of(folder / file) != state["files"][file]["sha256"]:
+                raise CorruptError(f"{file} does not have its checksum")
+        if state["schema"] == SCHEMA:
+            tensors = in_memory(folder / name, cut)
+        else:
+            tensors = in_memory_parts([folder / file for file in files], state["tensors"], cut)
+    except (OSError, SafetensorError, ValueError, RuntimeError, TypeError) as error:
         raise CorruptError(f"{name} cannot be read ({_short(error)})") from None
     if bad := not_finite(tensors.items()):
         raise CorruptError(f"{bad[:80]} in {name} is not finite")
     return tensors
-
-
-def in_memory(path: Path) -> dict[str, Tensor]:
-    """A safetensors file as tensors of their own: a mapping would keep the file from being removed on Windows."""
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
 
 
 def read(folder: Path) -> Saved:
@@ -202,18 +222,31 @@ def misfit(model: nn.Module, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def newest_good(
-    out_dir: Path, report: Callable[[str], None], read: Callable[[Path], Saved] = read
+    out_dir: Path,
+    report: Callable[[str], None],
+    read: Callable[[Path], Saved] = read,
+    named: Callable[[str], str] = str,
+    agreed: Callable[[bool], bool] = bool,
 ) -> Saved | None:
-    """The newest checkpoint that is good; each one passed over is reported with the reason. None where there are none."""
-    found = checkpoints(out_dir)
-    for folder in reversed(found):
+    """The newest checkpoint that is good; each one passed over is reported with the reason. None where there are none.
+
+    Processes that read parts of it go through the first one's list (`named`) and pass over what is not good for all
+    (`agreed`).
+    """
+    names, tried = [folder.name for folder in reversed(checkpoints(out_dir))], 0
+    while name := named(names.pop(0) if names else ""):
+        tried += 1
+        saved, why = None, "as another process found"
         try:
-            return read(folder)
+            saved = read(out_dir / "checkpoints" / name)
         except CorruptError as error:
-            report(f"checkpoint {folder.name} is damaged: {error}; trying the one before")
-    if found:
+            why = str(error)
+        if agreed(saved is not None):
+            return saved
+        report(f"checkpoint {name} is damaged: {why}; trying the one before")
+    if tried:
         raise RunFailure(
-            f"none of the {len(found)} checkpoints in {out_dir / 'checkpoints'} can be used",
+            f"none of the {tried} checkpoints in {out_dir / 'checkpoints'} can be used",
             hint="start again in another out_dir, or with init_from naming a model you have",
         )
     return None
@@ -240,45 +273,6 @@ def prune(out_dir: Path, keep: int, newest_step: int | None = None) -> None:
     for pattern in _LEFTOVERS:
         for left in (out_dir / "checkpoints").glob(pattern):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A safetensors file (length of header, header, bytes), hashed as it is written; its size and checksum.
-
-    The library's own writer neither flushes to the disk nor hashes, and would need a second pass over gigabytes.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
-    size = 0
-    with path.open("wb") as file:
-        for piece in (struct.pack("<Q", len(text)) + text, *map(_bytes_of, tensors.values())):
-            digest.update(piece)
-            size += file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"sha256": digest.hexdigest(), "bytes": size}
-
-
-def _bytes_of(tensor: Tensor) -> Any:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type] # numpy knows no bf16; bytes are bytes
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _short(error: Exception) -> str:

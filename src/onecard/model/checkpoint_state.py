@@ -11,8 +11,10 @@ from typing import Any
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
+from onecard.untrusted import finite
 
 _MOST = 2**53  # tokens, rows, bytes: what JSON carries exactly
+_MOST_PARTS = 100_000
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,6 +42,21 @@ def check_state(state: Mapping[str, Any], file_names: Iterable[str]) -> None:
         raise ValueError(f"config: {error.message}") from None
 
 
+def check_parts(state: Mapping[str, Any]) -> None:
+    """The fields that a checkpoint in several parts has beside the others."""
+    parts, tensors = state.get("parts"), state.get("tensors")
+    if not (isinstance(parts, int) and _at_least_one(parts) and parts <= _MOST_PARTS):
+        raise ValueError(f"parts is not what it must be ({str(parts)[:60]!r})")
+    if not isinstance(tensors, dict):
+        raise ValueError("tensors is missing")
+    for name, known in tensors.items():
+        good = (
+            isinstance(known, dict) and _counts(known.get("shape")) and _counts(known.get("starts"))
+        )
+        if not (good and known["shape"] and len(known["starts"]) == parts):
+            raise ValueError(f"tensors says nothing of {name[:80]}")
+
+
 def _count(value: Any) -> bool:
     return type(value) is int and 0 <= value < _MOST
 
@@ -49,7 +66,7 @@ def _at_least_one(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e300  # nor NaN, nor beyond a float
+    return finite(value) is not None
 
 
 def _amount(value: Any) -> bool:

@@ -1,7 +1,17 @@
 """Tokens from a model, one at a time for one text or several side by side; the keys and values of the old ones kept.
 
->>> model, data = load_run("out")                                              # doctest: +SKIP
+>>> model = open_model("out").model                                            # doctest: +SKIP
 >>> for token in generate(model, [[15496]], count=20, vocab_size=50257): ...   # doctest: +SKIP
+
+How the next one is chosen is one set of parameters for `sample`, `chat` and the server; the filters come in the order of
+transformers' `generate`: repetition penalty, temperature, top_k, top_p, min_p.
+
+>>> Sampling(temperature=0).checked().seed
+1337
+>>> Sampling(top_p=0).checked()
+Traceback (most recent call last):
+    ...
+onecard.errors.UserError: top_p cannot be 0 (for example 0.9)
 
 Learned positions have no number beyond block_size: once the window is full it slides by one token at a time, and every
 key and value in it changes its position. So from there on the window is computed again for each token, which is what
@@ -11,26 +21,105 @@ Prompts of different lengths go side by side from their first token on: while a 
 shorter one is already being continued. So no row holds padding, and each text is what it would be alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from onecard.config import RunConfig
-from onecard.config.model_rules import GPT2_VOCAB
-from onecard.data import Tokenizer, gpt2, kept_tokenizer, open_dataset
-from onecard.data.read.kept import RECORD
-from onecard.errors import UserError
-from onecard.model import checkpoint
-from onecard.model.build import make_model
+from onecard.data import Tokenizer
+from onecard.errors import RunFailure, UserError
 from onecard.model.gpt2 import GPT, Cache
-from onecard.model.machine import choose_device
-from onecard.model.sampling import Drawer, Sampling
 
 Ended = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is drawn from; None switches a filter off."""
+
+    temperature: float = 0.8  # 0: the likeliest token
+    top_k: int | None = None  # among the k likeliest
+    top_p: float | None = None  # among the likeliest that make up p together
+    min_p: float | None = None  # among those at least min_p times as likely as the likeliest
+    repetition_penalty: float = 1.0  # logits of tokens that were there already, made smaller by it
+    seed: int = 1337
+
+    def checked(self) -> "Sampling":
+        """Itself; UserError names a value that cannot be meant."""
+        for name, good, example in (
+            ("temperature", 0 <= self.temperature < 1e6, "0.8"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "200"),
+            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "0.9"),
+            ("min_p", self.min_p is None or 0 <= self.min_p < 1, "0.05"),
+            ("repetition_penalty", 0 < self.repetition_penalty < 1e6, "1.1"),
+            ("seed", -(2**63) <= self.seed < 2**63, "1337"),
+        ):
+            if not good:
+                raise UserError(
+                    f"{name} cannot be {getattr(self, name)}", hint=f"for example {example}"
+                )
+        return self
+
+
+class Drawer:
+    """The tokens of one text, drawn one after the other by the rules of a Sampling.
+
+    Its random numbers are its own and come from the CPU: a seed means the same text on every machine whose logits agree,
+    alone or beside others.
+    """
+
+    def __init__(self, sampling: Sampling, seen: Sequence[int] = ()):
+        self.sampling = sampling.checked()
+        self._generator = torch.Generator().manual_seed(sampling.seed)
+        self._seen = set(seen) if sampling.repetition_penalty != 1 else None
+
+    def draw(self, logits: Tensor) -> int:
+        """The next token by its logits, (vocabulary,), float32 on the CPU."""
+        if self._seen is not None:
+            logits = penalised(logits, self._seen, self.sampling.repetition_penalty)
+        token = int(draw(logits[None], self.sampling, self._generator))
+        if self._seen is not None:
+            self._seen.add(token)
+        return token
+
+
+def penalised(logits: Tensor, seen: set[int], penalty: float) -> Tensor:
+    """CTRL's repetition penalty (Keskar et al., 2019): a positive logit divided by it, a negative one multiplied."""
+    known = torch.tensor(sorted(i for i in seen if i < logits.shape[-1]), dtype=torch.long)
+    before = logits[known]
+    logits = logits.clone()
+    logits[known] = torch.where(before < 0, before * penalty, before / penalty)
+    return logits
+
+
+def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
+    """One token a row, (rows, 1): the likeliest at temperature 0, else drawn from what the filters leave."""
+    if not torch.isfinite(logits).all():
+        raise RunFailure(
+            "the model's output is not finite: its training diverged, or its weights are damaged",
+            hint="an earlier checkpoint of the run may be good: name its folder",
+        )
+    if sampling.temperature == 0:
+        return logits.argmax(dim=-1, keepdim=True)
+    logits = logits / sampling.temperature
+    order: Tensor | None = None
+    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
+        logits, order = logits.topk(sampling.top_k, dim=-1)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        if order is None:
+            logits, order = logits.sort(dim=-1, descending=True)
+        chances = logits.softmax(dim=-1)
+        # the smallest set of likeliest tokens that reaches top_p: keep one whose predecessors have not reached it
+        reached = chances.cumsum(dim=-1) - chances >= sampling.top_p
+        logits = logits.masked_fill(reached, -math.inf)
+    if sampling.min_p:
+        least = logits.amax(dim=-1, keepdim=True) + math.log(sampling.min_p)
+        logits = logits.masked_fill(logits < least, -math.inf)
+    drawn = torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)
+    return drawn if order is None else order.gather(-1, drawn)
 
 
 class Generation:
@@ -144,73 +233,3 @@ class Sampler:
     def encode(self, prompt: str) -> list[int]:
         ids = self.tokenizer.encode(prompt) if prompt else []
         return ids or [self.tokenizer.eot if self.tokenizer.eot is not None else 0]
-
-
-def load_run(
-    source: Path,
-    device: str = "auto",
-    dataset: str | None = None,
-    report: Callable[[str], None] = lambda text: None,
-) -> Sampler:
-    """The newest good checkpoint of a run, or one checkpoint by its folder, with the run's tokeniser."""
-    saved = _saved(source, report)
-    config = RunConfig.from_values(saved.state["config"]).replace(dropout=0.0)
-    with torch.device("meta"):  # no time spent on initial weights that are replaced
-        model = make_model(config)
-    if problem := checkpoint.misfit(model, saved.model):
-        raise UserError(
-            f"the weights in {source} are not those of its config: {problem}",
-            hint="name another checkpoint",
-        )
-    model.load_state_dict(saved.model, strict=False, assign=True)
-    if config.tied:
-        model.lm_head.weight = model.transformer.wte.weight
-    model.float().to(choose_device(device)).eval()  # weights may be kept in bf16
-    tokenizer = _tokenizer(source, dataset, config)
-    return Sampler(model, tokenizer, saved.state["step"])
-
-
-def _saved(source: Path, report: Callable[[str], None]) -> checkpoint.Saved:
-    if (source / checkpoint.STATE).is_file():
-        try:
-            return checkpoint.read_model(source)
-        except checkpoint.CorruptError as error:
-            raise UserError(
-                f"the checkpoint {source} is damaged: {error}",
-                hint="name its run's folder, and the newest good checkpoint is used",
-            ) from None
-    saved = checkpoint.newest_good(source, report, checkpoint.read_model)
-    if saved is None:
-        raise UserError(
-            f"{source} holds no checkpoint",
-            hint="name a run's folder (its out_dir) or one checkpoint in it",
-        )
-    return saved
-
-
-def run_folder_of(source: Path) -> Path:
-    """The run that a folder is, or that a checkpoint in it belongs to."""
-    return source.parent.parent if (source / checkpoint.STATE).is_file() else source
-
-
-def _tokenizer(source: Path, dataset: str | None, config: RunConfig) -> Tokenizer:
-    """The data set's that was named; else what the run keeps in its own folder; else, for older runs, the data folder's."""
-    run = run_folder_of(source)
-    own = run / Path(config.dataset).name  # a tuned run's data, wherever that is now
-    places: list[str | Path] = [dataset] if dataset else [own, run / "data", config.dataset]
-    for place in places:
-        try:
-            if place == run / "data" and (run / "data" / RECORD).is_file():
-                found = kept_tokenizer(run / "data")
-            else:
-                found = open_dataset(place).tokenizer
-        except UserError:
-            continue  # the data may be on another disk by now; GPT-2's words need no file
-        if found is not None:
-            return found
-    if config.shape.vocab_size >= GPT2_VOCAB and config.learn_from == "all":
-        return gpt2()
-    raise UserError(
-        f"the tokeniser of the data set {dataset or config.dataset!r} was not found",
-        hint="--dataset names the folder that holds its tokeniser",
-    )

@@ -9,6 +9,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from torch.nn import functional as F
 
 from onecard.config import RunConfig
 from onecard.model.chunked_loss import chunked_cross_entropy
+from onecard.model.fp8 import Fp8Linear
 from onecard.model.lean import gelu
-from onecard.model.run_blocks import Runner, block_runner, plainly
+from onecard.model.run_blocks import Runner, block_runner, forward_runner, plainly
 
 INIT_STD = (
     0.02  # GPT-2's; the projections back into the residual stream get it over sqrt(2 · n_layer)
@@ -32,6 +34,11 @@ class Cache:
     keys: list[Tensor]
     values: list[Tensor]
     length: int = 0
+
+
+def linear(config: RunConfig, inputs: int, outputs: int) -> nn.Linear:
+    """A matrix of a layer, multiplied as the config says."""
+    return (Fp8Linear if config.fp8 else nn.Linear)(inputs, outputs, bias=config.bias)
 
 
 class LayerNorm(nn.Module):
@@ -51,9 +58,9 @@ class Attention(nn.Module):
         super().__init__()
         self.n_head = config.n_head
         self.dropout = config.dropout
-        self.flash = config.attention == "flash"
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.flash = config.attention != "math"
+        self.c_attn = linear(config, config.n_embd, 3 * config.n_embd)
+        self.c_proj = linear(config, config.n_embd, config.n_embd)
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, cache: Cache | None = None, layer: int = 0
@@ -75,8 +82,8 @@ class MLP(nn.Module):
     def __init__(self, config: RunConfig):
         super().__init__()
         self.dropout = config.dropout
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.c_fc = linear(config, config.n_embd, 4 * config.n_embd)
+        self.c_proj = linear(config, 4 * config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.c_proj(self.activation(self.c_fc(x)))
@@ -141,8 +148,18 @@ class GPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
+    def compile_inside_blocks(self, compiled: Callable[[Runner], Runner]) -> None:
+        """Compile what each layer does, but not what is hooked to its call: FSDP2's exchanges."""
+        run = forward_runner(self.config, compiled)
+        for block in self.transformer.h:
+            block.forward = partial(run, block)
+        if self.config.recompute == "cheap":  # which is inside
+            self._train_block = plainly
+
     def compile_blocks(self, compiled: Callable[[Runner], Runner] | None) -> None:
         """Run each layer compiled; None: as they are."""
+        for block in self.transformer.h:
+            block.__dict__.pop("forward", None)  # compile_inside_blocks'
         self._train_block = block_runner(self.config, compiled)
         self._read_block = compiled(plainly) if compiled else plainly
 
@@ -165,6 +182,7 @@ class GPT(nn.Module):
                 x.flatten(0, 1),
                 self.lm_head.weight,
                 targets.flatten(),
+                self.config.chunk_rows,
                 soft_cap=self.soft_cap,
                 some_ignored=self.config.learn_from == "answers",
             )

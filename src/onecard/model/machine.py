@@ -5,11 +5,14 @@ Precision(dtype='float16', scaled=True, why='float16 with a loss scaler: this ca
 """
 
 import contextlib
+import ctypes
 import platform
+import re
 import sys
 import time
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -17,12 +20,10 @@ from onecard.errors import UserError
 from onecard.facts.builds import has_bf16
 from onecard.facts.gpus import Device
 from onecard.facts.here import cpu, find_seen, here, known_device, seen_cards
-from onecard.model import process_memory
 from onecard.model.device_choice import choose_device as choose_device
 from onecard.model.device_choice import gcn_arch as gcn_arch
 from onecard.model.device_choice import measured_device as measured_device
 from onecard.model.device_choice import unseen_card as unseen_card
-from onecard.model.process_memory import keep_freed_memory as keep_freed_memory
 from onecard.units import show_bytes
 
 
@@ -54,6 +55,16 @@ def choose_precision(
 def precision_of(asked: str, device: torch.device) -> Precision:
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     return choose_precision(asked, device.type, capability, gcn_arch(device))
+
+
+def require_fp8(device: torch.device) -> None:
+    """A CPU computes fp8's products too, slowly: what a run learns with it can be seen there."""
+    newer = device.type == "cuda" and not torch.version.hip
+    if not (newer and torch.cuda.get_device_capability(device) >= (8, 9)) and device.type != "cpu":
+        raise UserError(
+            "fp8 = True needs an NVIDIA card of the Ada generation (RTX 40) or newer",
+            hint="fp8 = False",
+        )
 
 
 @cache
@@ -115,7 +126,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
         return torch.mps.driver_allocated_memory()
-    return process_memory.peak_bytes()
+    return _process_peak_bytes()
 
 
 def forget_peak_memory(device: torch.device) -> None:
@@ -123,7 +134,50 @@ def forget_peak_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif device.type == "cpu":
-        process_memory.forget_peak()
+        _forget_process_peak()
+
+
+def _process_peak_bytes() -> int | None:
+    """The most that was resident; None on Windows."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError):
+            status = Path("/proc/self/status").read_text()
+            if found := re.search(r"(?m)^VmHWM:\s+(\d+) kB", status):
+                return int(found[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _forget_process_peak() -> None:
+    """Begin the peak again from what is held now; on Linux only."""
+    if not sys.platform.startswith("linux"):
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)  # what an earlier command of this process freed (a probe's) is not the run's either
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM to what is held now
+
+
+def keep_freed_memory(device: torch.device) -> None:
+    """On a CPU under glibc: what one step frees stays with the process, for the next one needs it again.
+
+    Left alone, glibc gives some of it back and faults it in again, more or less of it depending on what the process did
+    before; so a step's time would, too. Tensors above 32 MiB keep mappings of their own: among the others they would leave
+    holes, a third more memory with GPT-2's vocabulary. Other C libraries are left as they are.
+    """
+    if device.type != "cpu" or not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # musl
+        return
+    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    mallopt(mmap_threshold, 32 * 2**20)
+    mallopt(trim_threshold, -1)  # never
 
 
 def memory_is_paged(device: torch.device) -> bool:

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from onecard.config import RunConfig
 from onecard.model import gpt2
-from onecard.model.gpt2 import GPT, INIT_STD, Cache, attend, remember, same_document
+from onecard.model.gpt2 import GPT, INIT_STD, Cache, attend, linear, remember, same_document
 from onecard.model.lean import rms_norm, rotate, squared_relu
 from onecard.model.short_convolution import TAPS, mix_last, mix_recent
 
@@ -70,9 +70,9 @@ class Attention(nn.Module):
         width = config.n_embd
         self.n_head = config.n_head
         self.dropout = config.dropout
-        self.flash = config.attention == "flash"
-        self.c_attn = nn.Linear(width, 3 * width, bias=config.bias)
-        self.c_proj = nn.Linear(width, width, bias=config.bias)
+        self.flash = config.attention != "math"
+        self.c_attn = linear(config, width, 3 * width)
+        self.c_proj = linear(config, width, width)
 
     def forward(self, x: Tensor, around: Around, layer: int) -> Tensor:
         batch, length, width = x.shape

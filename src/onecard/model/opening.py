@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import GPT2_VOCAB
 from onecard.config.presets import RELEASED
-from onecard.data import Tokenizer, gpt2, open_dataset
+from onecard.data import Tokenizer, gpt2, kept_tokenizer, open_dataset
+from onecard.data.read.kept import RECORD
 from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec
 from onecard.data.tokenizers.kinds import EOT, BytesTokenizer, CharsTokenizer
 from onecard.data.tokenizers.special import CHAT_TOKENS, SpecialTokenizer
@@ -25,13 +27,17 @@ from onecard.model.build import make_model
 from onecard.model.checkpoint import (
     STATE,
     CorruptError,
+    Saved,
     checkpoints,
     misfit,
+    newest_good,
+    read_model,
     read_state,
     step_of,
 )
-from onecard.model.generate import Sampler, load_run
+from onecard.model.generate import Sampler
 from onecard.model.machine import choose_device
+from onecard.model.mapped import told_if_cut_short
 from onecard.model.weights import hub_folder, read_weights
 from onecard.untrusted import read_json_object
 
@@ -66,6 +72,65 @@ def open_model(
     if _HUB_NAME.fullmatch(source):
         return open_model(_from_hub(source), device, dataset, report)
     raise UserError(f"there is no model at {source!r}", hint=_HINT)
+
+
+def load_run(
+    source: Path,
+    device: str = "auto",
+    dataset: str | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> Sampler:
+    """The newest good checkpoint of a run, or one checkpoint by its folder, with the run's tokeniser."""
+    state, weights, _ = _saved(source, report)
+    config = RunConfig.from_values(state["config"]).replace(dropout=0.0)
+    tokenizer = _run_tokenizer(source, dataset, config)
+    return _filled(config, weights, tokenizer, device, state["step"])
+
+
+def _saved(source: Path, report: Callable[[str], None]) -> Saved:
+    if (source / STATE).is_file():
+        try:
+            return read_model(source)
+        except CorruptError as error:
+            raise UserError(
+                f"the checkpoint {source} is damaged: {error}",
+                hint="name its run's folder, and the newest good checkpoint is used",
+            ) from None
+    saved = newest_good(source, report, read_model)
+    if saved is None:
+        raise UserError(
+            f"{source} holds no checkpoint",
+            hint="name a run's folder (its out_dir) or one checkpoint in it",
+        )
+    return saved
+
+
+def run_folder_of(source: Path) -> Path:
+    """The run that a folder is, or that a checkpoint in it belongs to."""
+    return source.parent.parent if (source / STATE).is_file() else source
+
+
+def _run_tokenizer(source: Path, dataset: str | None, config: RunConfig) -> Tokenizer:
+    """The data set's that was named; else what the run keeps in its own folder; else, for older runs, the data folder's."""
+    run = run_folder_of(source)
+    own = run / Path(config.dataset).name  # a tuned run's data, wherever that is now
+    places: list[str | Path] = [dataset] if dataset else [own, run / "data", config.dataset]
+    for place in places:
+        try:
+            if place == run / "data" and (run / "data" / RECORD).is_file():
+                found = kept_tokenizer(run / "data")
+            else:
+                found = open_dataset(place).tokenizer
+        except UserError:
+            continue  # the data may be on another disk by now; GPT-2's words need no file
+        if found is not None:
+            return found
+    if config.shape.vocab_size >= GPT2_VOCAB and config.learn_from == "all":
+        return gpt2()
+    raise UserError(
+        f"the tokeniser of the data set {dataset or config.dataset!r} was not found",
+        hint="--dataset names the folder that holds its tokeniser",
+    )
 
 
 def _checkpoint(run: Path, which: str) -> Path:
@@ -115,19 +180,24 @@ def _tokenizer_of(dataset: str) -> Tokenizer:
 
 
 def _filled(
-    config: RunConfig, weights: dict[str, Tensor], tokenizer: Tokenizer, device: str
+    config: RunConfig,
+    weights: dict[str, Tensor],
+    tokenizer: Tokenizer,
+    device: str,
+    step: int = 0,
 ) -> Sampler:
-    with torch.device("meta"):
+    with torch.device("meta"):  # no time spent on initial weights that are replaced
         model = make_model(config)
     if config.tied:
         weights = {name: w for name, w in weights.items() if name != "lm_head.weight"}
+    # in fp32 also where a run keeps them in bf16
     weights = {name: tensor.float().contiguous() for name, tensor in weights.items()}
     if problem := misfit(model, weights):
         raise UserError(f"the weights are not those of the model's config: {problem}", hint=_HINT)
     model.load_state_dict(weights, strict=False, assign=True)
     if config.tied:
         model.lm_head.weight = model.transformer.wte.weight
-    return Sampler(model.to(choose_device(device)).eval(), tokenizer, step=0)
+    return Sampler(model.to(choose_device(device)).eval(), tokenizer, step)
 
 
 def _hub_config(settings: dict[str, Any], folder: Path) -> RunConfig:
@@ -178,8 +248,8 @@ def _check_gpt2(settings: dict[str, Any], folder: Path) -> None:
 
 def _nanogpt_config(file: Path) -> RunConfig:
     try:
-        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        args = saved["model_args"]
+        with told_if_cut_short(file):
+            args = torch.load(file, map_location="cpu", weights_only=True, mmap=True)["model_args"]
         keys = ("n_layer", "n_head", "n_embd", "block_size", "bias", "vocab_size")
         return RunConfig.from_values({key: args[key] for key in keys})
     except UserError:

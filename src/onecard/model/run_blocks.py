@@ -27,6 +27,7 @@ _COSTLY = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
@@ -50,6 +51,18 @@ def block_runner(config: RunConfig, compiled: Callable[[Runner], Runner] | None 
     # around the compiled layer, not inside: the first pass is then compiled without anything kept for a second
     again = partial(checkpoint, run(plainly), use_reentrant=True)
     return partial(_input_on_host, again) if config.offload_activations else again
+
+
+def forward_runner(config: RunConfig, compiled: Callable[[Runner], Runner]) -> Runner:
+    """What a block computes, compiled, for a block whose call is hooked: recompute="block" is around the call."""
+
+    def forward(block: Any, *inputs: Any) -> Any:
+        return type(block).forward(block, *inputs)
+
+    def cheaply(block: Any, *inputs: Any) -> Any:
+        return _cheaply(partial(forward, block), *inputs)
+
+    return compiled(cheaply if config.recompute == "cheap" else forward)
 
 
 def _input_on_host(run: Runner, *inputs: Any) -> Any:

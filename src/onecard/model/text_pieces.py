@@ -14,8 +14,7 @@
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from onecard.model.generate import Ended, Generation, Sampler, write_together
-from onecard.model.sampling import Sampling
+from onecard.model.generate import Ended, Generation, Sampler, Sampling, write_together
 
 
 class TextPieces:

@@ -17,8 +17,10 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from onecard.config.presets import RELEASED
-from onecard.errors import UserError
+from onecard.errors import UserError, first_line
 from onecard.model import checkpoint
+from onecard.model.mapped import told_if_cut_short
+from onecard.model.tensor_file import in_memory
 
 # transformers keeps these as Conv1D, which is a linear layer with its matrix the other way round
 VOCABULARY_ROWS = ("transformer.wte.weight", "lm_head.weight")
@@ -107,7 +109,7 @@ def read_weights(
 
 def _safetensors(file: Path) -> dict[str, Tensor]:
     try:
-        tensors = checkpoint.in_memory(file)
+        tensors = in_memory(file)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{file} cannot be read: {error}", hint="fetch or write it again") from None
     # transformers' files: bare names without "transformer.", mask buffers among them, matrices the other way round
@@ -136,13 +138,15 @@ def _conv1d(tensors: dict[str, Tensor]) -> bool:
 
 def _nanogpt(file: Path) -> dict[str, Tensor]:
     try:
-        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        tensors = saved["model"]
-        return {
-            name.removeprefix("_orig_mod."): tensor
-            for name, tensor in tensors.items()
-            if not name.endswith(".attn.bias")  # the mask of old versions
-        }
+        with told_if_cut_short(
+            file
+        ):  # mapped: the optimizer's two thirds of the file are never read
+            saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            return {
+                name.removeprefix("_orig_mod."): tensor.clone()
+                for name, tensor in saved["model"].items()
+                if not name.endswith(".attn.bias")  # the mask of old versions
+            }
     except (
         OSError,
         pickle.UnpicklingError,
@@ -152,9 +156,8 @@ def _nanogpt(file: Path) -> dict[str, Tensor]:
         AttributeError,
         ValueError,
     ) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"{file} is not a nanoGPT checkpoint that can be read safely: {why[:120]}",
+            f"{file} is not a nanoGPT checkpoint that can be read safely: {first_line(error)}",
             hint="it must hold tensors and plain values only",
         ) from None
 

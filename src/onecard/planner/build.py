@@ -14,6 +14,7 @@ from onecard.config import load as load_config
 from onecard.config.model_rules import evaluation_steps
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
+from onecard.facts.links import DEFAULT_NETWORK, Links, links
 from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note
 from onecard.planner.calibration_file import load_calibration
@@ -41,6 +42,7 @@ from onecard.planner.result import (
 from onecard.planner.stacks import OWN, STACKS
 from onecard.planner.step_time import StepTime, step_time
 from onecard.planner.warnings import offloading, warnings
+from onecard.planner.ways import ways
 from onecard.planner.whatif import whatif
 from onecard.units import local_now
 from onecard.version import __version__
@@ -54,6 +56,8 @@ def plan(
     gpu: Device | str | None = None,
     *,
     gpus: int = 1,
+    nodes: int = 1,
+    link: str | None = None,
     data: str | int | None = None,
     price: Price | str | None = None,
     now: datetime | None = None,
@@ -62,27 +66,30 @@ def plan(
     """What this run will need on that card (None: this machine's), over that data, at that price of electricity; with
     another project's code (`stack`) as that would take it.
 
-    `config` may also be a preset's name or a config file, as on the command line.
+    `gpus` cards in each of `nodes` machines, joined by the links named (facts/links.csv). `config` may also be a
+    preset's name or a config file, as on the command line.
     """
     config = _config(config)
     device = resolve_device(gpu)
-    _check_number_of_cards(config, gpus)
+    joined = links(link)
+    _check_number_of_cards(config, gpus, nodes)
+    gpus *= nodes
     dtype = device.training_dtype if config.matmul_dtype == "auto" else config.matmul_dtype
-    corpus = (
-        corpus_of(config.dataset, asked=False)
-        if data is None
-        else corpus_of(data, like=config.dataset)
-    )
+    corpus = _corpus(config, data)
     config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
     tokens = tokens_of(config, counts, corpus)
     flops = flops_of(config.shape, tokens.total)
     ignored: list[Note] = []
     _check_stack(stack)
-    step = step_time(config, device, dtype, gpus, load_calibration(device, ignored), stack)
+    known = load_calibration(device, ignored)
+    step = step_time(config, device, dtype, gpus, known, stack, nodes, joined)
     time = _time(config, step, now or local_now())
-    memory = peak_memory(config, device, dtype, gpus, stack=stack)
+    memory = peak_memory(config, device, dtype, gpus, stack=stack, nodes=nodes)
     loss = _loss(config, counts, corpus, tokens)
+    of_data = [*corpus.notes, *source_notes(tokens.sources)]
+    of_run = warnings(config, device, dtype, tokens.epochs)
+    of_machine = [*offloading(memory.host_bytes, step, device), *_of_network(nodes, joined)]
     return RunPlan(
         schema=SCHEMA,
         version=__version__,
@@ -99,16 +106,29 @@ def plan(
         energy=_energy(device, gpus, time.total_seconds, _price(price)),
         loss=loss,
         known_runs=known_runs(counts, flops, corpus),
-        warnings=[
-            *ignored,
-            *_of_stack(stack),
-            *corpus.notes,
-            *source_notes(tokens.sources),
-            *warnings(config, device, dtype, tokens.epochs),
-            *offloading(memory.host_bytes, step, device),
-        ],
+        warnings=[*ignored, *_of_stack(stack), *of_data, *of_run, *of_machine],
         formulas=formulas_of(loss),
+        nodes=nodes,
+        ways=ways(config, device, dtype, gpus, nodes, joined) if stack == OWN else [],
     )
+
+
+def _corpus(config: RunConfig, data: str | int | None) -> Corpus:
+    if data is None:
+        return corpus_of(config.dataset, asked=False)
+    return corpus_of(data, like=config.dataset)
+
+
+def _of_network(nodes: int, joined: Links) -> list[Note]:
+    if nodes == 1 or joined.machines is not None:
+        return []
+    return [
+        Note(
+            "network_assumed",
+            "the link between the machines is assumed to be {link}; name yours",
+            link=DEFAULT_NETWORK,
+        )
+    ]
 
 
 def _check_stack(stack: str) -> None:
@@ -128,14 +148,22 @@ def _of_stack(stack: str) -> list[Note]:
     ]
 
 
-def _check_number_of_cards(config: RunConfig, gpus: int) -> None:
-    if gpus < 1:
+def _check_number_of_cards(config: RunConfig, gpus: int, nodes: int) -> None:
+    if gpus < 1 or nodes < 1:
         raise UserError(
-            f"{gpus} cards cannot train anything", hint="the number of cards is 1 or more"
+            f"{min(gpus, nodes)} {'cards' if gpus < 1 else 'machines'} cannot train anything",
+            hint="the number of cards and machines is 1 or more",
         )
-    if config.gradient_accumulation_steps % gpus:
+    cards = gpus * nodes
+    rows = config.batch_size * config.gradient_accumulation_steps
+    if cards > rows:
         raise UserError(
-            f"gradient_accumulation_steps = {config.gradient_accumulation_steps} cannot be shared by {gpus} cards",
+            f"{cards} processes are more than the {rows} rows of a step",
+            hint="fewer cards, or a larger batch_size or gradient_accumulation_steps",
+        )
+    if config.gradient_accumulation_steps % cards:
+        raise UserError(
+            f"gradient_accumulation_steps = {config.gradient_accumulation_steps} cannot be shared by {cards} cards",
             hint="it is the total over all cards and must be divisible by their number",
         )
 

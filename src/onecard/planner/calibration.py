@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
+from onecard.planner.card_rate import speed_fit
+from onecard.planner.exchange import exchange_seconds
 from onecard.planner.step_counts import micro_kernels
-from onecard.planner.step_time import exchange_seconds, host_part, speed_fit, waiting
+from onecard.planner.step_time import host_part, waiting
 from onecard.planner.step_work import PART_OF, Costs, mode, predicted, work
 from onecard.planner.workload import Workload
 
@@ -66,8 +68,9 @@ class Calibration:
     ] = ()  # finished trainings: (mode, measured over predicted seconds)
 
     def covers(self, w: Workload) -> bool:
-        """Whether these measurements say anything of such a step: the dtype is the one that was measured."""
-        return w.dtype == self.dtype
+        """Whether these measurements say anything of such a step: the dtype is the one that was measured, and what launches
+        and multiplies is not another thing (CUDA graphs, fp8)."""
+        return w.dtype == self.dtype and not (w.fp8 or w.graphs)
 
     def parts(self, w: Workload, device: Device) -> dict[str, float]:
         """Seconds of one step by what they are spent on, the keys of `step_time.step_parts`."""
@@ -79,7 +82,7 @@ class Calibration:
         busy = sum(parts.values())
         parts["launch"] += waiting(busy, micro_kernels(w) * w.accumulation * self.host_seconds)
         parts["exchange"] = exchange_seconds(w, device, busy, speed_fit())
-        return {**parts, **host_part(w, device)}
+        return {**parts, **host_part(w, device, busy / w.accumulation)}
 
     def range_of(self, w: Workload) -> tuple[float, float]:
         """The 80 % range as factors: from the probe's own residuals, wider for what it did not try."""

@@ -14,25 +14,27 @@ True
 True
 """
 
-import json
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 from onecard.config import RunConfig
-from onecard.facts.data_files import fact_file
+from onecard.planner.loss_settings import (
+    Fit,
+    held_up,
+    is_odd,
+    learning_rate_share,
+    loss_fit,
+    relative_rate,
+    settings_cost,
+    undecayed,
+)
 from onecard.planner.result import Range
 from onecard.planner.workload import Workload
 
-Fit = dict[str, Any]
 GPT2_VOCABULARY = range(
     50256, 50689
 )  # GPT-2's tokens, padded as people do: 50257, 50304, 50432, 50688
-USUAL_FLOOR = (
-    0.1  # the public runs decay to between nothing and a tenth: what the law calls settled
-)
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,14 @@ def estimate(
     """The same for any recipe of the fit; `size` where the model is not one of RunConfig's."""
     fit = fit or loss_fit()
     size = size or float(Workload.of_shape(config.shape).matmul_params)
-    help_ = multiplier(config, recipe, fit, dataset)
+    help_ = multiplier(config, recipe, fit, dataset, tokens)
     settled = law(size, help_ * effective_tokens(tokens, unique_tokens, fit), dataset, fit)
-    rate = rate_cost(config, size, recipe, fit)
-    final = settled + undecayed(config, fit) + rate + config.dropout * fit["dropout"]
+    cost = settings_cost(config, size, tokens, recipe, fit)
+    relative = relative_rate(config, size, tokens, recipe, fit)
+    final = settled + undecayed(config, fit, relative) + cost + config.dropout * fit["dropout"]
     inside = supported(size, tokens, fit)
     spread = fit["pairs"][dataset]["spread"] if dataset not in fit["datasets"] else fit["spread"]
-    low, high = spread["outside" if not inside else "odd" if is_odd(config, rate) else "inside"]
-    low, high = low - 0.5 * max(0.0, rate), high + 0.5 * max(0.0, rate)
+    low, high = spread["outside" if not inside else "odd" if is_odd(config, cost) else "inside"]
     return LossEstimate(
         final=Range(final + low, final, final + high),
         repetition=settled - law(size, help_ * tokens, dataset, fit),
@@ -106,39 +108,6 @@ def estimate(
         recipe=recipe,
         dataset=dataset,
     )
-
-
-SMALL_BATCH = 2**16  # tokens a step below which the public runs are few
-MOST_RATE_COST = 0.5  # nats; beyond it a run diverges rather than trains badly
-
-
-def is_odd(config: RunConfig, rate: float) -> bool:
-    """What moves the loss in ways that few public runs show: a rate far off or never decayed, tiny batches, dropout."""
-    undecayed = learning_rate_share(config, config.max_iters) > 0.5
-    return undecayed or config.tokens_per_step < SMALL_BATCH or config.dropout > 0 or rate > 0.1
-
-
-def usual_rate(size: float) -> float:
-    """The peak learning rate of GPT-2's reproductions, which the law's level is of: 6e-4 at 124M, 3e-4 at 350M, 2e-4 at 1.5B."""
-    return float(6e-4 * (size / 124e6) ** -0.45)
-
-
-def rate_cost(config: RunConfig, size: float, recipe: str, fit: Fit) -> float:
-    """Nats that the peak learning rate costs against the one that the law's level is of; below nothing where it gains.
-
-    A parabola in its logarithm around the best rate (fit/learning_rate.py). GPT-2's recipe is known at its usual rate, which is
-    a third of the best; the modern blocks' runs were tuned. Muon and the like have rates of another kind.
-    """
-    if not recipe.endswith("adamw") or config.tokens_per_step <= 0:
-        return 0.0
-    known = fit["learning_rate"]
-    best = known["best"] * (size / 124e6) ** known["size_power"]
-    here = best * min(1.0, config.tokens_per_step / 2**19) ** known["batch_power"]
-    bend = known["curvature"] * (max(config.max_iters, 500) / 1e4) ** known["steps_power"]
-    reference = usual_rate(size) if recipe == "gpt2-adamw" else best
-    cost = bend * (math.log(config.learning_rate / here) ** 2 - math.log(reference / best) ** 2)
-    # below the reference one long public run (3e-4 at 124M) lost far less than the sweep says: half of it
-    return float(min(MOST_RATE_COST, cost if cost < 0 or config.learning_rate > here else cost / 2))
 
 
 def law(size: float, tokens: float, dataset: str, fit: Fit) -> float:
@@ -154,10 +123,12 @@ def law(size: float, tokens: float, dataset: str, fit: Fit) -> float:
     )
 
 
-def multiplier(config: RunConfig, recipe: str, fit: Fit, dataset: str) -> float:
+def multiplier(config: RunConfig, recipe: str, fit: Fit, dataset: str, tokens: float) -> float:
     """How many tokens of GPT-2's recipe one token is worth: the recipe, a head of its own, a short final decay; and, for a
     data set with other tokens or another evaluation, what its own runs say."""
     worth = float(fit["recipes"][recipe])
+    if not recipe.endswith("adamw"):  # the longer the run, the less is left of what they gain
+        worth *= (tokens / 2e9) ** -fit["fade"]
     if dataset not in fit["datasets"]:
         worth *= fit["pairs"][dataset]["worth"]
     if not config.tied:
@@ -168,31 +139,21 @@ def multiplier(config: RunConfig, recipe: str, fit: Fit, dataset: str) -> float:
 
 
 def running(e: LossEstimate, step: int, fit: Fit) -> float:
-    """What the loss is on its way: the law at the tokens that full-rate steps were worth, what the learning rate still
-    holds up, and the first steps' own fall, which no power law follows."""
+    """What the loss is on its way: the law at the tokens that full-rate steps were worth, what the settings cost by then, what
+    the learning rate still holds up, and the first steps' own fall, which no power law follows."""
     config = e.config
     steps, warmup = max(1, config.max_iters), max(0, config.warmup_iters)
     worth = step**2 / (2 * warmup) if step < warmup else step - warmup / 2  # steps at the full rate
-    tokens = effective_tokens(e.tokens * max(worth, 0.5) / steps, e.unique_tokens, fit)
-    settled = law(e.size, multiplier(config, e.recipe, fit, e.dataset) * tokens, e.dataset, fit)
+    seen = e.tokens * max(worth, 0.5) / steps
+    tokens = effective_tokens(seen, e.unique_tokens, fit)
+    settled = law(
+        e.size, multiplier(config, e.recipe, fit, e.dataset, seen) * tokens, e.dataset, fit
+    )
     early = fit["early"]["scale"] * math.exp(-worth / fit["early"]["steps"])
-    return float(settled + fit["gap"] * learning_rate_share(config, step) + early)
-
-
-def undecayed(config: RunConfig, fit: Fit) -> float:
-    """Nats that a learning rate still up at the end holds the loss up by: nothing for the usual decay to a tenth or less."""
-    left = learning_rate_share(config, config.max_iters) - USUAL_FLOOR
-    if left <= 1e-3:  # 6e-5 of 6e-4 is a tenth but for the last digit
-        return 0.0
-    return held_up(config, left, fit)
-
-
-def held_up(config: RunConfig, share: float, fit: Fit | None = None) -> float:
-    """Nats that a learning rate of this share of its peak holds the loss up by."""
-    fit = fit or loss_fit()
-    # a small batch's noise is held up with it, by the square root of how much smaller it is
-    noise = max(1.0, 2**19 / max(1, config.tokens_per_step)) ** fit["noise_power"]
-    return float(fit["gap"] * share * noise)
+    cost = settings_cost(config, e.size, seen, e.recipe, fit)
+    relative = relative_rate(config, e.size, e.tokens, e.recipe, fit)
+    share = learning_rate_share(config, step)
+    return float(settled + cost + held_up(config, share, fit, relative) + early)
 
 
 def effective_tokens(tokens: float, unique: float | None, fit: Fit) -> float:
@@ -234,24 +195,3 @@ def bare_name(name: str) -> str:
         "",
         re.sub(r"(?<!\d)(?<!\d[.,])\d[\d.,]*+[-_ ]?[kmbt]t?(illion)?\b(\s*tokens)?", "", last),
     )
-
-
-def learning_rate_share(config: RunConfig, step: int) -> float:
-    """The learning rate at `step` as a share of its peak, along the config's schedule (warm-up left out)."""
-    if not config.decay_lr:
-        return 1.0
-    floor = config.min_lr / config.learning_rate
-    if config.schedule == "wsd":
-        decay = max(1.0, config.decay_fraction * config.lr_decay_iters)
-        return floor + (1 - floor) * min(1.0, max(0.0, config.lr_decay_iters - step) / decay)
-    span = max(1, config.lr_decay_iters - config.warmup_iters)
-    done = min(1.0, max(0.0, (step - config.warmup_iters) / span))
-    share = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return floor + (1 - floor) * share
-
-
-@cache
-def loss_fit() -> Fit:
-    """The fitted constants that ship with onecard."""
-    fit: Fit = json.loads(fact_file("loss_fit.json"))
-    return fit

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from onecard.config import RunConfig
 from onecard.messages import Note
 from onecard.planner.corpus import Corpus
-from onecard.planner.expected_loss import effective_tokens, loss_fit
+from onecard.planner.expected_loss import effective_tokens
+from onecard.planner.loss_settings import loss_fit
 from onecard.planner.optimal import compute_optimal_tokens
 from onecard.planner.result import Params, SourceEpochs, Tokens
 

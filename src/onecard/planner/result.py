@@ -118,6 +118,18 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class ShardWay:
+    """One way of sharing the model out over the cards, and what it takes."""
+
+    shard: str  # the config key's value
+    process_bytes: float  # of each card
+    fits: Fits
+    step_seconds: Range
+    exchange_seconds: float  # of a step, in all: what the cards send each other
+    waiting_seconds: float  # of these, what the cards wait for
+
+
+@dataclass(frozen=True)
 class Energy:
     """Electricity and its cost."""
 
@@ -181,6 +193,8 @@ class RunPlan:
     known_runs: list[KnownRun]
     warnings: list[Note]
     formulas: dict[str, str]  # figure's path → formula and source, for --explain
+    nodes: int = 1  # machines that the cards are in
+    ways: list[ShardWay] = field(default_factory=list)  # of several cards: each way of sharing out
 
     def to_json(self) -> dict[str, Any]:
         answer = as_plain(self)

@@ -14,6 +14,7 @@ from onecard.units import MIB
 Fit = dict[str, Any]  # the constants of facts/speed_fit.json
 # glibc's largest mmap threshold: a tensor above it is mapped by itself, and its pages are faulted in every time
 _LARGE = 32 * MIB
+UNFUSED = 18  # reads and writes of a number by an update made operation by operation; a fused one has seven
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -26,7 +27,17 @@ def micro_bytes(w: Workload, fit: Fit) -> float:
     added = 2 * e if w.pure else e + 8
     if w.half_gradients:  # in one kernel, or in thirty (train/run/gradient_sums.py)
         added = 6 if w.compiled else 175
-    return float(layer_bytes(w, fit) + slack * logits_bytes(w) + (cast + added) * w.params)
+    moved = layer_bytes(w, fit) + slack * logits_bytes(w) + (cast + added) * w.params
+    return float(moved + fp8_bytes(w))
+
+
+def fp8_bytes(w: Workload) -> float:
+    """model/fp8.py: each operand is read for its largest number, read again and written in a byte; inputs, weights and
+    gradients once more, turned, for the backward pass."""
+    if not w.fp8:
+        return 0.0
+    tokens = w.tokens * sum(inputs + outputs for inputs, outputs in w.layer_matrices)
+    return float(w.n_layer * (7 * tokens + 11 * w.layer_params))
 
 
 def layer_bytes(w: Workload, fit: Fit) -> float:
@@ -84,7 +95,7 @@ def optimizer_bytes(w: Workload) -> float:
     """Bytes of the update: gradient norm and clip, weights, gradients and moments read and written."""
     e = DTYPE_BYTES[w.dtype] if w.pure else 4
     clip = 3 * e
-    update = 7 * e if w.fused_optimizer else 18 * e
+    update = 7 * e if w.fused_optimizer else UNFUSED * e
     if w.optimizer == "adamw8bit":
         update = 3 * e + 4
     elif w.state_bits < 32:
@@ -96,8 +107,7 @@ def optimizer_bytes(w: Workload) -> float:
         update += 120 * w.half_weights
     elif w.optimizer == "muon":
         update = 5 * e + 16
-    share = 1 / w.gpus if w.sharded else 1.0
-    return (clip + update) * w.params * share
+    return (clip + update) * w.params * update_share(w)
 
 
 def optimizer_flops(w: Workload) -> float:
@@ -106,7 +116,12 @@ def optimizer_flops(w: Workload) -> float:
         return 0.0
     shapes = ((w.n_embd, w.n_embd),) * 4 + w.layer_matrices[2:]
     rounds = sum(4 * min(s) ** 2 * max(s) + 2 * min(s) ** 3 for s in shapes)
-    return 5.0 * w.n_layer * rounds
+    return 5.0 * w.n_layer * rounds * update_share(w)
+
+
+def update_share(w: Workload) -> float:
+    """Of the weights, those that one card updates."""
+    return 1 / (w.gpus if w.sharded or w.split_optimizer else w.shard_cards)
 
 
 def micro_kernels(w: Workload) -> float:
@@ -128,7 +143,8 @@ def optimizer_kernels(w: Workload) -> float:
         w.optimizer == "muon"
     ):  # five rounds of three products, and what is around them, on stacks of matrices
         return 30.0 + 4.0 * matrices
-    return 14.0 * (2 * matrices + 3) if w.optimizer_loop else 30.0
+    # a loop's tensors: queries, keys and values apart, and two norms a layer
+    return 14.0 * (matrices + 4 * w.n_layer + 3) if w.optimizer_loop else 30.0
 
 
 def fresh_bytes(w: Workload) -> float:

@@ -10,20 +10,22 @@ True
 fit/speed.py from public runs. Everything grows strictly with layers, width, batch and vocabulary.
 """
 
-import json
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab
-from onecard.facts.data_files import fact_file
 from onecard.facts.gpus import Device
+from onecard.facts.links import Links
+from onecard.planner.card_rate import ceiling, speed_fit
+from onecard.planner.exchange import exchange_seconds
 from onecard.planner.flops import attention_flops
 from onecard.planner.memory.step import host_bytes
 from onecard.planner.result import Range
 from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.step_counts import (
+    DTYPE_BYTES,
+    UNFUSED,
     Fit,
     fresh_bytes,
     layer_bytes,
@@ -52,6 +54,7 @@ LIKE_OWN = (OWN, "nanogpt", "nanochat", "modded")  # compiled PyTorch of nanoGPT
 SLOW_HOST = ("textbook",)  # Python between the kernels of code written to be read
 _SMALL = 2**21  # tokens × width of a micro-batch below which launches and idle units decide
 COMPILE_SECONDS_PER_LAYER = 2.75
+FP8_RATE = 2.0  # of the bf16 rate, with fp32 accumulation: NVIDIA's data sheets, Ada, Hopper and Blackwell alike
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,11 @@ def step_time(
     gpus: int = 1,
     calibration: "Calibration | None" = None,
     stack: str = OWN,
+    nodes: int = 1,
+    link: Links | None = None,
 ) -> StepTime:
     """One optimizer step of `config` on `gpus` cards, with an 80 % range; a calibration is of our own code alone."""
-    work = in_stack(Workload.on(device, config, dtype, gpus), stack)
+    work = in_stack(Workload.on(device, config, dtype, gpus, nodes, link), stack)
     return workload_time(work, device, calibration if stack == OWN else None)
 
 
@@ -99,8 +104,8 @@ def workload_time(
 
 def range_group(w: Workload, device: Device) -> str:
     """Which of the ranges holds: "own" for our trainer and code like it as it is meant to run, "odd" for what is timed by
-    launches, by attention without Flash or by code that is not compiled, "other" for the rest."""
-    if not w.compiled or not w.flash or w.stack in SLOW_HOST:
+    launches, by attention without Flash, by fp8, CUDA graphs or code that is not compiled, "other" for the rest."""
+    if not w.compiled or not w.flash or w.fp8 or w.graphs or w.stack in SLOW_HOST:
         return "odd"
     if device.architecture in OLD_ATTENTION or w.tokens * w.n_embd < _SMALL:
         return "odd"
@@ -116,13 +121,6 @@ def padding_gain(config: RunConfig, device: Device, dtype: str) -> float:
     return (
         1 - workload_time(padded, device).seconds.mid / step_time(config, device, dtype).seconds.mid
     )
-
-
-@cache
-def speed_fit() -> Fit:
-    """The fitted constants that ship with onecard."""
-    fit: Fit = json.loads(fact_file("speed_fit.json"))
-    return fit
 
 
 def compile_seconds(w: Workload) -> float:
@@ -147,10 +145,12 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
         memory += fresh_bytes(w) / FRESH_BYTES_PER_SECOND
     if w.dropout:
         matmul, memory = matmul * fit["dropout"], memory * fit["dropout"]
-    update = optimizer_bytes(w) / bandwidth + optimizer_flops(w) / rate
+    update = (optimizer_bytes(w) - update_found(w, device)) / bandwidth
+    update += optimizer_flops(w) / rate
     update += waiting(update, optimizer_kernels(w) * fit["host_seconds"])
     slow = w.stack in SLOW_HOST and not w.compiled
     host = fit["host_seconds"] * (fit["textbook_host"] if slow else 1.0)
+    host *= not w.graphs  # the card replays the kernels by itself
     kernels = micro_kernels(w)
     busy = matmul + memory + kernels * fit["kernel_seconds"]
     launch = kernels * fit["kernel_seconds"] + waiting(busy, kernels * host)
@@ -165,7 +165,7 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     slower = stack_factor(w.stack, fit) / fit["cards"].get(device.name, 1.0)
     scaled = {part: seconds * slower for part, seconds in parts.items()}
     # the link's, not the card's nor the code's
-    return {**scaled, "exchange": parts["exchange"], **host_part(w, device)}
+    return {**scaled, "exchange": parts["exchange"], **host_part(w, device, busy * slower)}
 
 
 def cached_bytes(w: Workload, device: Device, fit: Fit) -> float:
@@ -176,25 +176,20 @@ def cached_bytes(w: Workload, device: Device, fit: Fit) -> float:
     return float(fit["cache_hits"] * found * layer_bytes(w, fit))
 
 
+def update_found(w: Workload, device: Device) -> float:
+    """Of an update's bytes, tensor by tensor, what the next operation still finds in the chip's last cache: weight,
+    gradient and both moments of one matrix."""
+    if not w.optimizer_loop or w.fused_optimizer:
+        return 0.0
+    tensors = 4 * DTYPE_BYTES["float32"] * w.layer_params / (2 + len(w.layer_matrices))
+    found = device.cache_bytes / (device.cache_bytes + tensors)
+    return (UNFUSED - 7) * DTYPE_BYTES["float32"] * w.params * found
+
+
 def stack_factor(stack: str, fit: Fit) -> float:
     """How much longer that project's code takes than the count of its work says."""
     known: dict[str, float] = fit["stacks"]
     return known.get(stack, known.get("plain-pytorch", 1.0))
-
-
-def ceiling(device: Device, dtype: str, fit: Fit) -> float:
-    """Share of its specified rate that the card reaches in a model's matmuls: its own reading, or its class's."""
-    shares = fit["ceilings"][dtype]
-    reading: float = shares["cards"].get(device.name) or shares["classes"].get(
-        device.rate_class, shares["default"]
-    )
-    effect: float = fit["classes"].get(device.rate_class, 1.0)
-    # tensor cores at half rate (GeForce) are easier to keep fed
-    effect *= fit["half_rate"] if device.rate_class.endswith("_half") else 1.0
-    share = reading * effect * float(fit["matmul"])
-    return (
-        min(1.0, share) if device.kind == "cpu" else share
-    )  # a card may boost past its specification
 
 
 def waiting(busy: float, host: float) -> float:
@@ -207,17 +202,19 @@ def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
     the last wave of tiles leaves idle. Fast units (H100, B200) lose most to starting and ending."""
     unit_rate = rate / device.units
     start = fit["tile_seconds"]
+    faster = FP8_RATE if w.fp8 else 1.0
 
-    def product(rows: int, columns: int, depth: int) -> float:
+    def product(rows: int, columns: int, depth: float) -> float:
         tiles = rows * columns / _TILE / device.units + fit["wave"]
         return float(tiles * (2 * _TILE * depth / unit_rate + start))
 
     tokens, layer = w.tokens, 0.0
     forwards = 2 if w.recompute == "block" else 1
     for inputs, outputs in w.layer_matrices:
-        layer += forwards * product(tokens, outputs, inputs) + product(tokens, inputs, outputs)
+        layer += forwards * product(tokens, outputs, inputs / faster)
+        layer += product(tokens, inputs, outputs / faster)
         layer += (
-            2 * tokens * inputs * outputs / rate
+            2 * tokens * inputs * outputs / rate / faster
         )  # xᵀ·dy is cut along the tokens, so its waves are full
     head = product(tokens, w.vocab_size, w.n_embd) + product(tokens, w.n_embd, w.vocab_size)
     head += 2 * tokens * w.n_embd * w.vocab_size / rate
@@ -243,49 +240,14 @@ def attention_work(w: Workload, device: Device, fit: Fit) -> float:
     return float(attention_flops(w) * w.tokens * passes * waiting)
 
 
-def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> float:
-    """Gradients summed over the cards once a step (or weights gathered every micro-batch), less what hides behind work.
-
-    Nothing hides in our own trainer: it exchanges once, after the last micro-batch.
-    """
-    if w.gpus == 1:
-        return 0.0
-    link = link_bandwidth(device, w.nvlink)
-    share = 2 * (w.gpus - 1) / w.gpus
-    volume = share * w.params * (2 if w.pure else 4)
-    hidden = (
-        busy / max(w.accumulation, 1) * fit["overlap"]
-    )  # the backward pass of the last micro-batch
-    if w.waits_for_exchange:
-        hidden = 0.0
-    if w.sharded:
-        volume, hidden = 1.5 * share * w.params * 2 * w.accumulation, busy * fit["overlap"]
-    seconds = volume / link
-    return float((seconds**4 + hidden**4) ** 0.25 - hidden) + 0.1 * seconds
-
-
-def host_part(w: Workload, device: Device) -> dict[str, float]:
-    """Copies to and from the computer's memory: what the optimizer keeps there once each way a step, layer inputs once
-    each way a micro-batch. They are made in the order of the work, so that all of their time counts."""
+def host_part(w: Workload, device: Device, busy: float) -> dict[str, float]:
+    """Copies to and from the computer's memory: the optimizer's once each way a step, layer inputs once each way a
+    micro-batch of `busy` seconds; one way after the other, for what both at once would take was not measured. With
+    update_in_backward the optimizer's hide behind the last backward pass, two thirds of a micro-batch."""
     if device.kind != "cuda" or not (w.host_optimizer or w.host_inputs):
         return {}
-    optimizer = host_bytes(replace(w, host_inputs=False))
-    inputs = host_bytes(replace(w, host_optimizer=False)) * w.accumulation
-    return {"host": 2 * (optimizer + inputs) / device.host_bandwidth}
-
-
-def link_bandwidth(device: Device, nvlink: bool) -> float:
-    """Bytes per second each way between cards: NVLink on data-centre boards, else PCIe 4.0 through the host.
-
-    What NCCL reaches for large messages, by its own maintainers: 20 GB/s of each link's 25, so 230 GB/s for an A100's
-    twelve (NVIDIA/nccl-tests issue 149) and a little less than 120 for a V100's six; 370 GB/s on an H100 (issue 212), here
-    less a tenth because gradients go in buckets of 25 MB; twice that for NVLink 5. PCIe 4.0 x16 carries 26 GB/s, and
-    cards without peer access send every byte through the host's memory, so across it twice.
-    """
-    if (
-        nvlink
-        and device.rate_class in ("ga100", "hopper", "bw_dc", "volta")
-        and "PCIe" not in device.name
-    ):
-        return {"volta": 110e9, "ga100": 230e9, "hopper": 340e9, "bw_dc": 650e9}[device.rate_class]
-    return 12e9
+    optimizer = 2 * host_bytes(replace(w, host_inputs=False)) / device.host_bandwidth
+    if w.in_backward:
+        optimizer = max(0.0, optimizer - busy * 2 / 3)
+    inputs = 2 * host_bytes(replace(w, host_optimizer=False)) / device.host_bandwidth
+    return {"host": optimizer + inputs * w.accumulation}

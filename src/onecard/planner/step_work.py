@@ -12,6 +12,7 @@ Everything grows with layers, width, batch and vocabulary.
 import dataclasses
 from collections.abc import Mapping
 
+from onecard.planner.card_rate import speed_fit
 from onecard.planner.flops import attention_flops
 from onecard.planner.step_counts import (
     fresh_bytes,
@@ -20,7 +21,7 @@ from onecard.planner.step_counts import (
     optimizer_bytes,
     optimizer_flops,
 )
-from onecard.planner.step_time import speed_fit, waiting
+from onecard.planner.step_time import waiting
 from onecard.planner.workload import Workload
 
 Costs = dict[str, float]  # seconds a unit of work: a FLOP, a byte, a kernel, a step

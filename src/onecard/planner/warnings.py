@@ -11,8 +11,9 @@ from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab
 from onecard.facts.builds import DEFAULT_BUILD, support_of
 from onecard.facts.gpus import Device
-from onecard.facts.here import cpu
+from onecard.facts.here import computer_bytes
 from onecard.messages import Note
+from onecard.planner.memory import host_has
 from onecard.planner.params import params
 from onecard.planner.step_time import OLD_ATTENTION, StepTime, padding_gain
 
@@ -112,6 +113,8 @@ def _batch(config: RunConfig) -> Iterator[Note]:
 
 
 def _moments(config: RunConfig) -> Iterator[Note]:
+    if config.update_in_backward:
+        yield Note("update-in-backward", steps=config.checkpoint_interval or config.eval_interval)
     if config.optimizer == "muon" and config.state_bits == 4:
         yield Note("muon-4bit", loss=MUON_4BIT_LOSS)
 
@@ -206,5 +209,5 @@ def offloading(host_bytes: int, step: StepTime, device: Device) -> Iterator[Note
     if seconds:
         share = seconds / step.seconds.mid
         yield Note("offload", host=host_bytes, seconds=seconds, share=share, pcie=device.pcie)
-    if device.taken_bytes is not None and host_bytes > (there := cpu().memory_bytes):  # it is here
-        yield Note("offload-short", host=host_bytes, there=there)
+    if not host_has(host_bytes, device):
+        yield Note("offload-short", host=host_bytes, there=computer_bytes())

@@ -14,6 +14,7 @@ from typing import Literal
 from onecard.config import ModelShape, RunConfig
 from onecard.facts.builds import support_of
 from onecard.facts.gpus import Device
+from onecard.facts.links import Links
 
 Recompute = Literal["none", "cheap", "block"]
 
@@ -44,6 +45,7 @@ class Workload:
     flash: bool = True
     window: float = 1.0  # attention FLOPs against full causal attention: sliding windows
     chunked_loss: bool = False
+    chunk_rows: int | None = None  # None: config/model_rules.py's
     recompute: Recompute = "none"
     optimizer: str = "adamw"
     half_weights: bool = False  # matrices and tables in bf16 without a copy
@@ -53,11 +55,21 @@ class Workload:
         False  # moments, and fp32 copies of bf16 weights, in the computer's memory
     )
     host_inputs: bool = False  # and the layers' inputs
+    in_backward: bool = False  # each parameter is updated when its gradient is complete
     state_bits: int = 32  # of a number in the optimizer's moments
     fused_optimizer: bool = True
     optimizer_loop: bool = False  # a textbook's update: tensor by tensor, operation by operation
+    graphs: bool = False  # CUDA graphs: the host launches one for a micro-batch's kernels
+    fp8: bool = False  # layers' matmuls in 8 bits
     pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
-    sharded: bool = False  # FSDP: weights gathered from the other cards for every micro-batch
+    shard: Literal["none", "grads", "full"] = "none"  # our own trainer's sharing out, and
+    shard_cards: int = 1  # the cards that have one copy of the model together
+    nodes: int = 1  # machines
+    link_bytes: float | None = None  # a second between cards; None: what the card is made for
+    network_bytes: float = 0.0  # a second in and out of a machine, where there are several
+    sharded: bool = (
+        False  # other people's FSDP: weights gathered from the other cards for every micro-batch
+    )
     nvlink: bool = True  # between the cards, where there are several
     waits_for_exchange: bool = (
         False  # gradients are summed after the last backward pass, not during it as DDP does
@@ -82,7 +94,10 @@ class Workload:
     kept_half_bytes: bool = (
         False  # fp8 matmuls: their inputs are kept for the backward pass in one byte
     )
-    split_optimizer: bool = False  # each card keeps its share of the optimizer's memory (ZeRO)
+    split_optimizer: bool = False  # each card keeps and updates its share of the weights (ZeRO)
+    scaled_branches: bool = (
+        False  # learned scales on what a layer adds to the stream (parameter-golf): both are kept
+    )
     returns_logits: bool = (
         True  # the compiled model hands them back; else their gradient takes their place
     )
@@ -91,9 +106,12 @@ class Workload:
     )
 
     @classmethod
-    def of(cls, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
-        """A RunConfig's step; its accumulation is the total over all cards, as in nanoGPT."""
+    def of(cls, config: RunConfig, dtype: str, gpus: int = 1, nodes: int = 1) -> "Workload":
+        """A RunConfig's step on so many cards in all; its accumulation is the total over them, as in nanoGPT."""
         shape = config.shape
+        shard = config.shard if gpus > 1 else "none"
+        # the cards of a machine have one copy together, or all where there is one in each (train/run/spread.py)
+        each = gpus // nodes if gpus > nodes else gpus
         return cls(
             n_layer=shape.n_layer,
             n_head=shape.n_head,
@@ -111,29 +129,50 @@ class Workload:
             bias=shape.bias,
             dropout=config.dropout,
             compiled=config.compile,
-            flash=config.attention == "flash",
+            flash=config.attention != "math",
             chunked_loss=config.chunked_loss,
+            chunk_rows=config.chunk_rows,
             recompute=config.recompute,
             optimizer="muon" if config.optimizer == "muon" else "adamw",
             half_weights=config.weights == "bfloat16",
             half_gradients=config.gradients == "bfloat16",
-            by_block=config.compile_unit == "block",
+            by_block=config.compile_unit == "block" or shard != "none",
             host_optimizer=config.offload_optimizer,
             host_inputs=config.offload_activations,
+            in_backward=config.update_in_backward,
             state_bits=config.state_bits,
+            fused_optimizer=config.fused_optimizer,
+            fp8=config.fp8,
+            kept_half_bytes=config.fp8,
             mask_documents=config.mask_documents,
             waits_for_exchange=gpus > 1,  # train/run/workers.py
+            shard=shard,
+            shard_cards=each if shard != "none" else 1,
+            nodes=nodes,
         )
 
     @classmethod
-    def on(cls, device: Device, config: RunConfig, dtype: str, gpus: int = 1) -> "Workload":
+    def on(
+        cls,
+        device: Device,
+        config: RunConfig,
+        dtype: str,
+        gpus: int = 1,
+        nodes: int = 1,
+        link: Links | None = None,
+    ) -> "Workload":
         """The same as this device runs it: uncompiled where torch.compile has nothing for it."""
+        link = link or Links()
         return replace(
-            cls.of(config, dtype, gpus),
+            cls.of(config, dtype, gpus, nodes),
             compiled=config.compile and support_of(device).compiles,
+            graphs=device.kind == "cuda" and config.compile_mode == "reduce-overhead",
             # as fast_low_dtype in model/machine.py: half precision where a matrix unit computes in it
             full_precision_updates=device.kind != "cuda"
             or device.architecture in ("Maxwell", "Pascal"),
+            nvlink=link.nvlink is not False,
+            link_bytes=link.cards,
+            network_bytes=link.network if nodes > 1 else 0.0,
         )
 
     @classmethod
@@ -161,7 +200,12 @@ class Workload:
     def sliced_update(self) -> bool:
         """Whether the update is train/optim/sliced.py's."""
         lower = self.state_bits < 32 or self.half_weights or self.half_gradients
-        return lower or self.host_optimizer
+        return lower or self.host_optimizer or (self.in_backward and self.stack == "onecard")
+
+    @property
+    def gradients_go(self) -> bool:
+        """Whether a gradient is gone once it is there: added to the sum of earlier ones, or applied."""
+        return self.accumulation > 1 or self.in_backward
 
     @property
     def moment_bits(self) -> int:

@@ -18,7 +18,7 @@ def cards_document(plans: list[RunPlan]) -> Document:
         Column(T("total"), "right"),
         Column(T("memory"), "right"),
         Column(T("of"), "right"),
-        Column(T("fits"), "right"),
+        Column(T("verdict"), "right"),
         Column(T("kWh"), "right"),
         Column(T("cost"), "right"),
         Column("MFU", "right"),

@@ -13,7 +13,7 @@ AXIS: dict[str, tuple[T, T, str]] = {
     "steps": (T("At equal steps"), T("steps"), "int"),
     "tokens": (T("At equal tokens"), T("tokens"), "count"),
     "hours": (T("At equal hours"), T("hours of training"), "hours"),
-    "flops": (T("At equal FLOPs"), T("FLOPs"), ".2e"),
+    "flops": (T("At equal FLOPs"), T("FLOPs"), "power"),
 }
 
 

@@ -33,8 +33,9 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
         )
         for other in answer.runners_up
     )
+    reasons = Notes(tuple(answer.reasons))
     sections = [
-        Section(T("The same model, made to fit"), (before_after, Notes(tuple(answer.reasons))))
+        Section(T("The same model, made to fit"), (before_after, reasons), short=(before_after,))
     ]
     if others:
         titles = (
@@ -45,7 +46,8 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
         )
         sections.append(Section(T("Other ways that fit"), (Table(titles, others),)))
     if answer.plan.warnings:
-        sections.append(Section(T("Remarks"), (Notes(tuple(answer.plan.warnings)),)))
+        remarks = (Notes(tuple(answer.plan.warnings)),)
+        sections.append(Section(T("Remarks"), remarks, short=remarks))
     return Document(
         title=T("The fastest way that fits on {card}", card=answer.plan.device.name),
         headline=model_headline(answer.plan),

@@ -11,7 +11,6 @@ from onecard.report.document import (
     SUMMARY,
     Bars,
     Block,
-    Column,
     Document,
     Figure,
     Figures,
@@ -28,6 +27,7 @@ from onecard.report.document import (
 from onecard.report.language import Language
 
 WIDE_TABLE = 5  # columns; a table with as many is drawn across the page
+SHORT_CELL = 16  # characters of a cell that is never broken into lines
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "⚠\ufe0e ", "bad": "✗ ", None: ""}
 
 # Fonts are named before system-ui, which on some Linux machines is a serif; the later ones are those that carry
@@ -63,12 +63,12 @@ table { border-collapse: collapse; width: 100%; font-size: .93rem; margin: 0 0 .
     tabular-nums; }
 section > :last-child { margin-bottom: 0; } .scroll { overflow-x: auto; } td.breaks { overflow-wrap: anywhere; }
 .wide figure { display: inline-block; vertical-align: top; width: calc(50% - .6rem); min-width: min(100%, 26rem);
-    margin-right: .5rem; }
+    margin-right: .5rem; } .wide figure:only-of-type { display: block; width: min(100%, 40rem); margin-inline: auto; }
 td, th { padding: .22rem .75rem .22rem 0; text-align: left; vertical-align: baseline; border-bottom: 1px solid
     var(--line); }
 tr:last-child td { border-bottom: 0; }
 th { font-weight: 500; font-size: .85rem; }
-.right { text-align: right; white-space: nowrap; } td:last-child, th:last-child { padding-right: 0; }
+.right { text-align: right; } .right, .short { white-space: nowrap; } td:last-child, th:last-child { padding-right: 0; }
 .figures td:first-child { width: 34%; } .figures .value { font-weight: 600; text-align: right; white-space: nowrap; }
 .figures .note { padding-left: .6rem; width: 40%; } .figures .formula td { border-top: 0; padding-top: 0; }
 .figures .explained td { border-bottom: 0; }
@@ -215,7 +215,7 @@ def _figures(block: Figures, say: _Say) -> str:
 
 
 def _table(table: Table, say: _Say) -> str:
-    kinds = [_cell_class(column) for column in table.columns]
+    kinds = [_cell_class(table, number, say) for number in range(len(table.columns))]
     head = "".join(
         f"<th{kind}>{say(column.title)}</th>"
         for kind, column in zip(kinds, table.columns, strict=True)
@@ -241,10 +241,14 @@ def _table(table: Table, say: _Say) -> str:
     return f'<div class="scroll"><table>{body}</table></div>'
 
 
-def _cell_class(column: Column) -> str:
+def _cell_class(table: Table, number: int, say: _Say) -> str:
+    column = table.columns[number]
     if column.align == "right":
         return ' class="right"'
-    return ' class="breaks"' if column.breaks else ""
+    if column.breaks:
+        return ' class="breaks"'
+    longest = max((len(say.language.value(row[number])) for row in table.rows), default=0)
+    return ' class="short"' if longest <= SHORT_CELL else ""
 
 
 def _number(value: object) -> float:

@@ -21,6 +21,7 @@ LETTERS = {
 
 def memory_table_document(answer: MemoryTable) -> Document:
     saving = any(row.savers for row in answer.rows)
+    recipes = sorted({row.recipe for row in answer.rows})
     columns = (
         Column("GB", "right"),
         Column(T("card")),
@@ -41,12 +42,14 @@ def memory_table_document(answer: MemoryTable) -> Document:
             "Shape is layers × width, batch is micro-batch × accumulation. Loss is expected at the end, on {data}.",
             data=answer.dataset,
         ),
-        T(
-            "10 B tokens: the hours that this model would take for them, without the limit of {asked}.",
-            asked=asked(answer.budget),
-        ),
+        T("10 B tokens: the hours that this model would take for them, however long that is."),
         T("`onecard recommend --gpu NAME` has the reasons, the runners-up and the config."),
     ]
+    if len(recipes) == 1:
+        notes.insert(1, T("The recipe of every row is {recipe}.", recipe=recipes[0]))
+    else:
+        cards = ", ".join(row.gpu for row in answer.rows if row.recipe == "modern")
+        notes.insert(1, T("The recipe is modern on {cards}, else gpt2.", cards=cards))
     if saving:
         notes.append(
             T(
@@ -54,18 +57,11 @@ def memory_table_document(answer: MemoryTable) -> Document:
                 "b compile_unit=block, w weights and g gradients in bfloat16, o and a offload."
             )
         )
+    table = Table(columns, tuple(_row(row, saving) for row in answer.rows)), Notes(tuple(notes))
     return Document(
         title=T("What to run, by the memory of the card"),
         subtitle=asked(answer.budget),
-        sections=(
-            Section(
-                T("By memory"),
-                (
-                    Table(columns, tuple(_row(row, saving) for row in answer.rows)),
-                    Notes(tuple(notes)),
-                ),
-            ),
-        ),
+        sections=(Section(T("By memory"), table, short=table),),
     )
 
 

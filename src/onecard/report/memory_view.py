@@ -3,6 +3,8 @@
 show(memory_document(result, explain_memory(result.config, result.device, result.dtype)), "terminal")
 """
 
+from collections.abc import Callable
+
 from onecard.messages import T
 from onecard.planner.memory.explain import AliveTensor, MemoryExplained, Phase, Point
 from onecard.planner.result import RunPlan
@@ -30,6 +32,25 @@ PHASES: dict[Phase, T] = {
     "loss": T("loss"),
     "backward": T("backward"),
     "optimizer": T("optimizer"),
+}
+# The tensors that are large in most runs; others keep the planner's names, which are those of the code
+TENSORS: dict[str, T] = {
+    "weights": T("weights"),
+    "gradients": T("gradients"),
+    "optimizer state": T("optimizer state"),
+    "logits": T("logits"),
+    "slices of logits": T("slices of logits"),
+    "gradient of logits": T("gradient of logits"),
+    "zeros for unused logits": T("zeros for unused logits"),
+    "log-probabilities": T("log-probabilities"),
+    "layer input": T("layer input"),
+    "activation output": T("activation output"),
+    "stream after attention": T("stream after attention"),
+    "attention scores": T("attention scores"),
+    "attention weights": T("attention weights"),
+    "last norm input": T("input of the last norm"),
+    "last norm output": T("output of the last norm"),
+    "tokens of the step": T("tokens of the step"),
 }
 # How much of the picture's width each phase gets; in truth head and loss would be a line
 WIDTHS: dict[Phase, float] = {"forward": 0.35, "loss": 0.15, "backward": 0.4, "optimizer": 0.1}
@@ -106,7 +127,9 @@ def _tensors(explained: MemoryExplained) -> Table:
     for tensor in explained.largest:
         layers: Value = Quantity(tensor.layers, "int") if tensor.layers else "–"
         size = Quantity(tensor.bytes, "bytes")
-        rows.append((tensor.name, layers, size, part_name(tensor.part), _taken_by(tensor)))
+        rows.append(
+            (tensor_name(tensor.name), layers, size, part_name(tensor.part), _taken_by(tensor))
+        )
     rest = explained.tensors[len(explained.largest) :]
     if rest:
         others = Quantity(sum(tensor.bytes for tensor in rest), "bytes")
@@ -114,9 +137,28 @@ def _tensors(explained: MemoryExplained) -> Table:
     return Table(columns, tuple(rows))
 
 
+def tensor_name(name: str) -> Text:
+    """The planner's name of a tensor, in words that can be translated."""
+    if name in TENSORS:
+        return TENSORS[name]
+    endings: dict[str, Callable[[str], T]] = {  # of a module, by its name in the code
+        "gradient in half precision": lambda of: T(
+            "gradient of {module} in half precision", module=of
+        ),
+        "gradient in fp32": lambda of: T("gradient of {module} in fp32", module=of),
+        "gradient": lambda of: T("gradient of {module}", module=of),
+        "output": lambda of: T("output of {module}", module=of),
+        "cast": lambda of: T("half-precision copy of {module}", module=of),
+    }
+    for ending, words in endings.items():
+        if name.endswith(f" {ending}") and not name.startswith("gradient of"):
+            return words(name.removesuffix(f" {ending}"))
+    return name
+
+
 def _taken_by(tensor: AliveTensor) -> str:
-    """The settings that leave at most half of it, in a short form."""
-    savers = [name for name, less in tensor.taken_by.items() if 2 * less >= tensor.bytes]
+    """The settings that leave at most half of it, in a short form; bf16 leaves norms and biases as they are, so a bit more."""
+    savers = [name for name, less in tensor.taken_by.items() if less >= 0.49 * tensor.bytes]
     short = (name.split(",")[0].replace(" = ", "=").replace("=True", "") for name in savers)
     return ", ".join(short).replace("'", "") or "–"
 
@@ -167,7 +209,11 @@ def _summary(plan: RunPlan, explained: MemoryExplained) -> tuple[Text, ...]:
             / explained.peak.bytes,
             parts=part_name(largest_part),
         ),
-        T("The largest tensor is {name}: {size:bytes}.", name=largest.name, size=largest.bytes),
+        T(
+            "The largest tensor is {name}: {size:bytes}.",
+            name=tensor_name(largest.name),
+            size=largest.bytes,
+        ),
     ]
     best = max(explained.savings, key=lambda saving: saving.saved_bytes, default=None)
     if best is not None and best.saved_bytes > 0:

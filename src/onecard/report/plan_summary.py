@@ -15,6 +15,10 @@ FITS: dict[str, tuple[T, Tone]] = {
 def card_name(plan: RunPlan) -> Text:
     if plan.gpus == 1:
         return plan.device.name
+    if plan.nodes > 1:
+        each = plan.gpus // plan.nodes
+        name = plan.device.name
+        return T("{machines:int} × {n:int} × {card}", machines=plan.nodes, n=each, card=name)
     return T("{n:int} × {card}", n=plan.gpus, card=plan.device.name)
 
 

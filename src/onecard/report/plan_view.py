@@ -25,6 +25,7 @@ from onecard.report.plan_result import (
     money_section,
 )
 from onecard.report.plan_summary import card_name, headline, summary
+from onecard.report.plan_ways import ways_section
 from onecard.report.plan_words import RANGES, described_shape, part_name
 
 
@@ -34,6 +35,7 @@ def plan_document(plan: RunPlan, explain: bool = False) -> Document:
     sections = [
         memory_section(plan, why),
         time_section(plan, why),
+        ways_section(plan),
         loss_section(plan, why),
         money_section(plan, why),
         data_section(plan, why),

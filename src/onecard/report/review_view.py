@@ -26,12 +26,14 @@ def review_document(answer: Review, written: str | None = None) -> Document:
         Column(T("time"), "right"),
         Column(T("loss"), "right"),
     )
+    beside = (Table(columns, tuple(rows), marked=(0,)),)
     sections = [
         Section(T("What it is, and what would be better"), (Notes(tuple(answer.answers)),)),
-        Section(T("Side by side"), (Table(columns, tuple(rows), marked=(0,)),)),
+        Section(T("Side by side"), beside, short=beside),
     ]
     if answer.plan.warnings:
-        sections.append(Section(T("Warnings"), (Notes(tuple(answer.plan.warnings), "fair"),)))
+        warnings = (Notes(tuple(answer.plan.warnings), "fair"),)
+        sections.append(Section(T("Warnings"), warnings, short=warnings))
     summary: list[Text] = [answer.answers[0]]
     if answer.better is not None and answer.plan.loss is not None:
         summary.append(

@@ -1,5 +1,6 @@
 """A run that no public loss covers, as a document: the choice, why, and what it needs."""
 
+from onecard.advise.savers import savers_of
 from onecard.advise.small_run import SmallRun
 from onecard.messages import T
 from onecard.report.advice_parts import model_headline, next_step, settings
@@ -8,7 +9,7 @@ from onecard.report.plan_words import RANGES
 
 
 def small_run_document(answer: SmallRun, written: str | None = None) -> Document:
-    chosen = (Figures(settings(answer.config, [])),)
+    chosen = (Figures(settings(answer.config, savers_of(answer.config).names)),)
     why = (Notes(tuple(answer.reasons)),)
     sections = [
         Section(T("Why"), why, short=why),

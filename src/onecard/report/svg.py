@@ -154,8 +154,8 @@ def line_chart(chart: LineChart, language: Language, height: float = 260) -> str
     turned = f"translate(16 {(height - BOTTOM + TOP) / 2:.0f}) rotate(-90)"
     body.append(_text(0, 0, language.text(chart.y_label), "middle", f' transform="{turned}"'))
     if len(chart.series) > 1:
-        body += _legend(chart, language, LEFT + 8, height)
-        height += 18
+        legend, height = _legend(chart, language, height)
+        body += legend
     return _svg(height, language.text(chart.title), _about(chart, language), body)
 
 
@@ -214,16 +214,19 @@ def _levels(
     return body
 
 
-def _legend(chart: LineChart, language: Language, left: float, top: float) -> list[str]:
-    body = []
+def _legend(chart: LineChart, language: Language, top: float) -> tuple[list[str], float]:
+    """The names of the curves from `top` down, as many to a line as fit; and where they end."""
+    body, left = [], LEFT + 8
     for number, series in enumerate(chart.series):
         name = language.text(series.label)
+        if number and left + 20 + _letters(name) * LETTER > WIDTH:
+            left, top = LEFT + 8, top + 18
         body.append(
             f'<rect x="{left:.0f}" y="{top + 4:.0f}" width="14" height="4" fill="{fill(number)}"/>'
         )
         body.append(_text(left + 20, top + 10, name))
         left += _letters(name) * LETTER + 48
-    return body
+    return body, top + 18
 
 
 def _about(chart: LineChart, language: Language) -> str:

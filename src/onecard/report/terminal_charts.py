@@ -164,15 +164,24 @@ def line_chart(
     )
     named = [*(series.label for series in chart.series), *(level.label for level in chart.levels)]
     if len(named) > 1:
-        legend = Line(" " * (margin + 2))
-        for number, name in enumerate(named):
-            legend.append(
-                ("" if number == 0 else "   ") + ("*" if ascii_only else "━") + " ",
-                _style(number, color),
-            )
-            legend.append(say(name), DIM)
-        lines.append(legend)
+        marks = [
+            Line("* " if ascii_only else "━ ", _style(number, color)).append(say(name), DIM)
+            for number, name in enumerate(named)
+        ]
+        lines += _side_by_side(marks, " " * (margin + 2), width)
     return Group(*lines)
+
+
+def _side_by_side(parts: list[Line], indent: str, width: int) -> list[Line]:
+    """As many to a line as fit; none is broken."""
+    lines = [Line(indent)]
+    for part in parts:
+        empty = lines[-1].plain == indent
+        if not empty and lines[-1].cell_len + 3 + part.cell_len > width:
+            lines.append(Line(indent))
+            empty = True
+        lines[-1].append("" if empty else "   ").append(part)
+    return lines
 
 
 _DOTS = {

@@ -80,7 +80,9 @@ class RunBuilder:
 
     def set(self, **facts: Any) -> None:
         """Fields of Run that the log states; None leaves what is known already."""
-        self._facts.update({name: value for name, value in facts.items() if value is not None})
+        for name, value in facts.items():
+            if value is not None:
+                self._facts[name] = value
 
     def know(self, key: str, value: Any, how: How = "log") -> None:
         """A config key's value."""

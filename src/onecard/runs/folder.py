@@ -96,10 +96,7 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
             seconds=_number(line, "step_seconds"),
             mfu=_number(line, "mfu"),
         )
-        for key, values in gathered.items():
-            value = _number(line, key)
-            if value is not None and len(values) < _MOST:
-                values.append(value)
+        _gather(line, gathered)
         builder.set(kwh=_number(line, "kwh") or None, wall_seconds=_number(line, "seconds") or None)
     elif kind == "eval" and step is not None:
         names = ("val_loss", "train_loss", "bits_per_byte", "base_val_loss")
@@ -109,6 +106,16 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
         _event(builder, line, step or 0)
     elif kind in ("step", "eval") or kind not in _OTHER_KINDS:
         builder.unreadable(str(line)[:_SHOWN])
+
+
+def _gather(line: dict[str, Any], gathered: dict[str, list[float]]) -> None:
+    """Of the memory the most there ever was; of the others as many values as a median needs."""
+    memory = _number(line, "memory_bytes")
+    if memory is not None and memory > max(gathered["memory_bytes"], default=-1.0):
+        gathered["memory_bytes"] = [memory]
+    for key in ("data_wait", "watts"):
+        if len(gathered[key]) < _MOST and (value := _number(line, key)) is not None:
+            gathered[key].append(value)
 
 
 def _event(builder: RunBuilder, line: dict[str, Any], step: int) -> None:
@@ -153,18 +160,13 @@ def _loss(line: dict[str, Any], key: str) -> float | None:
 
 
 def _number(line: dict[str, Any], key: str) -> float | None:
-    value = line.get(key)
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-        else None
-    )
+    value: Any = line.get(key)  # of JSON, so that its type is one of these or no number
+    return float(value) if type(value) in (float, int) and -1e300 < value < 1e300 else None
 
 
 def _count(line: dict[str, Any], key: str, most: int = 10**18) -> int | None:
     value = line.get(key)
-    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
-    return value if good else None
+    return value if type(value) is int and 0 <= value < most else None
 
 
 def _text(line: dict[str, Any], key: str) -> str | None:

@@ -39,12 +39,15 @@ class LogFollower:
             end = self.offset + most_bytes
             file.seek(self.offset)
             while self.offset < end and (line := file.readline(LONGEST_LINE)):
+                start, tail = self.offset, line
                 if not line.endswith(b"\n"):
                     if len(line) < LONGEST_LINE:
                         return  # still being written
-                    self._skip_rest(file)
-                start, self.offset = self.offset, file.tell()
-                self._mark = (self._mark + line)[-_MARK_BYTES:]
+                    tail = _rest(file)
+                    self.offset = file.tell()
+                else:
+                    self.offset += len(line)
+                self._mark = tail[-_MARK_BYTES:]
                 value = parse_line(line)
                 if value is not None:
                     yield start, value
@@ -57,9 +60,12 @@ class LogFollower:
         file.seek(self.offset - len(self._mark))
         return bool(file.read(len(self._mark)) == self._mark)
 
-    def _skip_rest(self, file: Any) -> None:
-        self._mark = b""
-        while more := file.readline(LONGEST_LINE):
-            if more.endswith(b"\n"):
-                self._mark = more[-_MARK_BYTES:]
-                return
+
+def _rest(file: Any) -> bytes:
+    """The last piece of a line that is too long to be held."""
+    more = b""
+    while piece := file.readline(LONGEST_LINE):
+        more = piece
+        if piece.endswith(b"\n"):
+            break
+    return more

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+_decode = json.JSONDecoder().decode
 LONGEST_LINE = 1 << 20  # bytes; a longer one is damage, and is skipped without being held in memory
 _STEPPED = (
     "step",
@@ -156,6 +157,15 @@ def _objects(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
+        value = _decode(line.decode())
+    except (ValueError, RecursionError):
+        return _object_of_an_editor(line)
+    return value if isinstance(value, dict) else None
+
+
+def _object_of_an_editor(line: bytes) -> dict[str, Any] | None:
+    """With the mark that some editors begin a file with, or in their encoding."""
+    try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
@@ -165,7 +175,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 def parse_line(line: bytes) -> dict[str, Any] | None:
     """One line's object, a NaN that was written as text a float again; None for what is no object."""
     value = _object(line)
-    return None if value is None else _with_numbers(value)
+    return value if value is None or b'_text"' not in line else _with_numbers(value)
 
 
 def _rewinds(file: BinaryIO) -> list[tuple[int, dict[str, int]]]:

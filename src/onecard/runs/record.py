@@ -218,11 +218,18 @@ def environment(
         "machine": platform.machine(),
         "gpu": gpu,
         "driver": driver,
-        "command": [printable(word) for word in sys.argv],
+        "command": [printable(word) for word in _command()],
         "time": _now(),
         "git": _git(Path(), with_diff),
         **more,
     }
+
+
+def _command() -> list[str]:
+    """The words that were typed; of another program, which may take secrets as arguments, its name alone."""
+    program = Path(sys.argv[0])
+    ours = program.stem == "onecard" or program.parts[-2:] == ("onecard", "__main__.py")
+    return sys.argv if ours else sys.argv[:1]
 
 
 def _now() -> str:

@@ -8,6 +8,7 @@ They are below the rooms that use them because JSON answers carry them too; repo
 
 from onecard.sentences.advice import ADVICE
 from onecard.sentences.planning import PLANNING
+from onecard.sentences.recipes import RECIPES
 from onecard.sentences.tuning import TUNING
 
-SENTENCES: dict[str, str] = {**PLANNING, **ADVICE, **TUNING}
+SENTENCES: dict[str, str] = {**PLANNING, **ADVICE, **RECIPES, **TUNING}

@@ -201,6 +201,11 @@ ADVICE = dict(
         ),
         sentence("choice-total", "{tokens:int} tokens a step, as runs of this size and length use"),
         sentence("choice-muon", "learning rate {rate:g}: Muon's own, whatever the size"),
+        sentence(
+            "choice-rate-low",
+            "learning rate {rate:g}: that of the size (GPT-3, table 2.1); a public sweep's best would be "
+            "{best:.1e}, {gain:.2f} nats lower if the run stays stable",
+        ),
         sentence("choice-rate", "learning rate {rate:g}: that of the size (GPT-3, table 2.1)"),
         sentence("choice-savers", "memory savers: {savers}; they pay for themselves here"),
         sentence("choice-plain", "no memory saver is worth its cost here"),
@@ -210,16 +215,6 @@ ADVICE = dict(
         sentence(
             "unknown-data",
             "no public losses are on this data: the sizes are ranked as if it were FineWeb",
-        ),
-        sentence(
-            "modern",
-            "recipe = modern should reach a loss of {loss:.2f} in the same budget instead of "
-            "{ours:.2f}: {gain:.2f} nats lower",
-        ),
-        sentence(
-            "modern-time",
-            "recipe = modern should reach the same loss in {time:duration} instead of "
-            "{ours:duration}",
         ),
         sentence("context", "the expected loss has no term for the context: public runs have 1024"),
         sentence(

@@ -63,12 +63,18 @@ PLANNING = dict(
         ),
         sentence(
             "offload",
-            "{host:bytes} are kept in the computer's memory; copying them takes {seconds:duration} of a "
-            "step ({share:percent}) over PCIe {pcie:.1f} with 16 lanes",
+            "{host:bytes} are kept in the computer's memory; copying them takes at most {seconds:duration} of "
+            "a step ({share:percent}) over PCIe {pcie:.1f} with 16 lanes",
         ),
         sentence(
             "offload-short",
-            "{host:bytes} are to be kept in the computer's memory, and this one has {there:bytes}",
+            "{host:bytes} are to be kept in the computer's memory, and this one has {there:bytes}, its "
+            "system included",
+        ),
+        sentence(
+            "update-in-backward",
+            "gradients are applied within the backward pass: a bad step cannot be done again, and the "
+            "run goes back to its last checkpoint, up to {steps:int} steps",
         ),
         sentence(
             "warmup",

@@ -4,14 +4,17 @@
 >>> found.changes, round(found.gain, 2)                                      # doctest: +SKIP
 ({'chunked_loss': True}, 1.71)
 
-The total batch and the numbers that come out stay what the config asks for; what may change is how a step is computed. One
-setting after another, the likeliest first: its choices race by successive halving (every choice gets a step, the faster half
-gets more of them), and the winner must beat what there was by TAKEN. A choice that does not fit in memory is out, and so are
-larger ones. The limit of time holds for the search as a whole.
+The total batch and the numbers that come out stay what the config asks for; what may change is how a step is computed
+(autotune_choices.py). One setting after another, its choices race by successive halving: each gets a few steps, the faster
+half gets more of them, and the winner must beat what there was, which runs beside it, by TAKEN. On a CPU they take turns, so
+that a disturbance falls on all alike; on a card one is resident at a time. Whoever runs out of memory, does not run here or
+has another loss is out. The limit of time holds for the search as a whole.
 """
 
+import gc
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,16 +22,20 @@ import torch
 
 from onecard.config import RunConfig
 from onecard.errors import RunFailure
-from onecard.model import machine
+from onecard.model import machine, processor
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
+from onecard.planner.step_time import COMPILE_SECONDS_PER_LAYER
+from onecard.train.autotune_choices import Choice, measured, measured_rows, settings, words
 from onecard.train.probe import Turn, start
 
 SECONDS = 180.0  # of a search, unless it is given another limit
 TAKEN = 0.02  # a choice is taken where it saves at least this share of the time
-_ROUNDS = (1, 2, 4)  # steps that the choices still in the race get
-_LARGEST_ROWS = (
-    64  # sequences of a measured step at most: a share of the total batch tells the same
-)
+_ROUNDS = (1, 2, 4)  # steps that the choices still in the race get,
+_SHORTEST = 0.3  # but so many seconds at least, unless that would be
+_MOST_STEPS = 40
+_AUTOTUNED_COMPILE = 4.0  # times as long as torch.compile's default mode
+SAME_LOSS = 0.01  # nats: the first step's loss may differ by rounding alone
+FP8_STEPS, FP8_LOSS = 10, 0.02  # fp8's loss stays this near over its first steps
 # seconds done, seconds in all, what is being tried
 Tell = Callable[[float, float, str], None]
 
@@ -37,9 +44,10 @@ Tell = Callable[[float, float, str], None]
 class Trial:
     """One choice and what its steps took."""
 
-    changes: dict[str, Any]  # config keys, or "threads"
-    seconds: float | None  # of a measured step, the median; None where it did not run
+    changes: Choice
+    seconds: float | None  # of a measured step, the quickest; None where it did not run
     steps: int
+    against: float | None = None  # the step of what it raced with
     note: str = ""
 
 
@@ -47,8 +55,7 @@ class Trial:
 class Tuning:
     trials: list[Trial]
     config: RunConfig  # the winner
-    changes: dict[str, Any]  # from the config that was given
-    threads: int | None  # torch's threads of the winner, where another number than usual won
+    changes: Choice  # from the config that was given
     before_seconds: float  # of a measured step as it was given
     after_seconds: float
     rows: int  # sequences of a measured step
@@ -60,6 +67,10 @@ class Tuning:
         return self.before_seconds / self.after_seconds
 
 
+class _Out(Exception):
+    """A choice that leaves the race, and why."""
+
+
 @dataclass
 class _Search:
     device: torch.device
@@ -68,164 +79,188 @@ class _Search:
     began: float
     tell: Tell
     trials: list[Trial] = field(default_factory=list)
-    warm: dict[str, Turn | None] = field(default_factory=dict)
+    turns: dict[str, Turn] = field(default_factory=dict)  # at work, by config
+    loss: float | None = None  # of the given config's first step
+    compile_seconds: float | None = None  # torch.compile's default mode, once it was tried
+
+    def first(self, config: RunConfig) -> list[float]:
+        """Seconds of the config's own steps, which it gets whatever the limit."""
+        taken = self._steps(config, max(_ROUNDS))
+        self.loss = self._turn(config).losses[0]
+        self.trials.append(Trial({}, min(taken), len(taken)))
+        return taken
 
     def race(
-        self, config: RunConfig, choices: list[dict[str, Any]], seconds: float | None
-    ) -> tuple[dict[str, Any], float | None]:
-        """The fastest of the choices and its seconds; nothing where what there is (`seconds`) is as fast."""
+        self, now: RunConfig, choices: list[Choice], known: list[float]
+    ) -> tuple[RunConfig, list[float]]:
+        """The fastest config and its steps: `now`, whose steps are `known`, or one of the choices."""
+        configs = [now.replace(**choice) for choice in choices]
         running: dict[int, list[float]] = {place: [] for place in range(len(choices))}
-        out: dict[int, str] = {}
-        for steps in _ROUNDS:
+        side_by_side = self.device.type == "cpu"
+        beside: list[float] = [] if side_by_side else known
+        for count in _ROUNDS:
+            if side_by_side:
+                beside += self._steps(now, count)
             for place in list(running):
-                late = time.perf_counter() > self.deadline
-                if late and (seconds is not None or running[place]):
-                    break  # only the config as it is gets a step whatever the limit
-                whole = self.deadline - self.began
-                self.tell(time.perf_counter() - self.began, whole, words(choices[place]))
                 try:
-                    running[place] += self._steps(config, choices[place], steps)
-                except (RunFailure, RuntimeError, ImportError) as error:
-                    if not isinstance(error, ImportError | RunFailure) and not is_out_of_memory(
-                        error
-                    ):
-                        raise
-                    out[place] = (
-                        "does not run here" if isinstance(error, ImportError) else "no memory"
-                    )
+                    running[place] += self._tried(configs[place], choices[place], count)
+                except _Out as why:
                     del running[place]
-                    free_cached_memory()
-            ranked = sorted((p for p in running if running[p]), key=lambda p: min(running[p]))
-            keep = ranked[: max(1, len(ranked) // 2)]
-            self._record(choices, {p: s for p, s in running.items() if p not in keep}, {})
-            running = {place: running[place] for place in keep}
-        self._record(choices, running, out)
-        if not running:
-            return {}, seconds
-        winner = next(iter(running))
-        # the quickest step: whatever else ran on the machine only ever adds to it
-        best = min(running[winner])
-        if seconds is not None and best > seconds * (1 - TAKEN):
-            return {}, seconds
-        return choices[winner], best
+                    self.trials.append(Trial(choices[place], None, 0, note=str(why)))
+            ranked = sorted(running, key=lambda place: min(running[place]))
+            for place in ranked[max(1, len(ranked) // 2) :]:
+                self._record(choices[place], running.pop(place), beside)
+                self._leave(configs[place])
+            if time.perf_counter() > self.deadline:
+                break
+        won = next(iter(running), None)
+        if won is None:
+            return now, known
+        self._record(choices[won], running[won], beside)
+        if min(running[won]) > (1 - TAKEN) * min(beside):
+            self._leave(configs[won])
+            return now, known
+        self._leave(now)
+        # as many times as fast as what it raced with, when both were measured at the same time
+        share = min(running[won]) / min(beside)
+        return configs[won], [share * seconds for seconds in known]
 
-    def _record(
-        self, choices: list[dict[str, Any]], seen: dict[int, list[float]], out: dict[int, str]
-    ) -> None:
-        for place, taken in seen.items():
-            if taken:
-                self.trials.append(Trial(choices[place], min(taken), len(taken)))
-        self.trials += [Trial(choices[place], None, 0, why) for place, why in out.items()]
+    def _record(self, choice: Choice, taken: list[float], beside: list[float]) -> None:
+        self.trials.append(Trial(choice, min(taken), len(taken), min(beside)))
 
-    def _steps(self, config: RunConfig, choice: dict[str, Any], count: int) -> list[float]:
-        """Seconds of `count` steps of that choice, after one that warms it up."""
-        changed = measured(
-            config.replace(**{k: v for k, v in choice.items() if k != "threads"}), self.rows
-        )
-        usual = torch.get_num_threads()
-        key = repr(sorted((k, v) for k, v in vars(changed).items()))
-        if key not in self.warm:
-            self.warm.clear()  # one model at a time: more would change what fits
-            self.warm[key] = start(self.device, changed)
-            if (turn := self.warm[key]) is not None:
-                turn.steps(1)
-        turn = self.warm[key]
+    def _tried(self, config: RunConfig, choice: Choice, count: int) -> list[float]:
+        left = self.deadline - time.perf_counter()
+        if left <= 0 or self._preparation(config) > left:
+            raise _Out("no time")
+        self.tell(time.perf_counter() - self.began, self.deadline - self.began, words(choice))
+        try:
+            taken = self._steps(config, count)
+            self._same_loss(config, choice)
+            return taken
+        except (RunFailure, RuntimeError, ImportError) as error:
+            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+                raise
+            why = "does not run here" if isinstance(error, ImportError) else "no memory"
+        self._leave(
+            config
+        )  # outside the except clause, whose traceback would keep its tensors alive
+        raise _Out(why)
+
+    def _same_loss(self, config: RunConfig, choice: Choice) -> None:
+        """Rounding apart, every choice computes the same: else it is out. Dropout draws other numbers for other pieces."""
+        loss = self._turn(config).losses[0]
+        allowed = FP8_LOSS if choice.get("fp8") else SAME_LOSS
+        if self.loss is not None and not config.dropout and not abs(loss - self.loss) <= allowed:
+            self._leave(config)
+            raise _Out(f"another loss: {loss:.4f}, not {self.loss:.4f}")
+
+    def _preparation(self, config: RunConfig) -> float:
+        """Seconds that the compiler will take before the first step; a search does not begin what it cannot end."""
+        if not config.compile or _key(config, self.rows) in self.turns:
+            return 0.0
+        usual = self.compile_seconds or COMPILE_SECONDS_PER_LAYER * config.n_layer
+        return usual * (_AUTOTUNED_COMPILE if "autotune" in config.compile_mode else 1.0)
+
+    def _steps(self, config: RunConfig, count: int) -> list[float]:
+        """Seconds of at least `count` steps of that config, warmed up."""
+        with processor.as_before():
+            processor.prepare(config, self.device)
+            turn = self._turn(config)
+            taken = turn.steps(count)
+            more = min(_MOST_STEPS, int(_SHORTEST / min(taken))) - count
+            return taken + turn.steps(more) if more > 0 else taken
+
+    def _turn(self, config: RunConfig) -> Turn:
+        """The config at work; on a card alone, for more would change what fits."""
+        key = _key(config, self.rows)
+        if key in self.turns:
+            return self.turns[key]
+        if self.device.type != "cpu":
+            self.turns.clear()
+            gc.collect()
+            free_cached_memory()
+            torch._dynamo.reset()  # or the graph of another attention kernel would serve
+        began = time.perf_counter()
+        turn = start(self.device, measured(config, self.rows))
         if turn is None:
             raise ImportError("cannot be compiled here")
-        torch.set_num_threads(choice.get("threads", usual))
-        try:
-            return turn.steps(count)
-        finally:
-            torch.set_num_threads(usual)
+        turn.steps(1)
+        if config.compile and config.compile_mode == "default":
+            self.compile_seconds = time.perf_counter() - began
+        self.turns[key] = turn
+        return turn
+
+    def _leave(self, config: RunConfig) -> None:
+        self.turns.pop(_key(config, self.rows), None)
+        gc.collect()
+        free_cached_memory()
+
+    def parity(self, config: RunConfig) -> tuple[float, float]:
+        """The mean loss of the first steps without fp8 and with it, from the same weights on the same rows."""
+        losses = []
+        for fp8 in (False, True):
+            self.turns.clear()
+            turn = self._turn(config.replace(fp8=fp8))
+            turn.steps(FP8_STEPS - 1)  # the first one warmed it up
+            losses.append(statistics.mean(turn.losses[:FP8_STEPS]))
+        return losses[0], losses[1]
 
 
 def autotune(
-    config: RunConfig, seconds: float = SECONDS, tell: Tell | None = None, asked: str = "auto"
+    config: RunConfig,
+    seconds: float = SECONDS,
+    tell: Tell | None = None,
+    asked: str = "auto",
+    fp8: bool = False,
 ) -> Tuning:
-    """The fastest settings found within `seconds`; the config's own where nothing beats them."""
+    """The fastest settings found within `seconds`; the config's own where nothing beats them. fp8 is tried where asked."""
     torch.set_float32_matmul_precision("high")  # as the training loop does
     device = machine.choose_device(asked if asked != "auto" else config.device)
     machine.keep_freed_memory(device)
+    if fp8:
+        machine.require_fp8(device)
     began = time.perf_counter()
     rows = measured_rows(config)
     search = _Search(device, rows, began + seconds, began, tell or (lambda *_: None))
-    now, threads = config, torch.get_num_threads()
-    _, before = search.race(config, [{}], None)
-    if before is None:
+    try:
+        known = search.first(config)
+    except (RunFailure, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+            raise
         raise RunFailure(
             "not one step of this config runs here",
             hint="a smaller batch_size, chunked_loss = true or recompute = 'block' take less memory",
-        )
-    best: float = before
-    for choices in settings(config, device):
-        fresh = [choice for choice in choices(now) if choice]
+        ) from None
+    now, before = config, min(known)
+    for choices in settings(config, device, rows, fp8):
+        fresh = choices(now)
         if not fresh or time.perf_counter() > search.deadline:
             continue
-        won, found = search.race(now, fresh, best)
-        if won and found is not None:
-            best = found
-            threads = won.get("threads", threads)
-            now = now.replace(**{k: v for k, v in won.items() if k != "threads"})
-    usual = torch.get_num_threads()
+        won, steps = search.race(now, fresh, known)
+        if won.fp8 and not now.fp8:
+            without, with_fp8 = search.parity(now)
+            if not abs(with_fp8 - without) <= FP8_LOSS:
+                note = f"another loss over {FP8_STEPS} steps: {with_fp8:.4f}, not {without:.4f}"
+                search.trials.append(Trial({"fp8": True}, None, 0, note=note))
+                continue
+        now, known = won, steps
     changes = {k: v for k, v in vars(now).items() if v != getattr(config, k)}
-    return Tuning(
-        search.trials,
-        now,
-        changes,
-        threads if threads != usual else None,
-        before,
-        best,
-        rows,
-        time.perf_counter() - began,
-    )
+    spent = time.perf_counter() - began
+    return Tuning(search.trials, now, changes, before, min(known), rows, spent)
 
 
-def settings(
-    config: RunConfig, device: torch.device
-) -> Iterator[Callable[[RunConfig], list[dict[str, Any]]]]:
-    """One setting after another, the likeliest to gain first; each gives the choices that the config at hand has not got."""
-    yield lambda now: [{"chunked_loss": not now.chunked_loss}]
-    if config.recompute != "none":
-        yield lambda now: [
-            {"recompute": kind} for kind in ("none", "cheap") if kind != now.recompute
-        ]
-    yield micro_batches
-    yield lambda now: [{"attention": "math" if now.attention == "flash" else "flash"}]
-    if device.type == "cpu":
-        most = torch.get_num_threads()
-        yield lambda now: [{"threads": n} for n in sorted({1, most // 2, 2 * most} - {0, most})]
-    yield lambda now: [{"compile": not now.compile}]  # last: it takes the longest to try
-    yield micro_batches
+def _key(config: RunConfig, rows: int) -> str:
+    return repr(sorted(vars(measured(config, rows)).items(), key=lambda item: item[0]))
 
 
-def micro_batches(config: RunConfig) -> list[dict[str, Any]]:
-    """Half, twice and four times the micro-batch, the total batch being the same."""
-    total = config.batch_size * config.gradient_accumulation_steps
-    sizes = {config.batch_size // 2, 2 * config.batch_size, 4 * config.batch_size}
-    return [
-        {"batch_size": size, "gradient_accumulation_steps": total // size}
-        for size in sorted(sizes)
-        if 1 <= size <= min(total, _LARGEST_ROWS) and total % size == 0
-    ]
-
-
-def measured_rows(config: RunConfig) -> int:
-    """Sequences of a measured step: four micro-batches, or the whole step where that is less."""
-    total = config.batch_size * config.gradient_accumulation_steps
-    rows = config.batch_size
-    while rows * 2 <= min(total, 4 * config.batch_size, max(_LARGEST_ROWS, config.batch_size)):
-        if total % (rows * 2):
-            break
-        rows *= 2
-    return rows
-
-
-def measured(config: RunConfig, rows: int) -> RunConfig:
-    """The config with a step of so many sequences: every choice does the same work."""
-    size = min(config.batch_size, rows)
-    return config.replace(batch_size=size, gradient_accumulation_steps=max(1, rows // size))
-
-
-def words(changes: dict[str, Any]) -> str:
-    """A choice as it stands in a config file."""
-    return ", ".join(f"{key} = {value!r}" for key, value in changes.items()) or "as it is"
+def as_json(found: Tuning) -> dict[str, Any]:
+    """Seconds, not rounded."""
+    return {
+        "changes": found.changes,
+        "gain": found.gain,
+        "before_seconds": found.before_seconds,
+        "after_seconds": found.after_seconds,
+        "sequences": found.rows,
+        "spent_seconds": found.spent_seconds,
+        "trials": [vars(trial) for trial in found.trials],
+    }

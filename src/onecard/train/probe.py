@@ -23,19 +23,17 @@ from torch import Tensor
 from onecard.config import RunConfig
 from onecard.errors import RunFailure
 from onecard.model import machine
-from onecard.model.build import make_model
+from onecard.model.build import lowered, make_model
 from onecard.model.out_of_memory import is_out_of_memory
 from onecard.planner.calibration import Calibration, Observation
 from onecard.planner.calibration_file import torch_version
 from onecard.planner.calibration_fit import fit_costs, spread_of
 from onecard.planner.workload import Workload
 from onecard.train.optim import make_optimizer
-from onecard.train.optim.half_weights import lowered
 from onecard.train.probe_rates import hints_of, measure_rates
 from onecard.train.run.faults import Faults
-from onecard.train.run.gradient_sums import gradient_sums
 from onecard.train.run.preflight import Preflight
-from onecard.train.run.step import Stepper
+from onecard.train.run.step import Stepper, gradient_sums
 from onecard.train.run.trial import compiled_forward
 from onecard.train.run.validation import PLAIN
 from onecard.train.run.workers import Workers
@@ -105,10 +103,11 @@ class Turn:
     stepper: Stepper
     rows: Tensor
     rounds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)  # of all its steps
 
     def move(self, device: torch.device | str) -> None:
         """Weights and optimizer state there; gradients are dropped. A compiled forward stays what it is."""
-        self.stepper.optimizer.zero_grad(set_to_none=True)
+        self.stepper.optimizer.zero_grad()
         self.stepper.model.to(device)
         for state in self.stepper.optimizer.state.values():
             for name, value in state.items():
@@ -134,11 +133,12 @@ class Turn:
         seconds = []
         for step in range(count):
             began = time.perf_counter()
-            self.stepper.gradients(self.rows, step, seed=step)
+            loss, _ = self.stepper.gradients(self.rows, step, seed=step)
             if not self.stepper.apply(1e-4, step):
                 raise RunFailure("out of memory in the update")
             machine.synchronize(self.rows.device)
             seconds.append(time.perf_counter() - began)
+            self.losses.append(loss)
         return seconds
 
 
@@ -249,15 +249,11 @@ def measure_steps(
                     turn.steps(1)  # its weights come back into the caches
                     turn.rounds.append(statistics.median(turn.steps(count)))
             except (RunFailure, RuntimeError) as error:
-                if not _does_not_fit(
-                    error
-                ):  # else something else took the memory: its other rounds are kept
+                # else something else took the memory: its other rounds are kept
+                if not _does_not_fit(error):
                     raise
-    return [
-        Observation(workload_of(turn), statistics.median(turn.rounds))
-        for turn, _ in turns
-        if turn.rounds
-    ]
+    seen = [turn for turn, _ in turns if turn.rounds]
+    return [Observation(workload_of(turn), statistics.median(turn.rounds)) for turn in seen]
 
 
 def _does_not_fit(error: BaseException) -> bool:  # RunFailure: see _shrunk
@@ -292,7 +288,8 @@ def start(device: torch.device, config: RunConfig) -> Turn | None:
         gradient_sums(config, model, forward),
     )
     shape = config.batch_size * config.gradient_accumulation_steps, config.block_size + 1
-    rows = torch.randint(0, config.shape.vocab_size, shape, device=device)
+    own = torch.Generator().manual_seed(config.seed)  # the same rows however the model is run
+    rows = torch.randint(0, config.shape.vocab_size, shape, generator=own).to(device)
     return Turn(config, stepper, rows)
 
 

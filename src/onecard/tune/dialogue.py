@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from onecard.data.tokenizers.special import SpecialTokenizer, speaks
 from onecard.errors import UserError
-from onecard.model.generate import Sampler
-from onecard.model.sampling import Sampling
+from onecard.model.generate import Sampler, Sampling
 from onecard.model.text_pieces import TextStream
 from onecard.tune.formats import Message
 from onecard.tune.template import encode_turns, prompt_of

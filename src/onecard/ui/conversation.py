@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from onecard.errors import UserError
 
 if TYPE_CHECKING:
-    from onecard.model.generate import Sampler
-    from onecard.model.sampling import Sampling
+    from onecard.model.generate import Sampler, Sampling
     from onecard.model.text_pieces import TextStream
     from onecard.tune.formats import Role
 

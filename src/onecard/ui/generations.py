@@ -120,7 +120,7 @@ class Generations:
     def _streams(self, job: Job) -> "list[TextStream]":
         from dataclasses import replace
 
-        from onecard.model.sampling import Sampling
+        from onecard.model.generate import Sampling
         from onecard.model.text_pieces import TextStream
 
         sampler = self.models.sampler(job.model)

@@ -224,7 +224,7 @@ def _sampling(asked: dict[str, Any]) -> dict[str, Any]:
         if not abs(value) < 2**62:
             raise UserError(f"{key} is too large")
         values[key] = kind(value)
-    from onecard.model.sampling import Sampling
+    from onecard.model.generate import Sampling
 
     Sampling(**values).checked()
     return values

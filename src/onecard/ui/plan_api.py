@@ -1,6 +1,9 @@
 """Plan: what the planner and `recommend` answer, for a page that asks at every move of a slider."""
 
+import asyncio
+import contextlib
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from onecard.advise.budget import Budget
+from onecard.advise.recipe_choice import search_of, wins
 from onecard.advise.recommend import recommended_plan
+from onecard.advise.search import Search
 from onecard.config import RunConfig, to_toml
+from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.planner import RunPlan
 from onecard.planner.result import as_plain
@@ -28,6 +34,7 @@ MOST_CURVE_HOURS = 10_000.0
 
 def plan_routes() -> list[Route]:
     """Every route of Plan."""
+    turn = asyncio.Lock()  # one search at a time: plans must find the interpreter free
 
     def asked(request: Request) -> PlanRequest:
         return PlanRequest.from_query(request.query_params, prepared_folders())
@@ -41,17 +48,19 @@ def plan_routes() -> list[Route]:
     async def recommend(request: Request) -> Response:
         ask, words = asked(request), language_of(request)
         hours = parse_hours(request.query_params.get("for_hours", ""))
-        if await request.is_disconnected():  # the slider moved on while this one waited
-            return json_answer({})
-        return json_answer(await in_thread(lambda: _recommended(ask, hours, words)))
+        return await searched(request, lambda: _recommended(ask, hours, words))
 
     @errors_as_json
     async def curve(request: Request) -> Response:
         ask = asked(request)
         hours = min(parse_hours(request.query_params.get("at", "")), MOST_CURVE_HOURS)
-        if await request.is_disconnected():
-            return json_answer({})
-        return json_answer(await in_thread(lambda: _curve_point(ask, hours)))
+        return await searched(request, lambda: _curve_point(ask, hours))
+
+    async def searched(request: Request, work: Callable[[], dict[str, Any]]) -> Response:
+        async with turn:
+            if await request.is_disconnected():  # the slider moved on while this one waited
+                return json_answer({})
+            return json_answer(await in_thread(work))
 
     @errors_as_json
     async def config(request: Request) -> Response:
@@ -93,12 +102,11 @@ def _view(answer: RunPlan, words: Language) -> dict[str, Any]:
 
 def _recommended(ask: PlanRequest, hours: float, words: Language) -> dict[str, Any]:
     """The best run for as long as the plan takes; `hours` is what the page shows of it."""
-    device, recipe = ask.device, ask.config().recipe
     shown = float(f"{hours:.4g}")
-    best = _best(device, shown, ask.data, recipe, ask.price)
+    best = _best(ask.device, shown, ask.data, _recipe(ask), ask.price)
     command = f'onecard recommend --gpu "{ask.gpu or "here"}" --hours {shown:g}'
     command += f" --data {ask.data}" if ask.data else ""
-    command += " --recipe modern" if recipe == "modern" else ""
+    command += f" --recipe {recipe}" if (recipe := _recipe(ask)) else ""
     return {
         "command": command,
         "hours": shown,
@@ -109,18 +117,33 @@ def _recommended(ask: PlanRequest, hours: float, words: Language) -> dict[str, A
 
 
 def _curve_point(ask: PlanRequest, hours: float) -> dict[str, Any]:
-    best = _best(ask.device, hours, ask.data, ask.config().recipe, ask.price)
+    best = _best(ask.device, hours, ask.data, _recipe(ask), ask.price)
     loss = best.loss.expected if best.loss else None
     return {"hours": hours, "loss": as_plain(loss), "params": best.params.total}
 
 
+def _recipe(ask: PlanRequest) -> str | None:
+    """The modern recipe where the page has it; else the better one, as `recommend` chooses it."""
+    return "modern" if ask.config().recipe == "modern" else None
+
+
 @functools.lru_cache(maxsize=512)
 def _best(
-    device: Device, hours: float, data: str | None, recipe: str, price: str | None
+    device: Device, hours: float, data: str | None, recipe: str | None, price: str | None
 ) -> RunPlan:
-    return recommended_plan(
-        device, Budget(seconds=hours * HOUR), data=data, recipe=recipe, price=price
-    )
+    budget = Budget(seconds=hours * HOUR)
+    search = _search(device, data, recipe or "gpt2")
+    if recipe is None:
+        modern = _search(device, data, "modern").with_budget(budget)
+        with contextlib.suppress(UserError):  # it has no run for this budget
+            if wins(modern, modern.best(), search.with_budget(budget).best()):
+                search = modern
+    return recommended_plan(search, budget, data=data, price=price)
+
+
+@functools.lru_cache(maxsize=16)
+def _search(device: Device, data: str | None, recipe: str) -> Search:
+    return search_of(device, data, recipe)
 
 
 def _page_values(config: RunConfig) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from onecard.config import KEYS, RunConfig, load
 from onecard.config.length import for_tokens
 from onecard.config.model_rules import evaluation_steps
 from onecard.config.presets import PRESETS
+from onecard.config.run import MOST_STEPS
 from onecard.errors import UserError, nearest
 from onecard.facts.datasets import all_datasets
 from onecard.facts.gpus import Device
@@ -120,7 +121,7 @@ class PlanRequest:
         for _ in range(4):  # evaluations grow with the steps they are made in
             trial = for_tokens(config, steps * config.tokens_per_step, dict(self.overrides))
             room = (seconds - once.time.compile_seconds) / step - evaluation_steps(trial)
-            steps = max(1, min(int(room), 1_000_000_000))
+            steps = max(1, min(int(room), MOST_STEPS))
         return steps * config.tokens_per_step
 
     @property

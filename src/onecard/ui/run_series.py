@@ -23,6 +23,7 @@ COLUMNS = (
     "data_wait",
     "lr",
 )
+_NUMBERS = (float, int)  # a bool is none of them
 _READ = tuple(name for name in COLUMNS if name not in ("low", "high"))
 
 
@@ -54,27 +55,35 @@ class RunSeries:
         last = self.last_step
         if last is not None and step <= last:
             self._rewind(step)
-        loss = _number(line.get("loss"))
         count = self._counts[-1] if self._counts else 0
         if 0 < count < self._lines_per_point:
-            for name, column in self._means:
-                value = _number(line.get(name))
-                if value == value:  # not NaN, which is what is unknown
-                    mean = column[-1]
-                    column[-1] = mean + (value - mean) / (count + 1) if mean == mean else value
-            low, high = self._columns["low"], self._columns["high"]
-            low[-1] = _merged("low", low[-1], count, loss, 1)
-            high[-1] = _merged("high", high[-1], count, loss, 1)
-            self._counts[-1] += 1
+            self._grow(line, count)
             return
         for name, column in self._means:
             column.append(_number(line.get(name)))
+        loss = self._columns["loss"][-1]
         self._columns["low"].append(loss)
         self._columns["high"].append(loss)
         self._counts.append(1)
         self._offsets.append(offset)
         if len(self) >= self._capacity:
             self._halve()
+
+    def _grow(self, line: dict[str, Any], count: int) -> None:
+        """The last point, which stands for `count` lines, takes another one."""
+        share = 1 / (count + 1)
+        for name, column in self._means:
+            value: Any = line.get(name)
+            if type(value) in _NUMBERS and -1e300 < value < 1e300:
+                mean = column[-1]
+                column[-1] = mean + (value - mean) * share if mean == mean else value
+        loss = _number(line.get("loss"))
+        low, high = self._columns["low"], self._columns["high"]
+        if not low[-1] <= loss:  # also where the one or the other is unknown
+            low[-1] = _merged("low", low[-1], count, loss, 1)
+        if not high[-1] >= loss:
+            high[-1] = _merged("high", high[-1], count, loss, 1)
+        self._counts[-1] = count + 1
 
     def points(self, start: int = 0) -> dict[str, list[float | None]]:
         """The columns from a point on; what is unknown is None."""
@@ -130,6 +139,6 @@ def _merged(name: str, a: float, weight_a: int, b: float, weight_b: int) -> floa
 
 def _number(value: Any) -> float:
     """The number, or NaN: for a bool, a text, and what no honest log holds."""
-    if type(value) in (float, int) and -1e300 < value < 1e300:
+    if type(value) in _NUMBERS and -1e300 < value < 1e300:
         return float(value)
     return math.nan

@@ -1,6 +1,5 @@
 """One run folder, watched: what its log says so far, read as it grows; and a row of it for the list of runs."""
 
-import mmap
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from onecard.runs.record import RunRecord
 from onecard.train.io.curve_and_pace import Pace
 from onecard.ui.run_series import RunSeries
 from onecard.units import HOUR
-from onecard.untrusted import printable
+from onecard.untrusted import finite, printable
 
 TAIL_BYTES = 96 * 1024  # of a log, for its row in the list
 SLICE_BYTES = 2**19  # read before others get their turn
@@ -96,7 +95,7 @@ class RunWatch:
         elif kind == "eval" and isinstance(step, int):
             self.evals = [e for e in self.evals if e["step"] < step][-_MOST_EVALS:]
             names = ("tokens", "val_loss", "perplexity", "bits_per_byte")
-            self.evals.append({"step": step, **{name: _finite(line.get(name)) for name in names}})
+            self.evals.append({"step": step, **{name: finite(line.get(name)) for name in names}})
             self.changes += 1
         elif kind in ("event", "sample") and isinstance(line.get("text"), str):
             text = printable(line["text"][:_LONGEST_TEXT], keep="\n")
@@ -158,17 +157,17 @@ def run_row(path: Path, name: str, price: Price) -> dict[str, Any]:
         last = steps[-1]
         row |= {
             "step": last.get("step"),
-            "loss": _finite(last.get("loss")),
+            "loss": finite(last.get("loss")),
             "hours": _over(last.get("seconds"), HOUR),
-            "watts": _finite(last.get("watts")),
-            "tokens_per_second": _finite(last.get("tokens_per_second")),
-            "mfu": _finite(last.get("mfu")),
+            "watts": finite(last.get("watts")),
+            "tokens_per_second": finite(last.get("tokens_per_second")),
+            "mfu": finite(last.get("mfu")),
             "cost": _times(last.get("kwh"), price.per_kwh),
             "currency": price.currency,
             "left": _left(steps, row["max_steps"]),
         }
     if last_eval is not None:
-        row["val_loss"] = _finite(last_eval.get("val_loss"))
+        row["val_loss"] = finite(last_eval.get("val_loss"))
     return row
 
 
@@ -177,9 +176,7 @@ def _left(steps: list[dict[str, Any]], total: int | None) -> list[float] | None:
         return None
     pace = Pace(total)
     for line in steps:
-        pace.add(
-            line["step"], _finite(line.get("step_seconds")), _finite(line.get("seconds")) or 0.0
-        )
+        pace.add(line["step"], finite(line.get("step_seconds")), finite(line.get("seconds")) or 0.0)
     left = pace.left()
     return None if left is None else list(left)
 
@@ -206,24 +203,26 @@ def _tail(log: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
 
 
 def _last_eval(file: Any, size: int) -> dict[str, Any] | None:
-    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as whole:
-        at = whole.rfind(b'"kind": "eval"')
-        if at < 0:
-            return None
-        begin, end = whole.rfind(b"\n", 0, at) + 1, whole.find(b"\n", at)
-        return parse_line(whole[begin : end if end > 0 else size][:TAIL_BYTES])
-
-
-def _finite(value: Any) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return float(value) if good else None
+    """Read from the end in pieces, not mapped: a resume cuts the log short, which under a mapping would be SIGBUS."""
+    mark = b'"kind": "eval"'
+    for begin in range(max(0, size - SLICE_BYTES), -SLICE_BYTES, -SLICE_BYTES):
+        file.seek(max(0, begin))
+        at = file.read(begin + SLICE_BYTES + len(mark) - max(0, begin)).rfind(mark)
+        if at >= 0:
+            at += max(0, begin)
+            start = max(0, at - TAIL_BYTES)
+            file.seek(start)
+            around = file.read(2 * TAIL_BYTES)
+            first = around.rfind(b"\n", 0, at - start) + 1
+            return parse_line(around[first:].partition(b"\n")[0])
+    return None
 
 
 def _over(value: Any, size: float) -> float | None:
-    number = _finite(value)
+    number = finite(value)
     return None if number is None else number / size
 
 
 def _times(value: Any, factor: float) -> float | None:
-    number = _finite(value)
+    number = finite(value)
     return None if number is None else number * factor

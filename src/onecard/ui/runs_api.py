@@ -29,6 +29,7 @@ POLL_SECONDS = 0.7
 BEAT_SECONDS = 15.0  # a word now and then, so that a connection that is gone is noticed
 FINDINGS_SECONDS = 5.0
 _CATCH_UP_SECONDS = 0.5  # between two pictures of a run whose log is still being read
+_RETRY_MILLISECONDS = 1000  # until a browser whose connection broke tries again
 _MOST_COMPARED = 12
 _MOST_HEAVY = 2  # comparisons and zooms at once: others must find a thread free
 
@@ -88,7 +89,7 @@ class RunsApi:
         watch = await in_thread(lambda: self.registry.watch(name))
         message: dict[str, Any] = {"plan": await in_thread(watch.plan_band)}
         more = await in_thread(watch.advance)
-        while True:
+        while watch.path.is_dir():  # else it was removed: the next request says so
             new = await in_thread(functools.partial(watch.points_since, version, sent))
             if new.version != version or new.points != shown:
                 message |= {"from": new.start, "points": new.points}
@@ -126,6 +127,7 @@ class RunsApi:
         async def lines() -> AsyncIterator[str]:
             self.streams += 1
             last, beat = None, time.monotonic()
+            yield f"retry: {_RETRY_MILLISECONDS}\n\n"
             try:
                 async for message in changes():
                     text = await in_thread(functools.partial(_compact, message))

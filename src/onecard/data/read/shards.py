@@ -122,7 +122,7 @@ class Split:
             ) from None
         if filled < len(view):
             raise RunFailure(
-                f"{shard.path} was cut short: it ends at offset {at + filled:,}, "
+                f"{shard.path} was cut short: nothing is at offset {at + filled:,}, "
                 f"{shard.offset_bytes + TOKEN_BYTES * shard.tokens:,} bytes are expected",
                 hint="get or prepare it again; `onecard data verify` checks every file",
             )

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from onecard.data.read.shard_files import file_sha256
 from onecard.data.sources.network import check_reachable
-from onecard.data.sources.unit import first_line
-from onecard.errors import RunFailure, UserError
+from onecard.errors import RunFailure, UserError, first_line
 from onecard.facts.datasets import DatasetFacts
 from onecard.facts.user_cards import config_folder
 from onecard.files import write_bytes

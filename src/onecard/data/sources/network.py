@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from onecard.data.sources.unit import first_line
-from onecard.errors import RunFailure, UserError
+from onecard.errors import RunFailure, UserError, first_line
 from onecard.files import DISK_FULL
 
 _ATTEMPTS = 6

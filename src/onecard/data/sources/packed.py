@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from onecard.data.sources.limits import MOST_XZ_MEMORY, Expansion
-from onecard.data.sources.unit import first_line
-from onecard.errors import UserError
+from onecard.errors import UserError, first_line
 
 READ_BYTES = 1024 * 1024
 SUFFIXES = (".gz", ".zst", ".xz", ".bz2")

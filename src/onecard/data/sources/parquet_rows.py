@@ -8,8 +8,8 @@ from typing import Any, cast
 from onecard.data.sources.limits import MOST_PAGE_BYTES, MOST_TABLE_BYTES, Expansion
 from onecard.data.sources.packed import READ_BYTES
 from onecard.data.sources.parquet_headers import Chunk, RowGroup, page_sizes, read_footer
-from onecard.data.sources.unit import BATCH_BYTES, Batch, Reading, Unit, first_line
-from onecard.errors import UserError
+from onecard.data.sources.unit import BATCH_BYTES, Batch, Reading, Unit
+from onecard.errors import UserError, first_line
 from onecard.units import show_bytes
 
 _MOST_ROWS = 100_000  # decoded at once

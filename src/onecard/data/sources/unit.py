@@ -106,7 +106,3 @@ class Batch:
         self.texts.append(text)
         self.places.append((file, place))
         self.chars += len(text)
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

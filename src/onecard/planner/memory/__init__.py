@@ -19,6 +19,7 @@ from typing import Literal
 
 from onecard.config import STATE_BITS, RunConfig, choices, keys_affecting
 from onecard.facts.gpus import Device
+from onecard.facts.here import computer_bytes
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
 from onecard.planner.memory.step import host_bytes
@@ -59,16 +60,18 @@ def peak_memory(
     taken_bytes: int | None = None,
     advice: bool = True,
     stack: str = OWN,
+    nodes: int = 1,
 ) -> Memory:
     """The peak of one process on one card. `parts` sum to process_bytes.mid; all but context and slack to allocated.
 
     Without `advice` nothing is suggested that would make it fit: a search asks thousands of times.
     """
-    work = in_stack(Workload.on(device, config, dtype, gpus), stack)
+    work = in_stack(Workload.on(device, config, dtype, gpus, nodes), stack)
     step = step_memory(work, device)
     desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes
     room = device.usable_bytes - desktop
-    fits = _fits(step.process, room)
+    away = host_bytes(work)
+    fits = _fits(step.process, room) if host_has(away, device) else "no"
     return Memory(
         parts=step.parts,
         allocated_bytes=step.allocated,
@@ -79,8 +82,15 @@ def peak_memory(
         changes=[]
         if fits == "yes" or not advice or stack != OWN
         else _changes(config, device, dtype, gpus, room),
-        host_bytes=host_bytes(work),
+        host_bytes=away,
     )
+
+
+def host_has(size: int, device: Device) -> bool:
+    """Whether the computer's memory has room for it, beside its system; that of another machine is not known."""
+    if not size or device.taken_bytes is None:
+        return True
+    return size + SYSTEM_BYTES <= computer_bytes()
 
 
 def offered_states(config: RunConfig) -> tuple[Literal["8bit", "4bit"], ...]:
@@ -95,11 +105,14 @@ def offered_states(config: RunConfig) -> tuple[Literal["8bit", "4bit"], ...]:
 
 def single_savers(config: RunConfig) -> list[dict[str, object]]:
     """What could be suggested to this config, each alone; moments that are small already are not made larger."""
-    smaller = [s for s in offered_states(config) if STATE_BITS[s] < config.state_bits]
+    smaller = [state for state in offered_states(config) if STATE_BITS[state] < config.state_bits]
     states: list[dict[str, object]] = [{"optimizer_state": state} for state in smaller]
-    savers = [s for s in SAVERS if "compile_unit" not in s or config.compile]
-    if config.matmul_dtype not in ("auto", "bfloat16"):
-        savers = [s for s in savers if "weights" not in s]
+    savers = [saver for saver in SAVERS if "compile_unit" not in saver or config.compile]
+    shared = config.shard != "none"
+    if config.matmul_dtype not in ("auto", "bfloat16") or shared:
+        savers = [saver for saver in savers if "weights" not in saver]
+    if shared:
+        savers = [saver for saver in savers if "gradients" not in saver]
     return [*savers, *states]
 
 
@@ -121,9 +134,12 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
     """What to change, each alone and then together, with the memory it would take."""
     smaller = _smaller_batch(config, device, dtype, gpus, room)
     together = {"chunked_loss": True, "recompute": "block"}
-    tried = [smaller, *single_savers(config), together, {**smaller, **together}]
+    ways: list[dict[str, object]] = []
+    if gpus > 1 and {config.weights, config.gradients} == {"float32"}:
+        ways = [{"shard": "grads"}, {"shard": "full"}]
+    tried = [smaller, *ways, *single_savers(config), together, {**smaller, **together}]
     tried += [{**smaller, **together, "optimizer_state": state} for state in offered_states(config)]
-    if dtype == "bfloat16":
+    if dtype == "bfloat16" and config.shard == "none":
         lean = {**smaller, **together, **LEAN, "optimizer_state": "8bit"}
         tried += [lean, {**lean, "optimizer_state": "float32", "offload_optimizer": True}]
     notes: list[Note] = []

@@ -36,7 +36,7 @@ def gpt2_norms(layer: Layer) -> None:
         layer.makes(f"{norm} statistics", sizes.norm_statistics, norm, norm, norm)
         if sizes.mixed:
             layer.makes(f"{norm} output", sizes.residual, norm, end, eager=True)
-        layer.makes(f"{norm} output for {matmul}", sizes.normed, matmul, matmul, matmul)
+        layer.operand(f"{norm} output for {matmul}", sizes.normed, matmul, matmul)
         layer.back(f"gradient of {norm} output", sizes.activation, matmul, norm)
         layer.back(f"gradient of {norm} input", sizes.residual, norm, norm)
 
@@ -56,7 +56,7 @@ def modern_norms(layer: Layer) -> None:
         layer.makes(f"{norm} output", sizes.residual, norm, norm, norm, eager=True)
         if sizes.mixed:
             layer.makes(f"{norm} convolution", sizes.residual, norm, end, eager=True)
-        layer.makes(f"{norm} convolution for {matmul}", sizes.normed, matmul, matmul, matmul)
+        layer.operand(f"{norm} convolution for {matmul}", sizes.normed, matmul, matmul)
         until = (
             "norm_1" if layer.compiled else norm
         )  # Inductor leaves the taps' gradients for later
@@ -122,8 +122,11 @@ def attention_matrices(layer: Layer, saved: str | None) -> None:
         layer.makes("queries and keys rotated", both, "rotation", "attention", saved)
     if work.turned_copies:
         layer.makes("queries and keys reordered", both, "rotation", "attention", "attention")
-    if work.value_tables:
+    if work.scaled_branches:
+        layer.makes("branches before their scales", both, "projection", "add_2", "norm_1")
+    if work.value_tables or work.scaled_branches:
         layer.makes("mixed with the embedding", sizes.residual, "norm_1", "norm_1", "norm_1")
+    if work.value_tables:
         layer.makes(
             "values of the tables",
             sizes.value_embedding_bytes,
@@ -233,10 +236,13 @@ def mlp(layer: Layer) -> None:
         layer.makes(
             "gate activated", sizes.up, "activation", "activation", "activation", eager=True
         )
-    layer.makes("activation output", sizes.activated, "activation", "down", "down")
+    layer.operand("activation output", sizes.activated, "activation", "down")
     layer.makes("other modules' steps", sizes.foreign_bytes, "norm_1", "down", "norm_1", eager=True)
     if layer.compiled:
         fused_mlp_gradients(layer, gates * sizes.up)
+        # its largest number has to be known before it is rounded: in fp32, and in 8 bits for either product (traced)
+        rounded = 3 * gates * sizes.up if work.fp8 else 0
+        layer.back("gradient of c_fc output, rounded", rounded, "activation", "up")
     else:
         layer.back("gradient of activation output", sizes.up, "down", "activation")
         layer.back("gradient of c_fc output", gates * sizes.up, "activation", "up")

@@ -117,7 +117,7 @@ def head_matrix(sizes: Sizes, rest: Rest) -> None:
     whole = 0 if fused_cast else sizes.weight * sizes.table
     born = "head_cast_back" if sizes.mixed else "head_back"
     born = "graph_end" if summed_at_the_end(sizes) else born
-    stays = work.tied or work.one_graph or work.accumulation <= 1
+    stays = work.tied or work.one_graph or not work.gradients_go
     end = "graph_end" if stays else "head_cast_back"
     rest.lives("lm_head gradient", "gradients", whole, born, end)
     rest.lives(
@@ -139,7 +139,7 @@ def chunked_loss(sizes: Sizes, rest: Rest) -> None:
         rest.lives("lm_head gradient in half precision", LOSS, half, "loss_back", "loss_back")
         end = "layers_back" if work.one_graph else "norm_back"
         rest.lives("gradient of the head's input", LOSS, sizes.activation, "loss_back", end)
-    if work.tied or work.accumulation <= 1:
+    if work.tied or not work.gradients_go:
         whole = sizes.weight * sizes.table
         rest.lives("lm_head gradient", "gradients", whole, "head_cast_back", "graph_end")
 
@@ -147,7 +147,7 @@ def chunked_loss(sizes: Sizes, rest: Rest) -> None:
 def widest_slice(sizes: Sizes) -> int:
     """Bytes of the tensors of one slice of rows, at the widest place of the loop."""
     work = sizes.work
-    rows = min(sizes.tokens, slice_rows(work.vocab_size))
+    rows = min(sizes.tokens, work.chunk_rows or slice_rows(work.vocab_size))
     logits = rows * work.vocab_size
     low, full = sizes.matmul * logits, FULL * logits
     tanh_slope = full if work.modern else 0  # the soft cap's

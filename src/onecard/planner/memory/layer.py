@@ -31,6 +31,8 @@ class Layer:
         self.recompute = work.recompute
         # with the costly outputs kept, a compiled backward pass recomputes each of the others when it is needed
         self.lazy = work.compiled and work.recompute == "cheap"
+        # fp8: compiled, each backward product makes its operands of 8 bits again from what is kept anyway
+        self.rounds_again = work.fp8 and work.compiled and work.recompute == "none"
         # compiled, the next layer's input is kept in place of the last matmul's output
         self.kept = COSTLY - {"mlp c_proj output"} if self.compiled else COSTLY
         self.tensors: list[Tensor] = []
@@ -67,6 +69,14 @@ class Layer:
         elif saved:
             self._lives(name, size, dies, dies)
 
+    def operand(self, name: str, size: int, made: str, matmul: str) -> None:
+        """The input of a matmul, which its backward pass reads."""
+        if self.rounds_again:
+            self.makes(name, size, made, matmul)
+            self.back(f"{name}, again", size, matmul, matmul)
+        else:
+            self.makes(name, size, made, matmul, matmul)
+
     def back(self, name: str, size: int, made: str, used: str) -> None:
         """Made by the backward pass of an operation, used until that of another."""
         if size:
@@ -85,10 +95,16 @@ class Layer:
         """A weight matrix, of which a step makes a half-precision copy, a gradient like that, and one to keep."""
         sizes = self.sizes
         at = BACKWARD[matmul]
+        if sizes.gathered:  # shared out when the layer is done
+            numbers = sizes.matmul * inputs * outputs
+            self._lives(f"{name} gradient", numbers, at, BACKWARD["norm_1"], "gradients")
+            return
         if sizes.mixed:
             half = sizes.matmul * inputs * outputs
             cast = f"{matmul}_cast"
-            born = FORWARD[cast] if self.recompute == "none" else at if self.lazy else AGAIN[cast]
+            born = FORWARD[cast] if self.recompute == "none" else AGAIN[cast]
+            if self.lazy or self.rounds_again:
+                born = at
             if sizes.casts:
                 self._lives(f"{name} cast", half, born, at, "cast_weights")
             elif self.compiled:  # cast when it is added to the others
@@ -98,13 +114,13 @@ class Layer:
             at = BACKWARD[cast]
         whole = sizes.exact * (inputs + self.work.bias) * outputs
         # a compiled graph hands all its gradients over at its end; eager, they are added to what is there, if any
-        ends = self._handed_over if self.compiled or self.work.accumulation <= 1 else at
+        ends = self._handed_over if self.compiled or not self.work.gradients_go else at
         self._lives(f"{name} gradient", whole, at, ends, "gradients")
 
     @property
     def _handed_over(self) -> int:
         """When the gradients of a graph are added to those there are; the only ones stay."""
-        return BACKWARD["norm_1"] if self.work.by_block and self.work.accumulation > 1 else END
+        return BACKWARD["norm_1"] if self.work.by_block and self.work.gradients_go else END
 
     def _lives(self, name: str, size: int, born: int, dies: int, part: str = "activations") -> None:
         self.tensors.append(Tensor(name, part, size, born, dies))

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from onecard.config.model_rules import LANES
 from onecard.facts.gpus import Device
 from onecard.planner.memory.sizes import FULL
 from onecard.planner.memory.step import simulate
@@ -46,8 +47,10 @@ def memory_fit() -> Fit:
 
 def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepMemory:
     fit = fit or memory_fit()
-    step, peak, parts = _simulated(work)
-    slack = _slack(work, step, fit) if device.kind == "cuda" else 0
+    step, peak, parts, largest, late, lanes = _simulated(work)
+    slack = 0
+    if device.kind == "cuda":
+        slack = lanes + max(0, int(largest - float(fit["late_share"]) * late))
     context = _context(work, device, fit)
     reserved = peak.bytes + slack
     own = work.stack == "onecard"
@@ -68,25 +71,30 @@ def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepM
 
 def memory_range(work: Workload) -> str:
     """Which range holds for another project's code: "odd" where blocks are computed again, weights are sharded or attention
-    and layers are written out, "other" for the rest."""
+    and layers are written out, "traced" for modules that were traced as ours are, "other" for the rest."""
     plain = work.recompute == "none" and not work.sharded and work.flash
-    return "other" if plain and work.stack not in ("plain-pytorch", "textbook") else "odd"
+    if not plain or work.stack in ("plain-pytorch", "textbook"):
+        return "odd"
+    return "traced" if work.stack in ("nanogpt", "hf") else "other"
 
 
 @lru_cache(maxsize=512)  # fits and searches ask for the same step with other constants or cards
-def _simulated(work: Workload) -> tuple[Step, Moment, dict[str, int]]:
+def _simulated(work: Workload) -> tuple[Step, Moment, dict[str, int], int, int, int]:
     step = simulate(work)
     peak = step.peak()
-    return step, peak, step.parts(peak)
+    return step, peak, step.parts(peak), *_held_apart(work, step)
 
 
-def _slack(work: Workload, step: Step, fit: Fit) -> int:
-    if work.chunked_loss:
-        return 0
+def _held_apart(work: Workload, step: Step) -> tuple[int, int, int]:
+    """The largest buffer of the first forward pass, what comes to live in its place, and what each lane of
+    an optimizer on the host holds for itself: torch reuses memory within one stream alone."""
     known = {tensor.name: tensor.bytes for tensor in step.tensors}
+    lanes = LANES * known.get("slices of moments", 0) if work.host_optimizer else 0
+    if work.chunked_loss:
+        return 0, 0, lanes
     largest = known["logits"] if work.one_graph else FULL * work.vocab_size * work.tokens
-    late = known.get("optimizer state", 0) + known["gradients"]
-    return max(0, int(largest - float(fit["late_share"]) * late))
+    late = known.get("optimizer state", 0) + known.get("gradients", 0)
+    return largest, late, lanes
 
 
 def _context(work: Workload, device: Device, fit: Fit) -> int:

@@ -21,7 +21,11 @@ class Sizes:
         # bytes of a number in matmuls (8-bit ones still give 16-bit results), in weights, in the residual stream
         self.matmul = FULL if work.dtype in ("float32", "tf32") else HALF
         self.exact = self.matmul if work.pure else FULL  # of norms, biases and moments
-        self.weight = HALF if work.half_weights else self.exact
+        self.gathered = (
+            work.shard != "none"
+        )  # weights for a pass are gathered, as matmuls want them
+        lower = self.matmul if self.gathered else self.exact
+        self.weight = HALF if work.half_weights else lower
         self.stream = self.matmul if work.half_stream else self.exact
         self.mixed = self.matmul != self.exact
         self.casts = self.matmul != self.weight  # a copy of each matrix for its matmul
@@ -83,7 +87,8 @@ class Sizes:
     @cached_property
     def exact_bytes(self) -> int:
         """As all weights, where they are as exact as their gradients and moments."""
-        return self.exact * self.parameters if self.work.half_weights else self.weight_bytes
+        exact = self.work.half_weights or self.gathered
+        return self.exact * self.parameters if exact else self.weight_bytes
 
     @cached_property
     def gradient_bytes(self) -> int:

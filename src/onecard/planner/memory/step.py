@@ -6,10 +6,12 @@
 (6.96, 'loss_back')
 """
 
+from onecard.config.model_rules import HELD_BYTES
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
+from onecard.planner.memory.shared_out import moved_matrices, shared_out
 from onecard.planner.memory.sizes import FULL, HALF, INT64, Sizes
-from onecard.planner.memory.timeline import Rest, Step, sweep
+from onecard.planner.memory.timeline import BACKWARD, Rest, Step, Tensor, sweep
 from onecard.planner.workload import Workload
 
 # train/optim: numbers that share a scale, numbers updated at once (a test compares), and their bytes then, by tracing
@@ -30,17 +32,21 @@ def simulate(work: Workload) -> Step:
         chunked_loss(sizes, rest)
     else:
         (compiled_head if work.one_graph else eager_head)(sizes, rest)
-    return sweep(block_tensors(sizes), rest.tensors, work.n_layer)
+    return sweep([*block_tensors(sizes), *updates_within(sizes)], rest.tensors, work.n_layer)
 
 
 def weights_and_gradients(sizes: Sizes, rest: Rest) -> None:
     """With one micro-batch a step, the gradients are those that its backward pass leaves; else they are added up."""
     work = sizes.work
+    if sizes.gathered:
+        shared_out(sizes, rest)
+        return
     weights = sizes.weight_bytes // (work.gpus if work.sharded else 1)
     rest.lives("weights", "weights", weights, "embedding", "optimizer")
     born = "embedding" if work.accumulation > 1 else "optimizer"
     added_up = sizes.gradient_bytes // (work.gpus if work.sharded else 1)
-    rest.lives("gradients", "gradients", added_up, born, "optimizer")
+    if work.accumulation > 1 or not work.in_backward:
+        rest.lives("gradients", "gradients", added_up, born, "optimizer")
     buckets = weights if work.buckets else 0
     rest.lives("DistributedDataParallel buckets", "gradients", buckets, "embedding", "optimizer")
 
@@ -48,12 +54,14 @@ def weights_and_gradients(sizes: Sizes, rest: Rest) -> None:
 def optimizer(sizes: Sizes, rest: Rest) -> None:
     """What the optimizer keeps between steps, and what it needs for its own arithmetic."""
     work = sizes.work
-    cards = work.gpus if work.split_optimizer or work.sharded else 1
+    cards = work.gpus if work.split_optimizer or work.sharded else work.shard_cards
     state = 0 if work.host_optimizer else optimizer_state(sizes)
     rest.lives("optimizer state", "optimizer", state // cards, "embedding", "optimizer")
     share = work.gpus if work.split_optimizer and not work.sharded else 1
     if work.sliced_update:
         slices_of_moments(sizes, rest)
+    elif work.optimizer == "muon" and sizes.gathered:
+        moved_matrices(sizes, rest)
     elif work.optimizer == "muon":
         # train/optim/muon.py works by shape. The updates of the first group (c_attn as three squares, attention's c_proj)
         # are still referenced while the second, the MLP's eight squares a layer, is stacked in fp32 and made
@@ -66,7 +74,9 @@ def optimizer(sizes: Sizes, rest: Rest) -> None:
         rest.lives(
             "Muon orthogonal matrices", "optimizer", stacked // share, "optimizer", "optimizer"
         )
-    elif not work.fused_optimizer:  # torch's foreach loops
+    elif work.optimizer == "adamw" and not (
+        work.fused_optimizer or work.optimizer_loop or work.in_backward
+    ):  # torch's foreach loops; others go tensor by tensor
         roots = sizes.weight_bytes // (work.gpus if work.sharded else share)
         rest.lives("root of the second moment", "optimizer", roots, "optimizer", "optimizer")
 
@@ -93,26 +103,60 @@ def optimizer_state(sizes: Sizes) -> int:
 
 
 def host_bytes(work: Workload) -> int:
-    """What a step keeps in the computer's memory: of the optimizer, with fp32 copies of bf16 weights; of the layers."""
-    sizes = Sizes(work)
-    state = optimizer_state(sizes) + (FULL * sizes.lowered if work.half_weights else 0)
-    inputs = work.n_layer * sizes.residual
+    """What a step keeps in the computer's memory: of the optimizer, and of the layers."""
+    state = checkpoint_bytes(work)[1]
+    inputs = work.n_layer * Sizes(work).residual
     return state * work.host_optimizer + inputs * work.host_inputs
+
+
+def checkpoint_bytes(work: Workload) -> tuple[int, int]:
+    """The two large files of a checkpoint: the weights; the moments, with fp32 copies of bf16 weights that are kept on
+    the host."""
+    sizes = Sizes(work)
+    copies = FULL * sizes.lowered if work.half_weights and work.host_optimizer else 0
+    return sizes.weight_bytes, optimizer_state(sizes) + copies
 
 
 def slices_of_moments(sizes: Sizes, rest: Rest) -> None:
     """train/optim/sliced.py: the fp32 numbers of one slice; Muon's of one matrix, made orthogonal."""
     work = sizes.work
-    largest_matrix = 4 * work.n_embd * work.n_embd  # the MLP's
-    largest = max(sizes.table, sizes.positions, largest_matrix)
+    largest = max(sizes.table, sizes.positions)
+    update = max(update_bytes(sizes, largest), matrix_update_bytes(sizes))
+    born = "optimizer"
+    if work.in_backward:  # the tables are updated in the backward pass too, a tied one when its gradients are added up
+        born = "graph_end" if work.tied else "embedding_back"
+        head = 0 if work.tied or work.one_graph else update
+        rest.lives("slices of the head", "optimizer", head, "head_cast_back", "head_cast_back")
+    rest.lives("slices of moments", "optimizer", update, born, "optimizer")
+    if work.in_backward and work.host_optimizer:  # gradients whose updates are under way
+        held = min(HELD_BYTES, sizes.gradient_bytes)
+        rest.lives("gradients being applied", "gradients", held, "layers_back", "optimizer")
+
+
+def update_bytes(sizes: Sizes, numbers: int) -> int:
+    work = sizes.work
     each = SLICE_BYTES_HALF if work.half_weights else SLICE_BYTES
-    each = SLICE_BYTES_WHOLE if work.state_bits == 32 else each
-    update = each * min(largest, STATE_SLICE)
-    if work.optimizer == "muon":
-        # momentum and look-ahead of an MLP matrix in fp32, and the slice that is being written back
-        square = work.n_embd * work.n_embd
-        update = max(update, (16 + 16) * square + each * min(4 * square, STATE_SLICE))
-    rest.lives("slices of moments", "optimizer", update, "optimizer", "optimizer")
+    return (SLICE_BYTES_WHOLE if work.state_bits == 32 else each) * min(numbers, STATE_SLICE)
+
+
+def matrix_update_bytes(sizes: Sizes) -> int:
+    """Of a layer's largest matrix, the MLP's."""
+    square = sizes.work.n_embd**2
+    update = update_bytes(sizes, 4 * square)
+    if sizes.work.optimizer == "muon":
+        # its momentum and look-ahead in fp32, and the slice that is being written back
+        update += (16 + 16) * square
+    return update
+
+
+def updates_within(sizes: Sizes) -> list[Tensor]:
+    """update_in_backward: a compiled layer's gradients are applied when all of them are there, else each as it comes."""
+    work = sizes.work
+    if not (work.in_backward and work.sliced_update) or work.one_graph:
+        return []
+    born = BACKWARD["norm_1" if work.by_block else "add_2"]
+    size = matrix_update_bytes(sizes)
+    return [Tensor("slices of moments", "optimizer", size, born, BACKWARD["norm_1"])]
 
 
 def embedding(sizes: Sizes, rest: Rest) -> None:
@@ -133,7 +177,7 @@ def embedding(sizes: Sizes, rest: Rest) -> None:
         rest.lives("autocast copies of the layers", "cast_weights", casts, "layers", "loss")
     rest.lives("gradient of the stream", part, sizes.residual, "norm_back", last)
     # eager, a gradient that is added to another is gone at once
-    dies = "graph_end" if work.one_graph or work.accumulation <= 1 else last
+    dies = "graph_end" if work.one_graph or not work.gradients_go else last
     looked_up = min(sizes.stream, sizes.weight)
     rest.lives("wte gradient", "gradients", looked_up * sizes.table, last, dies)
     rest.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)

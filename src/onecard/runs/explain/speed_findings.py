@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from onecard.errors import UserError
-from onecard.messages import Note
+from onecard.messages import Note, T
 from onecard.planner import RunPlan, plan
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
@@ -201,13 +201,15 @@ def slows_down(f: RunFigures) -> Iterator[Finding]:
     """Does not apply below 40 timed steps, nor to a drift of less than 5 %."""
     drift = f.run.times.drift
     if drift is not None and drift > 1.05:
+        nvidia = f.device is None or f.device.vendor == "NVIDIA"
         yield Finding(
             Note(
                 "slows-down",
                 "{name}: the last quarter of its steps is {share:percent} slower than the first: heat, a power "
-                "limit or another program; nvidia-smi -q -d PERFORMANCE shows which",
+                "limit or another program{tool}",
                 name=f.name,
                 share=drift - 1,
+                tool=T("; nvidia-smi -q -d PERFORMANCE shows which") if nvidia else "",
             ),
             {"drift": drift, "watts": f.run.watts},
             (f.name,),

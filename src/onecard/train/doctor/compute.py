@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from onecard.config import RunConfig
-from onecard.errors import OnecardError
+from onecard.errors import OnecardError, first_line
 from onecard.model import machine
 from onecard.planner import plan
 from onecard.train.doctor.answers import Answers, Check
 from onecard.train.io.loader import read_windows, to_device
-from onecard.train.run.trial import first_line
 from onecard.units import show_bytes, show_duration
 
 # How far a product in a dtype may be from fp32's, as a share of its norm: a few times what its digits explain.

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from onecard.errors import first_line
 from onecard.train.doctor import compute, system
 from onecard.train.doctor.answers import Answers, Check, ask
 from onecard.train.doctor.kept import keep, kept_for
-from onecard.train.run.trial import first_line
 
 Tell = Callable[[str], None]
 # Seconds that a check may take, for the bar alone; the others are done at once.

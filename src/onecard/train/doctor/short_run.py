@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onecard.config import RunConfig
-from onecard.errors import OnecardError
+from onecard.errors import OnecardError, first_line
 from onecard.model.machine import choose_precision
 from onecard.planner import plan
 from onecard.planner.result import Range
@@ -14,7 +14,6 @@ from onecard.train.doctor.answers import Answers, Check
 from onecard.train.doctor.compute import small_data, step_config
 from onecard.train.run.loop import train
 from onecard.train.run.signals import end_as_asked
-from onecard.train.run.trial import first_line
 from onecard.units import show_duration
 
 _NAMED = ("dataset", "out_dir")  # config keys that hold a path

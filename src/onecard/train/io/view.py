@@ -25,6 +25,7 @@ from onecard.config import RunConfig
 from onecard.planner.result import RunPlan
 from onecard.streams import give_up, to_stream
 from onecard.train.io.curve_and_pace import Curve, Pace, at
+from onecard.train.run.disturbed import MUCH
 from onecard.units import show_bytes, show_count, show_duration
 
 _REDRAW_SECONDS = 0.25
@@ -53,6 +54,7 @@ class View:
         self.live = self.console.is_terminal and not quiet
         self.quiet = quiet
         self._last: Mapping[str, Any] = {}
+        self._cpu_wait = 0.0
         self._eval: Mapping[str, Any] = {}
         self._curve = Curve()
         self._pace = Pace(total_steps)
@@ -85,6 +87,7 @@ class View:
     def step(self, fields: Mapping[str, Any]) -> None:
         """One optimizer step, with the fields of its log line."""
         self._last = fields
+        self._cpu_wait = fields.get("cpu_wait", self._cpu_wait)  # not in every line
         self._pace.add(int(fields["step"]), fields.get("step_seconds"))
         loss = fields.get("loss")
         if loss is not None and math.isfinite(loss):
@@ -179,6 +182,8 @@ class View:
             speed.append(f"MFU {mfu:.1%}{card}")
         if (wait := last.get("data_wait")) is not None and wait > 0.02:
             speed.append(f"{wait:.0%} of the time waits for data")
+        if self._cpu_wait >= MUCH:
+            speed.append(f"{self._cpu_wait:.0%} of the time waits for other programs")
         if speed:
             rows.append(("speed", " · ".join(speed)))
         if (pace := self._pace_row()) is not None:

@@ -25,7 +25,8 @@ from onecard.train.optim.muon import (
     momentum_at,
     muon_groups,
 )
-from onecard.train.optim.sliced import MASTER, SMALL, SlicedOptimizer
+from onecard.train.optim.sliced import SlicedOptimizer
+from onecard.train.optim.slices import MASTER, SMALL, Slices
 
 
 def lr_at(config: RunConfig, position: float) -> float:
@@ -56,11 +57,15 @@ def decayed(name: str, parameter: Tensor, rule: str) -> bool:
     return parameter.dim() >= 2 and not name.endswith(("wte.weight", "wpe.weight"))
 
 
-def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(
+    config: RunConfig, model: nn.Module, slices: Slices | None = None
+) -> torch.optim.Optimizer:
+    """For the parameters of the model, or for what this process keeps of them."""
+    slices = slices or Slices()
     low = config.state_bits < 32 or "bfloat16" in (config.weights, config.gradients)
-    sliced = low or config.offload_optimizer
+    sliced = low or config.offload_optimizer or config.update_in_backward
     if config.optimizer == "muon" and not sliced:
-        return make_muon(config, model)
+        return make_muon(config, model, slices)
     muon = config.optimizer == "muon"
     groups = muon_groups(config, model) if muon else _decay_groups(config, model)
     settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
@@ -68,9 +73,10 @@ def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer
         names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         settings |= {"momentum": MOMENTUM, "eps": ADAM_EPSILON if muon else 1e-8}  # AdamW's own
         host = config.offload_optimizer
-        return SlicedOptimizer(groups, names, config.state_bits, config.seed, settings, host)
+        bits, seed = config.state_bits, config.seed
+        return SlicedOptimizer(groups, names, bits, seed, settings, host, slices)
     device = next(model.parameters()).device.type
-    return torch.optim.AdamW(groups, **settings, fused=device in FUSED)
+    return torch.optim.AdamW(groups, **settings, fused=config.fused_optimizer and device in FUSED)
 
 
 def _decay_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
@@ -106,13 +112,16 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def state_tensors(config: RunConfig, model: nn.Module) -> list[Tensor]:
+def state_tensors(
+    config: RunConfig, model: nn.Module, slices: Slices | None = None
+) -> list[Tensor]:
     """Tensors that take as much memory as the optimizer's state will, before there is one."""
+    slices = slices or Slices()
     found: list[Tensor] = []
     for name, parameter in model.named_parameters() if not config.offload_optimizer else ():
         moments = 1 if config.optimizer == "muon" and is_matrix(name, parameter) else 2
         for _ in range(moments):
-            if config.state_bits < 32 and parameter.numel() >= SMALL:
+            if config.state_bits < 32 and slices.whole_numel(name, parameter) >= SMALL:
                 low = LowBit.zeros(parameter.numel(), config.state_bits, True, parameter.device)
                 found += [low.codes, low.scales]
             else:
@@ -128,28 +137,36 @@ def restore_optimizer(
     bits, sliced, place = 32, False, _beside
     if isinstance(optimizer, SlicedOptimizer):
         bits, sliced, place = optimizer.bits, True, optimizer.placed
-    states: dict[str, dict[str, Any]] = {}
+
+    def whole(name: str) -> int:
+        if isinstance(optimizer, SlicedOptimizer):
+            return optimizer.whole_numel(parameters[name])
+        return 0
+
     for key, tensor in tensors.items():
         name, _, field = key.rpartition("/")
-        if name not in parameters or not _fits(tensor, field, parameters[name], bits):
+        fits = name in parameters and _fits(tensor, field, parameters[name], bits, whole(name))
+        if not fits:
             raise RunFailure(f"the checkpoint's optimizer does not fit the model at {name!r}")
+    if isinstance(optimizer, SlicedOptimizer):
+        optimizer.forget()
+    optimizer.state.clear()
+    for key, tensor in tensors.items():
+        name, _, field = key.rpartition("/")
         count = field == "step" and sliced  # kept as a whole number
         value = int(tensor) if count else place(tensor, parameters[name])
-        states.setdefault(name, {})[field] = value
-    optimizer.state.clear()
-    for name, state in states.items():
-        optimizer.state[parameters[name]] = state
+        optimizer.state[parameters[name]][field] = value
 
 
 def _beside(tensor: Tensor, parameter: Tensor) -> Tensor:
     return tensor.to(parameter.device, copy=True)
 
 
-def _fits(tensor: Tensor, field: str, parameter: Tensor, bits: int) -> bool:
+def _fits(tensor: Tensor, field: str, parameter: Tensor, bits: int, whole: int) -> bool:
     """Whether a saved tensor is what an optimizer with moments of so many bits keeps of the parameter."""
     if not tensor.dim():
         return field == "step"
-    if bits == 32 or parameter.numel() < SMALL or field == MASTER:
+    if bits == 32 or whole < SMALL or field == MASTER:
         return tensor.shape == parameter.shape
     low = LowBit.zeros(parameter.numel(), bits, True, torch.device("meta"))
     wanted = low.scales if field.endswith("_scale") else low.codes

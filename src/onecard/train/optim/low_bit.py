@@ -72,8 +72,8 @@ class LowBit:
                 found.mul_(found)
         return found.view(-1, BLOCK[self.bits]).mul_(scales[:, None]).flatten()[:count]
 
-    def write(self, values: Tensor, first: int, key: int) -> None:
-        """Take fp32 numbers, which are overwritten."""
+    def write(self, values: Tensor, first: int, key: int, offset: int = 0) -> None:
+        """Take fp32 numbers, which are overwritten. `offset`: elements of the whole tensor before these moments'."""
         where, blocks, numbers = self._span(first, values.numel())
         if numbers > values.numel():
             values = torch.nn.functional.pad(values, (0, numbers - values.numel()))
@@ -82,7 +82,7 @@ class LowBit:
         copied(self.scales[blocks], scale.flatten())
         tiles.div_(scale.clamp_min_(1e-38))
         negative = values < 0 if self.signed else None
-        codes = self._rounded(values.abs_(), uniform(numbers, first, key, values.device))
+        codes = self._rounded(values.abs_(), uniform(numbers, offset + first, key, values.device))
         if negative is not None:
             codes = torch.where(negative, self._levels - codes, self._levels + codes)
         codes = codes.to(torch.uint8)

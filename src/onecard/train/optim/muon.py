@@ -11,7 +11,8 @@ True
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim.adamw import adamw
 
 from onecard.config import RunConfig
 from onecard.model.machine import fast_low_dtype
+from onecard.train.optim.slices import Slices, move_slices
 
 FUSED = ("cpu", "cuda", "mps")  # devices with a fused AdamW
 
@@ -69,8 +71,10 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
     return parameter.dim() == 2 and name.endswith(".weight") and not outside
 
 
-def make_muon(config: RunConfig, model: nn.Module) -> "Muon":
-    return Muon(muon_groups(config, model), betas=(config.beta1, config.beta2))
+def make_muon(config: RunConfig, model: nn.Module, slices: Slices) -> "Muon":
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    betas = config.beta1, config.beta2
+    return Muon(muon_groups(config, model), betas, names, slices)
 
 
 def muon_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
@@ -109,11 +113,18 @@ def muon_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
 class Muon(torch.optim.Optimizer):
     """Groups with `muon` true hold matrices, out × in; a matrix of three times as many rows as columns is q, k and v."""
 
-    def __init__(self, groups: Iterable[dict[str, Any]], betas: tuple[float, float]):
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        betas: tuple[float, float],
+        names: Mapping[Tensor, str] | None = None,
+        slices: Slices | None = None,
+    ):
         super().__init__(
             groups,
             {"lr": 0.02, "betas": betas, "momentum": MOMENTUM, "weight_decay": 0.0, "muon": False},
         )
+        self._names, self._slices = dict(names or {}), slices or Slices()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -136,6 +147,10 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(grads, kept, group["momentum"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        if self._slices.count > 1:
+            whole = [self._slices.of[self._names[p]].shape for p in parameters]
+            rule = partial(moved, lr=group["lr"])
+            return move_slices(parameters, grads, whole, self._slices, rule)
         for (rows, columns), pairs in _by_shape(parameters, grads).items():
             updates = orthogonal(torch.stack([wide for _, wide, _ in pairs]))
             # a matrix with more outputs than inputs takes longer strides, by sqrt(out / in), as in Jordan's Muon

@@ -4,25 +4,27 @@ Moments may be in 8 or 4 bits (low_bit.py), weights and gradients in bf16. A par
 fp32 copies of it and its moments are never there as a whole. Muon's matrices are done one by one, for each must be
 there as a whole to be made orthogonal.
 
-On the host (`offload_optimizer`) moments are fetched and brought back slice by slice. Memory is no matter there: bf16
-weights have fp32 ones beside their moments, and are these rounded to the nearest.
+On the host (`offload_optimizer`) moments are fetched and brought back slice by slice, one parameter's while another's are
+computed (model/host.py). Memory is no matter there: bf16 weights have fp32 ones beside their moments, and are these
+rounded to the nearest.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from onecard.model.host import copied, on_card, on_host
+from onecard.model.host import HostRoom, Lanes, copied, on_card
 from onecard.train.optim.low_bit import LowBit
 from onecard.train.optim.muon import moved
 from onecard.train.optim.rounding import key_of, stochastic_bf16
+from onecard.train.optim.slices import MASTER, SMALL, Slices, move_slices
 
 SLICE = 2**21  # numbers updated at once; whole blocks
-SMALL = 4096  # numbers: the moments of smaller tensors (norms, biases) stay in fp32
-MASTER = "master"  # fp32 weights on the host
 _FIRST, _SECOND, _MOMENTUM, _WEIGHT = 1, 2, 3, 4  # uses of random numbers
 
 
@@ -37,20 +39,49 @@ class SlicedOptimizer(torch.optim.Optimizer):
         seed: int,
         defaults: dict[str, Any],
         host: bool = False,
+        slices: Slices | None = None,
     ):
         super().__init__(groups, {"weight_decay": 0.0, "muon": False, **defaults})
         self._names = dict(names)
         self.bits = bits
         self._seed = seed
-        self._host = host
+        self._groups = {p: group for group in self.param_groups for p in group["params"]}
+        device = next(iter(self._groups)).device
+        self._room = HostRoom(device) if host else None
+        self._lanes = Lanes(device) if host else None
+        self._slices = slices or Slices()
+        self._slices.check_blocks(bits)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         assert closure is None, "the training loop computes its own gradients"
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    (self._muon if group["muon"] else self._adamw)(parameter, group)
+        try:
+            for group in self.param_groups:
+                ready = [p for p in group["params"] if p.grad is not None]
+                # matrices that are shared out go together
+                for together in self._turns(ready) if group["muon"] else [[p] for p in ready]:
+                    self.update(*together)
+        finally:  # whoever puts other weights in place must find nothing under way
+            if self._lanes is not None:
+                self._lanes.join()
+
+    @torch.no_grad()
+    def update(self, *parameters: Tensor) -> None:
+        """Parameters of one group by their gradients. They may be under way until `step` returns."""
+        group = self._groups[parameters[0]]
+        grads = [p.grad for p in parameters if p.grad is not None]
+        with nullcontext() if self._lanes is None else self._lanes.turn(*grads):
+            if group["muon"]:
+                self._muon(parameters, group)
+            else:
+                for parameter in parameters:
+                    self._adamw(parameter, group)
+
+    def forget(self) -> None:
+        """Let all state go, to take in another."""
+        self.state.clear()
+        if self._room is not None:
+            self._room = HostRoom(next(iter(self._groups)).device)
 
     def _adamw(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self._state(parameter, ("exp_avg", "exp_avg_sq"))
@@ -77,55 +108,91 @@ class SlicedOptimizer(torch.optim.Optimizer):
             del mean
             self._write(parameter, "exp_avg_sq", square, first, keys[1])
 
-    def _muon(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _turns(self, parameters: list[Tensor]) -> list[list[Tensor]]:
+        by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+        for parameter in parameters:
+            by_shape.setdefault(self._shape(parameter), []).append(parameter)
+        count = self._slices.count
+        return [
+            alike[first : first + count]
+            for alike in by_shape.values()
+            for first in range(0, len(alike), count)
+        ]
+
+    def _shape(self, parameter: Tensor) -> tuple[int, ...]:
+        name = self._names[parameter]
+        part = self._slices.of.get(name)
+        return tuple(parameter.shape) if part is None else part.shape
+
+    def _muon(self, parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
+        aheads = [self._look_ahead(parameter, group["momentum"]) for parameter in parameters]
+        weights = [self._exact(p, p.view(-1), 0).view_as(p) for p in parameters]
+        if group["weight_decay"]:
+            for weight in weights:
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+        if self._slices.count > 1:
+            shapes = [self._shape(parameter) for parameter in parameters]
+            move_slices(weights, aheads, shapes, self._slices, partial(moved, lr=group["lr"]))
+        else:
+            for weight, ahead in zip(weights, aheads, strict=True):
+                moved(weight, ahead, group["lr"])
+        del aheads
+        for parameter, weight in zip(parameters, weights, strict=True):
+            key = self._key(parameter, self.state[parameter]["step"], _WEIGHT)
+            old, new = parameter.view(-1), weight.view(-1)
+            for first in range(0, new.numel(), SLICE):
+                part = slice(first, first + SLICE)
+                self._keep(parameter, old[part], new[part], first, key)
+
+    def _look_ahead(self, parameter: Tensor, momentum: float) -> Tensor:
+        """Where the momentum will be, in fp32; the momentum itself is kept."""
         state = self._state(parameter, ("momentum",))
         state["step"] += 1
-        keys = [self._key(parameter, state["step"], use) for use in (_MOMENTUM, _WEIGHT)]
+        key = self._key(parameter, state["step"], _MOMENTUM)
         assert parameter.grad is not None
         grad = parameter.grad.float()
         kept = self._read(parameter, "momentum", 0, parameter.numel()).view_as(parameter)
-        kept.lerp_(grad, 1 - group["momentum"])
-        ahead = torch.lerp(grad, kept, group["momentum"])
+        kept.lerp_(grad, 1 - momentum)
+        ahead = torch.lerp(grad, kept, momentum)
         del grad
         flat = kept.view(-1)
         for first in range(0, flat.numel(), SLICE):
-            self._write(parameter, "momentum", flat[first : first + SLICE], first, keys[0])
-        del kept, flat
-        weight = self._exact(parameter, parameter.view(-1), 0).view_as(parameter)
-        if group["weight_decay"]:
-            weight.mul_(1 - group["lr"] * group["weight_decay"])
-        moved(weight, ahead, group["lr"])
-        del ahead
-        old, new = parameter.view(-1), weight.view(-1)
-        for first in range(0, new.numel(), SLICE):
-            part = slice(first, first + SLICE)
-            self._keep(parameter, old[part], new[part], first, keys[1])
+            self._write(parameter, "momentum", flat[first : first + SLICE], first, key)
+        return ahead
 
     def _state(self, parameter: Tensor, moments: tuple[str, ...]) -> dict[str, Any]:
         state = self.state[parameter]
         if not state:
             state["step"] = 0
             for name in moments:
-                if self.bits == 32 or parameter.numel() < SMALL:
-                    zeros = torch.zeros_like(parameter, dtype=torch.float32)
-                    state[name] = self.placed(zeros, parameter)
+                if self.bits == 32 or self.whole_numel(parameter) < SMALL:
+                    state[name] = self._zeros(parameter.shape, torch.float32, parameter)
                 else:
-                    signed, count = name != "exp_avg_sq", parameter.numel()
-                    low = LowBit.zeros(count, self.bits, signed, parameter.device)
-                    state[name] = self.placed(low.codes, parameter)
-                    state[f"{name}_scale"] = self.placed(low.scales, parameter)
-            if self._host and parameter.dtype == torch.bfloat16:
-                state[MASTER] = self.placed(parameter.float(), parameter)
+                    low = LowBit.zeros(parameter.numel(), self.bits, True, torch.device("meta"))
+                    for key, part in ((name, low.codes), (f"{name}_scale", low.scales)):
+                        state[key] = self._zeros(part.shape, part.dtype, parameter)
+            if self._room is not None and parameter.dtype == torch.bfloat16:
+                state[MASTER] = self._zeros(parameter.shape, torch.float32, parameter)
+                exact, kept = state[MASTER].view(-1), parameter.view(-1)
+                for first in range(0, len(kept), SLICE):
+                    copied(exact[first : first + SLICE], kept[first : first + SLICE].float())
         return state
 
-    def placed(self, tensor: Tensor, parameter: Tensor) -> Tensor:
+    def whole_numel(self, parameter: Tensor) -> int:
+        return self._slices.whole_numel(self._names[parameter], parameter)
+
+    def _zeros(self, shape: torch.Size, dtype: torch.dtype, parameter: Tensor) -> Tensor:
         """Where it is kept between steps: on the parameter's device, or on the host."""
-        if self._host:
-            return on_host(tensor.to(parameter.device))
-        return tensor.to(parameter.device, copy=True)
+        if self._room is not None:
+            return self._room.take(shape, dtype)
+        return torch.zeros(shape, dtype=dtype, device=parameter.device)
+
+    def placed(self, tensor: Tensor, parameter: Tensor) -> Tensor:
+        """A copy there."""
+        return self._zeros(tensor.shape, tensor.dtype, parameter).copy_(tensor)
 
     def _read(self, parameter: Tensor, name: str, first: int, count: int) -> Tensor:
-        state, device = self.state[parameter], parameter.device if self._host else None
+        state, device = self.state[parameter], parameter.device if self._room is not None else None
         if f"{name}_scale" in state:
             return self._low_bit(parameter, name).read(first, count, device)
         kept: Tensor = state[name].view(-1)[first : first + count]  # changed in place
@@ -134,8 +201,9 @@ class SlicedOptimizer(torch.optim.Optimizer):
     def _write(self, parameter: Tensor, name: str, values: Tensor, first: int, key: int) -> None:
         state = self.state[parameter]
         if f"{name}_scale" in state:
-            self._low_bit(parameter, name).write(values, first, key)
-        elif self._host:
+            offset = self._slices.offset(self._names[parameter])
+            self._low_bit(parameter, name).write(values, first, key, offset)
+        elif self._room is not None:
             copied(state[name].view(-1)[first : first + len(values)], values)
 
     def _low_bit(self, parameter: Tensor, name: str) -> LowBit:

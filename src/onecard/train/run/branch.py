@@ -12,21 +12,12 @@ from onecard.config import RunConfig
 from onecard.config.model_rules import decay_start
 from onecard.files import replace, sync_folder
 from onecard.model.checkpoint import checkpoints, step_of
-from onecard.planner.expected_loss import held_up
+from onecard.planner.loss_settings import held_up
 from onecard.runs.folder import read_folder
 from onecard.train.optim import lr_at
-from onecard.train.run.progress import Progress
+from onecard.train.run.session import PREDECAY
 
-PREDECAY = "predecay"  # in the run's folder: the checkpoint before the decay
 DECAYED = "decayed"  # in the run's folder: the end that was branched away from, and its log
-
-
-def predecay_due(config: RunConfig, progress: Progress, folder: Path) -> bool:
-    """Whether this is the last moment of the flat part, and it has not been kept yet."""
-    start = decay_start(config)
-    if not config.keep_predecay or start is None or not 0 <= progress.position - start < 2:
-        return False
-    return all(step_of(kept) + 2 < progress.step for kept in checkpoints(folder / PREDECAY))
 
 
 def branch_point(folder: Path, config: RunConfig) -> int | None:

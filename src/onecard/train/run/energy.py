@@ -6,6 +6,7 @@
 Evaluations and checkpoints count: the time is the clock's, not the steps'.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -29,7 +30,7 @@ class EnergyMeter:
         self._workers = workers
         self._clock = clock
         self._watts: float | None = None
-        self._read_at = -_APART_SECONDS + clock()
+        self._read_at = -math.inf
         self._counted_to = clock()
 
     def in_all(self) -> tuple[float | None, float]:

@@ -1,9 +1,12 @@
-"""Faults to order, for the fault suite: out of memory, not-a-number, overflow and an error at a step, each once.
+"""Faults to order, for the fault suite: out of memory, not-a-number, overflow, an error and a kill at a step, each once.
 
 >>> faults = Faults.parse("oom@3,nan@5")
 >>> faults.strikes("nan", 4), faults.strikes("nan", 5), faults.strikes("nan", 5)
 (False, True, False)
 """
+
+import os
+import signal
 
 import torch
 from torch import Tensor
@@ -38,6 +41,11 @@ class Faults:
             raise torch.OutOfMemoryError("out of memory (ordered by the fault suite)")
         if self.strikes("error", step):
             raise RuntimeError("ordered by the fault suite")
+        self.kill("kill", step)
         if self.strikes("overflow", step):
             return loss + (loss - loss.detach()) * 1e38  # the same loss, gradients beyond any range
         return loss * float("nan") if self.strikes("nan", step) else loss
+
+    def kill(self, kind: str, step: int) -> None:
+        if self.strikes(kind, step):
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from onecard.config import RunConfig
-from onecard.train.optim.half_weights import is_lowered
+from onecard.model.build import is_lowered
+from onecard.model.host import on_card
 from onecard.train.optim.rounding import beginning, key_of, scrambled, stochastic_bf16
 from onecard.train.optim.sliced import SLICE
 
@@ -23,6 +23,7 @@ class GradientSums:
 
     def __init__(self, model: nn.Module, seed: int, compiled: bool = False):
         self._seed, self._step = seed, 0
+        self.last = False  # whether this is the step's last micro-batch, whose sums are handed over as they come
         self._add = add_rounded
         if compiled:  # one pass over memory, where operation by operation it is thirty
             self._add = partial(_add_at_once, torch.compile(_added, dynamic=True))
@@ -32,7 +33,7 @@ class GradientSums:
                 parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 
     def begin(self, step: int) -> None:
-        self._step = step
+        self._step, self.last = step, False
         self._sums.clear()
 
     def hand_over(self) -> None:
@@ -46,19 +47,13 @@ class GradientSums:
         assert isinstance(parameter, nn.Parameter)
         grad, parameter.grad = parameter.grad, None
         assert grad is not None
-        if parameter not in self._sums:
-            self._sums[parameter] = grad, 1
-            return
-        total, count = self._sums[parameter]
-        self._add(total, grad, key_of(self._seed, self._step, name, _GRADIENT + count))
-        self._sums[parameter] = total, count + 1
-
-
-def gradient_sums(config: RunConfig, model: nn.Module, forward: nn.Module) -> GradientSums | None:
-    """What adds up the gradients of a run, compiled where its model is; None: autograd does."""
-    if config.gradients == "float32":
-        return None
-    return GradientSums(model, config.seed, compiled=forward is not model)
+        total, count = self._sums.pop(parameter, (grad, 0))
+        if count:
+            self._add(total, grad, key_of(self._seed, self._step, name, _GRADIENT + count))
+        if self.last:
+            parameter.grad = total
+        else:
+            self._sums[parameter] = total, count + 1
 
 
 def add_rounded(total: Tensor, grad: Tensor, key: int) -> None:
@@ -72,7 +67,7 @@ def add_rounded(total: Tensor, grad: Tensor, key: int) -> None:
 
 def _add_at_once(compiled: Callable[..., None], total: Tensor, grad: Tensor, key: int) -> None:
     # numbers as tensors, or each would be compiled into a graph of its own
-    factor, offset = torch.tensor(beginning(key), dtype=torch.int32).to(total.device)
+    factor, offset = on_card(torch.tensor(beginning(key), dtype=torch.int32), total.device)
     sums = total.view(-1)
     compiled(sums, grad.reshape(-1), factor, offset)
 

@@ -26,6 +26,7 @@ _OPTIMIZER = (
     "optimizer_state",
     "weights",
     "offload_optimizer",
+    "update_in_backward",
 )  # its memory is another's
 _BEGINNING = ("init_from",)  # where the weights came from; on resume they come from the checkpoint
 DATA, TOKENIZER = "dataset", "tokenizer"

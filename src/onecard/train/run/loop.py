@@ -14,23 +14,32 @@ from typing import Literal
 import torch
 
 from onecard.config import RunConfig
-from onecard.config.model_rules import evaluation_due
 from onecard.data import Dataset
 from onecard.errors import RunFailure
 from onecard.model import machine
 from onecard.model.gpt2 import GPT
 from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
-from onecard.train.io.loader import to_device
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
-from onecard.train.run.branch import PREDECAY, predecay_due
+from onecard.train.run.disturbed import Disturbed
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
 from onecard.train.run.outputs import Silent, Viewer
-from onecard.train.run.progress import Progress, RunState, StepClock, advance, finished, random_seed
+from onecard.train.run.progress import (
+    RunState,
+    StepClock,
+    advance,
+    eval_due,
+    eval_missing,
+    finished,
+    random_seed,
+    sample_due,
+    save_due,
+    tasks_due,
+)
 from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session, save, save_apart, validate
+from onecard.train.run.session import Session, collected, keep_before_decay, save, validate
 from onecard.train.run.setup import open_session
 from onecard.train.run.signals import StopSignals
 from onecard.train.run.workers import Workers
@@ -84,14 +93,14 @@ def train(
 def _loop(
     session: Session, state: RunState, stop: StopSignals, benchmark: Benchmark | None
 ) -> Outcome:
-    config, workers, outputs = session.config, session.workers, session.outputs
-    clock, meter = StepClock(), EnergyMeter(_power_reading(session), workers)
+    config, workers = session.config, session.workers
+    clock, meter, others = _meters(session)
     loss: float | None = None
     machine.forget_peak_memory(workers.device)  # the preflight's
     try:
         if config.eval_only:
             return _end(session, validate(session, state), "finished", None)
-        if _eval_missing(config, state.progress):  # the run ended between a step and its evaluation
+        if eval_missing(config, state.progress):  # the run ended between a step and its evaluation
             state = validate(session, state)
 
         if config.learn_from == "answers" and state.progress.step == 0:
@@ -100,18 +109,17 @@ def _loop(
         while not finished(config, state.progress):
             clock.begin()
             step = state.progress.step
-            if predecay_due(config, state.progress, session.folder):
-                save_apart(session, state, PREDECAY)
-            rows = to_device(session.loader.rows(step), workers.device)
+            keep_before_decay(session, state)
+            rows = session.rows(step)
             seed = random_seed(config.seed, step, workers.rank)
-            loss, norm = session.stepper.gradients(rows, step, seed)
+            lr = lr_at(config, state.progress.position)
+            loss, norm = session.stepper.gradients(rows, step, seed, lr)
 
             bad = state.progress.watch.verdict(loss, norm)
             if bad is not None:
                 state, again = recovery.bad_step(session, state, bad)
                 if again:
                     continue
-            lr = lr_at(config, state.progress.position)
             after = _after_step(session, state, clock, None if bad else loss)
             if bad is not None:
                 session.stepper.skip(step)
@@ -124,18 +132,17 @@ def _loop(
 
             step, last = step + 1, finished(config, state.progress)
             if step % config.log_interval == 0 or last or bad:
-                state = _log(session, state, clock, meter, loss=loss, norm=norm, lr=lr, bad=bad)
+                state = _log(session, state, clock, meter, others, (loss, lr, norm), bool(bad))
             best_before = state.progress.best_val_loss
-            if _eval_due(config, step, last):
+            if eval_due(config, step, last):
                 state = validate(session, state)
             improved = state.progress.best_val_loss != best_before
             (stopping,) = workers.any(stop.by is not None)
-            if last or stopping or _save_due(config, step, improved):
+            if last or stopping or save_due(config, step, improved):
                 state = _save(session, state, meter, last, stopping)
-            if workers.first and _sample_due(config, step, last):
-                outputs.shows.run("the sample", write_sample, session, step)
-            if benchmark is not None and workers.first and _tasks_due(config, step, last):
-                state = _run_benchmark(session, state, benchmark, clock)
+            else:
+                state, _ = collected(session, state, wait=False)
+            state = _look_at_the_model(session, state, last, benchmark, clock)
             if stopping and not last:
                 return _end(session, state, "stopped", loss, stop.by)
         return _end(session, state, "finished", loss)
@@ -143,16 +150,38 @@ def _loop(
         raise recovery.ended(session, state, error) from None
 
 
+def _look_at_the_model(
+    session: Session, state: RunState, last: bool, benchmark: Benchmark | None, clock: StepClock
+) -> RunState:
+    """A sample and benchmarks where due, in the first process; all come, for a model may be shared out over them."""
+    config, step, outputs = session.config, state.progress.step, session.outputs
+    samples, measures = sample_due(config, step, last), tasks_due(config, step, last)
+    measures = measures and (benchmark is not None or config.eval_tasks is not None)
+    if not (samples or measures):
+        return state
+    with session.reading_model() as model:
+        if model is None or not session.workers.first:
+            return state
+        if samples:
+            outputs.shows.run("the sample", write_sample, session, model, step)
+        if measures and benchmark is not None:
+            state = _run_benchmark(session, model, state, benchmark, clock)
+    return state
+
+
+def _meters(session: Session) -> tuple[StepClock, EnergyMeter, Disturbed]:
+    return StepClock(), EnergyMeter(_power_reading(session), session.workers), Disturbed()
+
+
 def _run_benchmark(
-    session: Session, state: RunState, benchmark: Benchmark, clock: StepClock
+    session: Session, model: GPT, state: RunState, benchmark: Benchmark, clock: StepClock
 ) -> RunState:
     """Measure and log; the state with the time it took, which is in no step. What fails is reported, and the run continues."""
     began, outputs, step = time.perf_counter(), session.outputs, state.progress.step
-    training = session.model.training
-    session.model.eval()
-    with session.reading():
-        found = outputs.shows.run("the benchmark", benchmark, session.model, session.data, step)
-    session.model.train(training)
+    training = model.training
+    model.eval()
+    found = outputs.shows.run("the benchmark", benchmark, model, session.data, step)
+    model.train(training)
     seconds = time.perf_counter() - began
     for name, figures in (found or {}).items():
         outputs.write(kind="tasks", step=step, task=name, **figures)
@@ -187,11 +216,9 @@ def _log(
     state: RunState,
     clock: StepClock,
     meter: EnergyMeter,
-    *,
-    loss: float,
-    norm: float,
-    lr: float,
-    bad: str | None,
+    others: Disturbed,
+    measured: tuple[float, float, float],
+    skipped: bool,
 ) -> RunState:
     """A line of the log for the steps since the last one; the state with their energy."""
     watts, kwh = meter.in_all()
@@ -201,10 +228,8 @@ def _log(
         "kind": "step",
         "step": progress.step,
         "tokens": progress.tokens,
-        "loss": loss,
-        "lr": lr,
+        **dict(zip(("loss", "lr", "grad_norm"), measured, strict=True)),
         **_speed(session, interval.step_seconds),
-        "grad_norm": norm,
         "data_wait": interval.data_wait,
         "epoch": session.loader.epoch(progress.step),
         "micro_batch": session.stepper.micro_batch,
@@ -214,9 +239,14 @@ def _log(
         "watts": watts,
         "kwh": progress.kwh if watts is not None else None,
         "seconds": progress.seconds,
-        **({"skipped": True} if bad else {}),
+        **({"skipped": True} if skipped else {}),
     }
+    waited = shows.run("the processor's reading", others.share)
+    if waited is not None:
+        fields["cpu_wait"] = waited
     session.outputs.measured(fields)
+    if sentence := others.sentence(waited):
+        session.outputs.event(f"step {progress.step:,}: {sentence}", event="disturbed")
     return state
 
 
@@ -225,7 +255,7 @@ def _save(
 ) -> RunState:
     """A checkpoint, with the energy of the evaluation before it. One that fails ends the run only where it is the last."""
     state = state.progressed(kwh=state.progress.kwh + meter.in_all()[1])
-    state, unsaved = save(session, state)
+    state, unsaved = save(session, state, wait=last or stopping)
     if unsaved is not None and (last or stopping):
         raise RunFailure(
             f"the run is {'finished' if last else 'stopped'}, but its last checkpoint could not be written",
@@ -264,27 +294,3 @@ def _speed(session: Session, seconds: float) -> dict[str, float | None]:
 def _power_reading(session: Session) -> Callable[[], float | None]:
     read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
     return lambda: session.outputs.shows.run("the power reading", read)
-
-
-def _eval_due(config: RunConfig, step: int, last: bool) -> bool:
-    return last or evaluation_due(config, step)
-
-
-def _eval_missing(config: RunConfig, progress: Progress) -> bool:
-    done = progress.step > 0 and progress.val_loss is None
-    return done and _eval_due(config, progress.step, finished(config, progress))
-
-
-def _save_due(config: RunConfig, step: int, improved: bool) -> bool:
-    if config.checkpoint_interval is not None:
-        return step % config.checkpoint_interval == 0
-    return step % config.eval_interval == 0 and (improved or config.always_save_checkpoint)
-
-
-def _tasks_due(config: RunConfig, step: int, last: bool) -> bool:
-    interval = config.eval_tasks_interval
-    return last or (interval is not None and step % interval == 0)
-
-
-def _sample_due(config: RunConfig, step: int, last: bool) -> bool:
-    return last or step % (config.sample_interval or config.eval_interval) == 0

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from onecard.errors import first_line
 from onecard.runs.log import LogWriter
 from onecard.runs.record import RunRecord
 from onecard.train.io.loggers import Loggers
@@ -68,8 +69,9 @@ class GuardedView:
     def eval(self, fields: dict[str, Any]) -> None:
         self._shows.run("the view", self._view.eval, fields)
 
-    def message(self, text: str) -> None:
-        self._shows.run("the view", self._view.message, text)
+    def message(self, text: str, routine: bool = False) -> None:
+        if not (routine and getattr(self._view, "quiet", False)):
+            self._shows.run("the view", self._view.message, text)
 
 
 def in_words(error: BaseException) -> str:
@@ -83,10 +85,8 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return printable(f"{error.strerror}{where}")
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    return printable(f"{type(error).__name__}: {lines[0][:200]}")
+    said, kind = first_line(error), type(error).__name__
+    return printable(kind if said == kind else f"{kind}: {said}")
 
 
 class Outputs:
@@ -113,10 +113,10 @@ class Outputs:
         if self.log is not None:
             self.log.write(**fields)
 
-    def event(self, text: str, **fields: Any) -> None:
-        """Something the user must hear of: shown and logged, never silent."""
+    def event(self, text: str, routine: bool = False, **fields: Any) -> None:
+        """Something the user must hear of: shown and logged; what is routine is only logged where the view is quiet."""
         if self._first:
-            self.view.message(text)
+            self.view.message(text, routine)
             self.write(kind="event", step=self._step_now(), text=text, **fields)
 
     def measured(self, fields: dict[str, Any]) -> None:

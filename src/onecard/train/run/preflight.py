@@ -15,11 +15,11 @@ from onecard.config import RunConfig
 from onecard.config.model_rules import GPT2_VOCAB
 from onecard.data import Dataset
 from onecard.errors import UserError
-from onecard.facts.here import cpu
-from onecard.model.generate import generate
+from onecard.facts.here import computer_bytes
+from onecard.model.generate import Sampling, generate
 from onecard.model.gpt2 import GPT
-from onecard.model.sampling import Sampling
-from onecard.planner.memory.step import host_bytes
+from onecard.planner.memory import SYSTEM_BYTES
+from onecard.planner.memory.step import checkpoint_bytes, host_bytes
 from onecard.planner.workload import Workload
 from onecard.train.io.loader import windows_of
 from onecard.units import show_bytes, show_count
@@ -27,12 +27,15 @@ from onecard.units import show_bytes, show_count
 
 @dataclass
 class Preflight:
-    """What was found and changed; `lines` are shown to the user and kept in the log."""
+    """What was found and changed; `lines` are shown to the user and kept in the log, `routine` ones not with --quiet."""
 
     lines: list[str] = field(default_factory=list)
+    routine: set[str] = field(default_factory=set)
 
-    def say(self, line: str) -> None:
+    def say(self, line: str, routine: bool = False) -> None:
         self.lines.append(line)
+        if routine:
+            self.routine.add(line)
 
 
 def resolve_vocab(config: RunConfig, data: Dataset) -> RunConfig:
@@ -71,7 +74,8 @@ def check_data(config: RunConfig, data: Dataset, flight: Preflight) -> None:
         )
     train, steps = data.splits["train"].tokens, config.max_iters
     flight.say(
-        f"data: {show_count(train)} training tokens, {config.tokens_per_step * steps / train:.2f} epochs"
+        f"data: {show_count(train)} training tokens, {config.tokens_per_step * steps / train:.2f} epochs",
+        routine=True,
     )
 
 
@@ -99,12 +103,12 @@ def check_sampler(model: GPT, data: Dataset) -> None:
             tokenizer.decode([token])
 
 
-def check_disk(config: RunConfig, parameters: int, flight: Preflight) -> None:
+def check_disk(config: RunConfig, flight: Preflight) -> None:
     """A checkpoint's size taken on the disk of out_dir and given back; room for those that are kept is only reported."""
-    one = checkpoint_bytes(parameters)
-    folder = Path(config.out_dir)
+    files = checkpoint_bytes(Workload.of(config, "float32"))
+    one, folder = sum(files), Path(config.out_dir)
     try:
-        _reserve(folder / "checkpoints", one)
+        _reserve(folder / "checkpoints", files)
     except OSError as error:
         raise UserError(
             f"a checkpoint of {show_bytes(one)} cannot be written to {folder}: {error.strerror or error}",
@@ -119,36 +123,38 @@ def check_disk(config: RunConfig, parameters: int, flight: Preflight) -> None:
         )
 
 
+def check_rows(config: RunConfig, processes: int) -> None:
+    rows = config.batch_size * config.gradient_accumulation_steps
+    if processes > rows:
+        raise UserError(
+            f"{processes} processes are more than the {rows} rows of a step",
+            hint="fewer processes, or a larger batch_size or gradient_accumulation_steps",
+        )
+
+
 def check_host(config: RunConfig, dtype: str) -> None:
     """What is to be kept in the computer's memory must fit there."""
-    wanted, there = host_bytes(Workload.of(config, dtype)), cpu().memory_bytes
-    if wanted > there:
+    wanted, there = host_bytes(Workload.of(config, dtype)), computer_bytes()
+    if wanted + SYSTEM_BYTES > there:
         raise UserError(
-            f"{show_bytes(wanted)} are to be kept in the computer's memory, and it has {show_bytes(there)}",
+            f"{show_bytes(wanted)} are to be kept in the computer's memory, and it has {show_bytes(there)}, "
+            f"{show_bytes(SYSTEM_BYTES)} of them for its system",
             hint="optimizer_state = '8bit' needs less; offload_optimizer = False keeps all on the card",
         )
 
 
-def checkpoint_bytes(parameters: int) -> int:
-    """Weights and two moments in fp32."""
-    return 12 * parameters
-
-
-def _reserve(folder: Path, size: int) -> None:
-    """Blocks for `size` bytes, really allocated where the file system can: quotas and file limits show now.
-
-    The weights and the moments are two files, of which the second is two thirds.
-    """
+def _reserve(folder: Path, sizes: tuple[int, ...]) -> None:
+    """Blocks for files of these sizes, really allocated where the file system can: quotas and file limits show now."""
     made = not folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".writing_trial_{secrets.token_hex(4)}"
     aside.mkdir()
     try:
-        if (free := shutil.disk_usage(folder).free) < size:
+        if (free := shutil.disk_usage(folder).free) < sum(sizes):
             raise OSError(errno.ENOSPC, f"{show_bytes(free)} are free")
-        for name, part in (("model", size // 3), ("optimizer", size - size // 3)):
-            with open(aside / name, "wb") as file:
-                _allocate(file.fileno(), part)
+        for number, size in enumerate(sizes):
+            with open(aside / str(number), "wb") as file:
+                _allocate(file.fileno(), size)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if made:

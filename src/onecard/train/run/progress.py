@@ -2,7 +2,8 @@
 
 `Progress` is what must survive a stop and is neither weights nor optimizer; it lives in each checkpoint's state.json.
 What is not in it is derived from the step: the rows of a step and its random numbers are functions of (seed, step), so
-there is no data position or generator to save. `RunState` adds what only the running process needs, and `StepClock` measures how long the steps of this process take.
+there is no data position or generator to save. `RunState` adds what only the running process needs, and `StepClock` measures how long the steps of this process take; functions
+say what is due after a step.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import evaluation_due
 from onecard.train.run.loss_watch import LossWatch
 
 _STEPS_TO_JUDGE = 3  # the first steps of a process are slower than the rest
@@ -108,6 +110,30 @@ def _steps_within(seconds: float, step_seconds: float, config: RunConfig, state:
 
 def finished(config: RunConfig, progress: Progress) -> bool:
     return progress.step >= config.max_iters or progress.position >= config.max_iters - 1e-6
+
+
+def eval_due(config: RunConfig, step: int, last: bool) -> bool:
+    return last or evaluation_due(config, step)
+
+
+def eval_missing(config: RunConfig, progress: Progress) -> bool:
+    done = progress.step > 0 and progress.val_loss is None
+    return done and eval_due(config, progress.step, finished(config, progress))
+
+
+def save_due(config: RunConfig, step: int, improved: bool) -> bool:
+    if config.checkpoint_interval is not None:
+        return step % config.checkpoint_interval == 0
+    return step % config.eval_interval == 0 and (improved or config.always_save_checkpoint)
+
+
+def tasks_due(config: RunConfig, step: int, last: bool) -> bool:
+    interval = config.eval_tasks_interval
+    return last or (interval is not None and step % interval == 0)
+
+
+def sample_due(config: RunConfig, step: int, last: bool) -> bool:
+    return last or step % (config.sample_interval or config.eval_interval) == 0
 
 
 @dataclass(frozen=True)

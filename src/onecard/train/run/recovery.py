@@ -19,8 +19,9 @@ from onecard.runs.record import RunRecord
 from onecard.train.io.row_names import name_rows
 from onecard.train.run.outputs import in_words
 from onecard.train.run.progress import RunState
-from onecard.train.run.session import Session, restore, save
-from onecard.train.run.workers import WorkerLostError
+from onecard.train.run.resume_point import newest_good
+from onecard.train.run.session import Session, collected, restore, save
+from onecard.train.run.workers import OthersFailedError, WorkerLostError
 from onecard.version import __version__
 
 
@@ -28,7 +29,7 @@ def bad_step(session: Session, state: RunState, why: str) -> tuple[RunState, boo
     """Name the rows, then follow on_bad_step. True: do the step again. False: skip it. May end the run.
 
     The weights are as before the step, for the bad gradient was not applied. So a retry is the same step from the last
-    good state; only when the weights themselves are not numbers is a checkpoint needed.
+    good state; only when the weights themselves are not numbers is a checkpoint needed. With update_in_backward it was.
     """
     config, outputs, done = session.config, session.outputs, state.progress.step
     retried, state = state.last_bad_step == done, replace(state, last_bad_step=done)
@@ -46,6 +47,8 @@ def bad_step(session: Session, state: RunState, why: str) -> tuple[RunState, boo
             f"step {step}: {why}",
             hint="log.jsonl names the rows; on_bad_step='skip' passes over them",
         )
+    if session.stepper.updates is not None:
+        return roll_back(session, state, f"step {step}: {why}, and was applied", rows), True
     if not session.is_finite():
         damaged = f"step {step}: {why}, and the weights or the optimizer are damaged"
         return roll_back(session, state, damaged, rows), True
@@ -62,8 +65,12 @@ def roll_back(
     """Back to the newest good checkpoint, once for each step; ends the run where there is none."""
     outputs, reached = session.outputs, state.progress.step
     session.stepper.discard()
-    saved = checkpoint.newest_good(
-        session.folder, lambda text: outputs.event(text, event="checkpoint_damaged")
+    state, _ = collected(session, state)
+    saved = newest_good(
+        session.folder,
+        session.config,
+        session.workers,
+        lambda text: outputs.event(text, event="checkpoint_damaged"),
     )
     if saved is None or reached in state.rolled_back:
         raise RunFailure(
@@ -77,19 +84,19 @@ def roll_back(
 
 def ended(session: Session, state: RunState, error: BaseException) -> BaseException:
     """Save what is good, write the traceback down, close the books; the error that the user is to see. Never raises."""
-    if (
-        isinstance(error, WorkerLostError)
-        and session.workers.lowest_alive() != session.workers.rank
-    ):
+    lost = isinstance(error, WorkerLostError)
+    if lost and session.workers.lowest_alive() != session.workers.rank:
         return RunFailure("")  # another process reports it
     outputs = session.outputs
-    saves = outputs.log is not None or isinstance(error, WorkerLostError)
-    if isinstance(error, WorkerLostError) and outputs.log is None:
+    saves = outputs.log is not None or lost or session.saver is not None
+    if lost and outputs.log is None:
         if state.progress.step == 0:
             return RunFailure("")  # it is the first process's own mistake, which it reports
         with contextlib.suppress(Exception):  # the first process is gone: this one writes
             outputs.open(RunRecord(session.folder))
-    where = _saved(session, state) if saves else "the other processes save the run"
+    where = _saved(session, state, error) if saves else "the other processes save the run"
+    if isinstance(error, OthersFailedError):
+        return RunFailure("")
     report = _report(session, state, error, where)
     why = report.message if isinstance(report, OnecardError) else in_words(error)
     _close(session, state, str(why))
@@ -98,15 +105,35 @@ def ended(session: Session, state: RunState, error: BaseException) -> BaseExcept
     return report
 
 
-def _saved(session: Session, state: RunState) -> str:
+def _parts_missing(session: Session, error: BaseException) -> str | None:
+    """Why a model that is shared out cannot be saved: not all processes are there to do it."""
+    if session.saver is None:
+        return None
+    if isinstance(error, WorkerLostError):
+        return "a part of the model was in the process that ended"
+    together = isinstance(error, RunFailure | OthersFailedError) or session.stepper.failed_together
+    if session.stepper.failed_alone or not together:
+        return "the other processes do not know of the error"
+    return None
+
+
+def _saved(session: Session, state: RunState, error: BaseException) -> str:
     """Save the last finished step, unless it is on disk; where the run can be taken up."""
+    with contextlib.suppress(Exception):
+        state, _ = collected(session, state)
     step, newest = state.progress.step, state.saved_step
-    why: str | None
-    if not session.is_whole(state):
+    # which have been saved, the first process knew
+    if session.saver is None and not session.workers.first:
+        saved = checkpoint.checkpoints(session.folder)
+        newest = checkpoint.step_of(saved[-1]) if saved else None
+    why = _parts_missing(session, error)
+    if why is not None and newest != step:
+        pass
+    elif not session.is_whole(state):
         why = "the update was applied in part"
     elif step == 0:
         return "no step was finished"
-    elif newest == step:
+    elif state.saved_step == step:
         return f"saved at step {step}"
     else:
         try:
@@ -142,7 +169,7 @@ def _report(session: Session, state: RunState, error: BaseException, where: str)
         return RunFailure(f"the card failed ({in_words(error)}); {where}", hint=again)
     return InternalError(
         f"internal error: {in_words(error)}; {where}",
-        hint=f"please report it with {trace}; --resume continues",
+        hint=f"the traceback is in {trace}; --resume continues",
     )
 
 

@@ -18,7 +18,7 @@ from onecard.runs.record import RunRecord, environment, refuse_a_second_run
 from onecard.train.io.loggers import open_loggers
 from onecard.train.run.identity import Change
 from onecard.train.run.progress import RunState
-from onecard.train.run.session import Session, save
+from onecard.train.run.session import Session
 from onecard.version import __version__
 
 
@@ -65,8 +65,8 @@ def open_folder(
     resumed: Mapping[str, Any] | None,
     changes: list[Change],
     plan: RunPlan | None,
-) -> RunState:
-    """The dashboards, the record, the log and its start line; a change of the run is saved before its first step."""
+) -> None:
+    """The dashboards, the record, the log and its start line."""
     config, folder, outputs = session.config, session.folder, session.outputs
     outputs.loggers = open_loggers(config, folder, outputs.view.message)
     if resumed is None:
@@ -101,9 +101,6 @@ def open_folder(
             before=change.before,
             after=change.after,
         )
-    if any(change.named for change in changes) and not config.eval_only:
-        state, _ = save(session, state)  # a new record: what comes after is compared with this
-    return state
 
 
 def _update_config(config: RunConfig, folder: Path) -> None:

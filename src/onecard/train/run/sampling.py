@@ -1,12 +1,12 @@
 """A few words from the model while it trains, so that a person can read how far it is."""
 
 from onecard.files import write_text
-from onecard.model.generate import generate
-from onecard.model.sampling import Sampling
+from onecard.model.generate import Sampling, generate
+from onecard.model.gpt2 import GPT
 from onecard.train.run.session import Session
 
 
-def write_sample(session: Session, step: int, count: int = 64) -> None:
+def write_sample(session: Session, model: GPT, step: int, count: int = 64) -> None:
     """A sample of the model as it is now, into the log and samples/; the training's random numbers are untouched."""
     tokenizer = session.data.tokenizer
     if tokenizer is None:
@@ -14,9 +14,8 @@ def write_sample(session: Session, step: int, count: int = 64) -> None:
     start = tokenizer.eot if tokenizer.eot is not None else 0
     sampling = Sampling(top_k=200)
     size = tokenizer.vocab_size
-    with session.reading():
-        tokens = generate(session.model, [[start]], count, sampling, vocab_size=size)
-        text = tokenizer.decode([row[0] for row in tokens])
+    tokens = generate(model, [[start]], count, sampling, vocab_size=size)
+    text = tokenizer.decode([row[0] for row in tokens])
     session.outputs.write(kind="sample", step=step, text=text)
     folder = session.folder / "samples"
     folder.mkdir(exist_ok=True)

@@ -5,26 +5,34 @@ Each takes the run's state and returns the next one (progress.py); only weights 
 
 import math
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import decay_start
 from onecard.data import Dataset
 from onecard.errors import UserError
 from onecard.model import checkpoint, machine
 from onecard.model.gpt2 import GPT
-from onecard.train.io.loader import Loader
+from onecard.model.tensor_file import NotFiniteError, not_finite
+from onecard.train.io.loader import Loader, to_device
 from onecard.train.optim import optimizer_tensors, restore_optimizer
 from onecard.train.run.outputs import Outputs, in_words
+from onecard.train.run.part_saver import PartSaver, SavedParts
 from onecard.train.run.progress import Progress, RunState
 from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.step import Stepper
 from onecard.train.run.validation import BASE, PLAIN, Evaluation, evaluate
 from onecard.train.run.workers import Workers
+
+PREDECAY = "predecay"  # in the run's folder: the checkpoint before the decay
 
 
 @dataclass(frozen=True)
@@ -40,21 +48,40 @@ class Session:
     flops_per_token: float
     peak_flops: float
     outputs: Outputs
+    saver: PartSaver | None = None  # where the model is shared out over the processes
 
     @property
     def folder(self) -> Path:
         return Path(self.config.out_dir)
 
+    def rows(self, step: int) -> Tensor:
+        """This process's rows of the step. What fails here fails in this process alone."""
+        try:
+            return to_device(self.loader.rows(step), self.workers.device)
+        except Exception:
+            self.stepper.failed_alone = True
+            raise
+
     def is_finite(self) -> bool:
         """Whether all weights and all of the optimizer's memory are finite."""
-        moments = optimizer_tensors(self.model, self.stepper.optimizer)
-        return checkpoint.not_finite((*self.model.named_parameters(), *moments.items())) is None
+        kept = self.stepper.model
+        moments = optimizer_tensors(kept, self.stepper.optimizer)
+        bad = not_finite((*kept.named_parameters(), *moments.items()))
+        return not self.workers.any(bad is not None)[0]
 
     def reading(self) -> AbstractContextManager[object]:
         """For what reads the model beside the training: bf16 weights can only be multiplied in the run's precision."""
         if self.config.weights == "float32":
             return nullcontext()
         return machine.autocast(self.workers.device, self.precision)
+
+    @contextmanager
+    def reading_model(self) -> Iterator[GPT | None]:
+        """The model for what reads it beside the training, such as a sample. Of one that is shared out a copy in the first
+        process, None in the others; all must call it."""
+        spread = self.stepper.spread
+        with self.reading():
+            yield self.model if spread is None else spread.whole_model()
 
     def is_whole(self, state: RunState) -> bool:
         """Whether the weights are those of this state: they are not while an update or a roll-back is under way."""
@@ -111,53 +138,134 @@ def _measured(
         session.data.bytes_per_token,
         marks,
         session.data.sources if split == "val" else None,
+        session.stepper.spread,
     )
 
 
-def save(session: Session, state: RunState) -> tuple[RunState, str | None]:
-    """A checkpoint of this step; why not, where it is not written (the one before stays)."""
-    outputs, stepper = session.outputs, session.stepper
-    state = state.progressed(
-        micro_batch=stepper.micro_batch, scaler=dict(stepper.scaler.state_dict())
-    )
+def save(session: Session, state: RunState, wait: bool = True) -> tuple[RunState, str | None]:
+    """A checkpoint of this step; why not, where it is not written (the one before stays).
+
+    Of a model that is shared out, all processes write their parts, in the background unless it is waited for.
+    """
+    outputs = session.outputs
+    state = _with_step_settings(session, state)
+    if session.saver is not None:
+        state, _ = collected(session, state)
+        return _save_parts(session, state, session.folder, wait)
     if outputs.log is None:
         return state, None
     began, step = time.perf_counter(), state.progress.step
     try:
-        folder = _write(session, state, session.folder)
-    except (OSError, checkpoint.NotFiniteError) as error:
-        why = in_words(error) if isinstance(error, OSError) else f"{error} is not finite"
-        last = "" if state.saved_step is None else f"; that of step {state.saved_step} stays"
-        outputs.event(f"no checkpoint at step {step}: {why}{last}", event="checkpoint_failed")
-        return state, why
-    seconds = time.perf_counter() - began
-    outputs.write(kind="checkpoint", step=step, path=folder.name, seconds=seconds)
-    keep = session.config.keep_checkpoints
-    outputs.shows.run("removing old checkpoints", checkpoint.prune, session.folder, keep, step)
-    return replace(state, saved_step=step, save_seconds=seconds), None
+        folder = checkpoint.save(session.folder, step, *_tensors(session), _record(session, state))
+    except (OSError, NotFiniteError) as error:
+        return state, _failed(session, state, step, error)
+    return _saved(session, state, SavedParts(step, time.perf_counter() - began, folder, None)), None
 
 
-def save_apart(session: Session, state: RunState, name: str) -> None:
-    """A checkpoint in a folder of its own within the run's: one to branch from, not to resume from."""
-    outputs, folder = session.outputs, session.folder / name
+def _with_step_settings(session: Session, state: RunState) -> RunState:
+    scaler = dict(session.stepper.scaler.state_dict())
+    return state.progressed(micro_batch=session.stepper.micro_batch, scaler=scaler)
+
+
+def _save_parts(
+    session: Session, state: RunState, folder: Path, wait: bool
+) -> tuple[RunState, str | None]:
+    assert session.saver is not None
+    step, record = state.progress.step, partial(_record, session, state)
+    try:
+        session.saver.begin(folder, step, *_tensors(session), record)
+    except (OSError, NotFiniteError) as error:
+        return state, _failed(session, state, step, error)
+    return collected(session, state) if wait else (state, None)
+
+
+def collected(session: Session, state: RunState, wait: bool = True) -> tuple[RunState, str | None]:
+    """The state after a save in the background; why it failed, where it did."""
+    done = None if session.saver is None else session.saver.finished(wait)
+    if done is None:
+        return state, None
+    if done.why is not None:
+        return state, _failed(session, state, done.step, done.why)
+    return _saved(session, state, done), None
+
+
+def _saved(session: Session, state: RunState, done: SavedParts) -> RunState:
+    outputs, keep = session.outputs, session.config.keep_checkpoints
+    if outputs.log is not None:
+        outputs.write(
+            kind="checkpoint", step=done.step, path=done.folder.name, seconds=done.seconds
+        )
+        outputs.shows.run(
+            "removing old checkpoints", checkpoint.prune, session.folder, keep, done.step
+        )
+    return replace(state, saved_step=done.step, save_seconds=done.seconds)
+
+
+def _failed(session: Session, state: RunState, step: int, error: Exception | str) -> str:
+    why = str(error)
+    if isinstance(error, OSError):
+        why = in_words(error)
+    elif isinstance(error, NotFiniteError):
+        why = f"{error} is not finite"
+    last = "" if state.saved_step is None else f"; that of step {state.saved_step} stays"
+    session.outputs.event(f"no checkpoint at step {step}: {why}{last}", event="checkpoint_failed")
+    return why
+
+
+def keep_before_decay(session: Session, state: RunState) -> None:
+    """At the last moment of the flat part of a schedule, unless it was kept already: a checkpoint in a folder of its own
+    within the run's, to branch from, not to resume from."""
+    config, outputs, folder = session.config, session.outputs, session.folder / PREDECAY
+    start, step = decay_start(config), state.progress.step
+    if not config.keep_predecay or start is None or not 0 <= state.progress.position - start < 2:
+        return
+    kept = [checkpoint.step_of(path) for path in checkpoint.checkpoints(folder)]
+    due = outputs.log is not None and all(before + 2 < step for before in kept)
+    if session.saver is not None:  # as the first process finds it
+        (due,) = session.workers.any(due)
+    if not due:
+        return
+    state, why = _with_step_settings(session, state), None
+    try:
+        if session.saver is not None:
+            why = _apart_in_parts(session, state, folder)
+        else:
+            checkpoint.save(folder, step, *_tensors(session), _record(session, state))
+    except (OSError, NotFiniteError) as error:
+        why = str(error)
+    if why is not None:
+        outputs.event(f"nothing is kept in {PREDECAY}/: {why}", event="checkpoint_failed")
+        return
     if outputs.log is None:
         return
-    scaler = dict(session.stepper.scaler.state_dict())
-    state = state.progressed(micro_batch=session.stepper.micro_batch, scaler=scaler)
-    try:
-        _write(session, state, folder)
-    except (OSError, checkpoint.NotFiniteError) as error:
-        outputs.event(f"nothing is kept in {name}/: {error}", event="checkpoint_failed")
-        return
-    step = state.progress.step
     outputs.shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
 
 
-def _write(session: Session, state: RunState, folder: Path) -> Path:
+def _apart_in_parts(session: Session, state: RunState, folder: Path) -> str | None:
+    assert session.saver is not None
+    collected(session, state)
+    record = partial(_record, session, state)
+    try:
+        session.saver.begin(folder, state.progress.step, *_tensors(session), record)
+    except (OSError, NotFiniteError) as error:
+        return str(error)
+    done = session.saver.finished(wait=True)
+    return None if done is None else done.why
+
+
+def _tensors(session: Session) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and the optimizer's memory, or what this process keeps of them."""
+    kept = session.stepper.model
+    return dict(kept.named_parameters()), optimizer_tensors(kept, session.stepper.optimizer)
+
+
+def _record(session: Session, state: RunState) -> dict[str, Any]:
+    """What state.json holds beside the tensors; empty in processes that do not write it."""
     log = session.outputs.log
-    assert log is not None
+    if log is None:
+        return {}
     log.sync()
-    record = {
+    return {
         **state.progress.to_json(),
         "config": asdict(session.config),
         "identity": session.identity,
@@ -165,26 +273,24 @@ def _write(session: Session, state: RunState, folder: Path) -> Path:
         "processes": session.workers.processes,
         "torch": torch.__version__,
     }
-    weights = dict(session.model.named_parameters())
-    moments = optimizer_tensors(session.model, session.stepper.optimizer)
-    return checkpoint.save(folder, state.progress.step, weights, moments, record)
 
 
 def restore(session: Session, state: RunState, saved: checkpoint.Saved) -> RunState:
     """The state at a checkpoint, whose weights and optimizer are put in place."""
     record, weights, moments = saved
-    if problem := checkpoint.misfit(session.model, weights):
+    if problem := checkpoint.misfit(session.stepper.model, weights):
         raise UserError(
             f"the checkpoint's weights are not this model's: {problem}",
             hint="name another out_dir",
         )
     progress = Progress.from_json(record)
     session.stepper.weights_step = progress.step
-    parameters = dict(session.model.named_parameters())
+    kept = session.stepper.model
+    parameters = dict(kept.named_parameters())
     with torch.no_grad():
         for name, tensor in weights.items():
             parameters[name].copy_(tensor)
-    restore_optimizer(session.model, session.stepper.optimizer, moments)
+    restore_optimizer(kept, session.stepper.optimizer, moments)
     if record["scaler"]:
         session.stepper.scaler.load_state_dict(record["scaler"])
     return replace(state, progress=progress, saved_step=progress.step)

@@ -14,29 +14,30 @@ import torch
 
 from onecard.config import RunConfig
 from onecard.data import Dataset, open_dataset
-from onecard.model import checkpoint, machine
-from onecard.model.build import make_model
+from onecard.model import checkpoint, machine, processor
+from onecard.model.build import lowered, make_model
 from onecard.model.gpt2 import GPT
 from onecard.model.weights import load_weights
 from onecard.planner.flops import nanogpt_per_token
-from onecard.planner.params import params
 from onecard.planner.result import RunPlan
 from onecard.train.io.loader import Loader
 from onecard.train.optim import make_optimizer
-from onecard.train.optim.half_weights import lowered
 from onecard.train.run import preflight, trial
+from onecard.train.run.backward_updates import backward_updates
 from onecard.train.run.branch import DECAYED
 from onecard.train.run.branch import branch as branch_off
 from onecard.train.run.faults import Faults
-from onecard.train.run.gradient_sums import gradient_sums
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
 from onecard.train.run.outputs import Outputs, Viewer
+from onecard.train.run.part_saver import PartSaver
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.progress import Progress, RunState
+from onecard.train.run.resume_point import newest_good
 from onecard.train.run.row_marks import RowMarks, row_marks
 from onecard.train.run.run_folder import claimed, open_folder
-from onecard.train.run.session import Session, restore
-from onecard.train.run.step import Stepper
+from onecard.train.run.session import Session, restore, save
+from onecard.train.run.spread import Spread, spread_of
+from onecard.train.run.step import Stepper, gradient_sums
 from onecard.train.run.workers import Workers
 from onecard.units import show_duration
 
@@ -78,31 +79,36 @@ def open_session(
                 )
         if branch:
             workers.any(False)  # the others look for their checkpoint when the first is done
-        parts = find_parts(config, resume, change, flight)
+        parts = find_parts(config, workers, resume, change, flight)
         if workers.first and not parts.config.eval_only:
-            preflight.check_disk(parts.config, params(parts.config.shape).total, flight)
+            preflight.check_disk(parts.config, flight)
         session = _session(parts, workers, view, faults or Faults(), flight, plan)
         open_parts.callback(session.close)
         state, resumed, changes = RunState(Progress()), None, parts.changes
         if parts.saved is not None:
             state, resumed = _resumed(session, parts.saved, flight), parts.saved.state
-        with session.reading():
-            preflight.check_sampler(session.model, parts.data)
+        with session.reading_model() as model:
+            if model is not None:
+                preflight.check_sampler(model, parts.data)
         del parts  # the checkpoint's tensors, which the model has by now
         if record is not None:
-            state = open_folder(session, state, record, resumed, changes, plan)
+            open_folder(session, state, record, resumed, changes, plan)
+        if any(change.named for change in changes) and not session.config.eval_only:
+            state, _ = save(session, state)  # a new record: what comes after is compared with it
         for line in flight.lines:
-            session.outputs.event(line, event="preflight")
+            session.outputs.event(line, routine=line in flight.routine, event="preflight")
         yield session, state
 
 
 def find_parts(
-    config: RunConfig, resume: bool, change: Collection[str], flight: Preflight
+    config: RunConfig, workers: Workers, resume: bool, change: Collection[str], flight: Preflight
 ) -> RunParts:
     """The data and, for a resume, the newest good checkpoint, which must be of the same run."""
     check_names(change)
     data = open_dataset(config.dataset)
-    saved = checkpoint.newest_good(Path(config.out_dir), flight.say) if resume else None
+    saved = None
+    if resume:
+        saved = newest_good(Path(config.out_dir), config, workers, flight.say)
     if saved is not None and config.vocab_size is None:
         config = config.replace(vocab_size=saved.state["config"]["vocab_size"])
     config = preflight.resolve_vocab(config, data)
@@ -129,10 +135,15 @@ def _session(
     config, data, device = parts.config, parts.data, workers.device
     if config.offload_optimizer or config.offload_activations:
         preflight.check_host(config, "bfloat16")
-    model = _model(config, parts.saved, device, flight, data)
+    if config.fp8:
+        machine.require_fp8(device)
+    preflight.check_rows(config, workers.processes)
+    model = _model(config, parts.saved, device, flight, data, workers.share_out(config))
     precision = agreed_precision(machine.precision_of(config.matmul_dtype, device), workers)
-    flight.say(f"precision: {precision.why}")
+    spread = spread_of(config, model, precision, workers) if workers.share_out(config) else None
+    flight.say(f"precision: {precision.why}", routine=True)
     for sentence in (
+        processor.prepare(config, device),
         machine.unseen_card(device, config.device, _planned_time(plan)),
         machine.limit_paged_memory(device),
     ):
@@ -140,7 +151,7 @@ def _session(
             flight.say(sentence)
     marks = row_marks(config, data)
     outputs = Outputs(view, workers.first, step_now=lambda: stepper.weights_step)
-    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, marks)
+    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, marks, spread)
     progress = Progress() if parts.saved is None else Progress.from_json(parts.saved.state)
     loader = Loader(
         data.splits["train"],
@@ -163,6 +174,7 @@ def _session(
         flops_per_token=nanogpt_per_token(config.shape),
         peak_flops=_peak_of_all(machine.peak_flops(device, precision.dtype), workers),
         outputs=outputs,
+        saver=None if spread is None else PartSaver(workers, spread.slices, config.state_bits),
     )
 
 
@@ -182,10 +194,13 @@ def _stepper(
     outputs: Outputs,
     faults: Faults,
     marks: RowMarks,
+    spread: Spread | None,
 ) -> Stepper:
     """The step, compiled where that works, with the micro-batch that fits."""
     device = workers.device
-    forward = trial.compiled_forward(model, config, device, precision, flight)
+    forward = trial.compiled_forward(model, config, device, precision, flight, spread)
+    fitting = trial.fitting_micro_batch(forward, model, config, device, precision, flight, spread)
+    kept, slices = (model, None) if spread is None else (spread.local, spread.slices)
 
     def shrunk(before: int, now: int) -> None:
         outputs.event(
@@ -194,19 +209,26 @@ def _stepper(
             micro_batch=now,
         )
 
+    optimizer = make_optimizer(config, kept, slices)
+    sums = gradient_sums(config, model, forward)
+    updates = None
+    if config.update_in_backward:
+        updates = backward_updates(model, optimizer, workers.processes, precision.scaled)
     return Stepper(
         config=config,
-        model=model,
+        model=kept,
         forward=forward,
-        optimizer=make_optimizer(config, model),
+        optimizer=optimizer,
         scaler=torch.amp.GradScaler(device.type, enabled=precision.scaled),
         precision=precision,
         workers=workers,
-        micro_batch=trial.fitting_micro_batch(forward, model, config, device, precision, flight),
+        micro_batch=fitting,
         marks=marks,
         faults=faults,
         shrunk=shrunk,
-        sums=gradient_sums(config, model, forward),
+        sums=sums,
+        updates=updates,
+        spread=spread,
     )
 
 
@@ -243,12 +265,16 @@ def _model(
     device: torch.device,
     flight: Preflight,
     data: Dataset,
+    shared_out: bool,
 ) -> GPT:
+    """On its device, or on the host where it is shared out from there, layer by layer."""
     torch.manual_seed(config.seed)
     model = make_model(config)
     if config.init_from not in ("scratch", "resume") and saved is None:
         load_weights(model, config.init_from, flight.say, data.new_ids_from)
-        flight.say(f"weights: from {config.init_from}")
-    lowered(model, config).to(device)
+        flight.say(f"weights: from {config.init_from}", routine=True)
+    lowered(model, config)
+    if not shared_out:
+        model.to(device)
     model.train()
     return model

@@ -7,8 +7,10 @@ Every step that produced gradients ends in `apply`, or in `discard` (then `skip`
 float16's loss scaler.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -20,10 +22,12 @@ from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import set_step_size
+from onecard.train.run.backward_updates import BackwardUpdates
 from onecard.train.run.faults import Faults
 from onecard.train.run.gradient_sums import GradientSums
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.workers import Workers
+from onecard.train.run.spread import Spread
+from onecard.train.run.workers import OthersFailedError, WorkerLostError, Workers
 
 # float16: an overflow at this scale is not caused by the scale
 _SMALLEST_SCALE = 1.0
@@ -35,7 +39,7 @@ class Stepper:
     `weights_step`, which follows the weights."""
 
     config: RunConfig
-    model: nn.Module  # its parameters
+    model: nn.Module  # its parameters, or what this process keeps of them
     forward: nn.Module  # the model, compiled or not
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -46,21 +50,29 @@ class Stepper:
     faults: Faults
     shrunk: Callable[[int, int], None]  # called with the rows before and now
     sums: GradientSums | None = None  # where gradients are not added up by autograd
+    updates: BackwardUpdates | None = None  # where they are made in the backward pass
+    spread: Spread | None = None  # where the model is shared out over the processes
     weights_step: int = 0  # steps in the weights, counting one whose update has begun
+    failed_alone: bool = False  # an error that the other processes do not know of
+    failed_together: bool = False  # one that they have agreed on
 
-    def gradients(self, rows: Tensor, step: int, seed: int) -> tuple[float, float]:
-        """Leave the step's mean gradient, clipped, in the parameters; the mean loss and the norm before clipping."""
+    def gradients(self, rows: Tensor, step: int, seed: int, lr: float = 0.0) -> tuple[float, float]:
+        """Leave the step's mean gradient, clipped, in the parameters; the mean loss and the norm before clipping.
+
+        With update_in_backward it is applied already, at the rate `lr`."""
+        if self.updates is not None:
+            set_step_size(self.optimizer, lr, step)
         scale: float | None = None  # float16's before the step, once it had to be changed
         while True:
             loss = self._accumulate_within_memory(rows, step, seed)
-            self.workers.add_gradients(self.model)
+            if self.spread is None:
+                self.workers.add_gradients(self.model.parameters())
+            else:
+                self.spread.add_gradients()
             self.workers.add(loss)
             if self.scaler.is_enabled():
-                self.scaler.unscale_(self.optimizer)
-            norm = clip(
-                [p.grad for p in self.model.parameters() if p.grad is not None],
-                self.config.grad_clip,
-            )
+                self._unscale()
+            norm = self._clipped()
             loss_now, norm_now = self.workers.read(
                 torch.stack([loss, norm])
             )  # the only device synchronisation of a step
@@ -77,9 +89,18 @@ class Stepper:
                 break
         return loss_now, norm_now
 
+    def _unscale(self) -> None:
+        """Overflows count in all processes, whichever holds the number: one scale for all."""
+        self.scaler.unscale_(self.optimizer)
+        if self.spread is not None:
+            found = self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"]
+            for overflowed in found.values():
+                self.workers.add(overflowed)
+
     def apply(self, lr: float, step: int) -> bool:
         """The update; False where memory ran out in the middle of it, in any process: half of it may be done."""
         self.weights_step = step + 1
+        self.faults.kill("kill_in_update", step)
         set_step_size(self.optimizer, lr, step)
         ran_out = False
         try:
@@ -92,7 +113,8 @@ class Stepper:
             if not is_out_of_memory(error):
                 raise
             ran_out = True
-        if self.workers.processes > 1:
+        # a process that is gone takes nothing from this one's update; the next exchange meets the loss, with the step whole
+        with contextlib.suppress(WorkerLostError):
             (ran_out,) = self.workers.any(ran_out)
         return not ran_out
 
@@ -102,57 +124,102 @@ class Stepper:
 
     def discard(self) -> None:
         """Forget the gradients of a step that is not applied; the weights and the loss scale are as before it."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         if self.scaler.is_enabled():
             self.scaler.update(self.scaler.get_scale())
 
+    def _forget_gradients(self) -> None:
+        self.optimizer.zero_grad()
+        if self.spread is not None:
+            self.spread.reset()
+
     def _accumulate_within_memory(self, rows: Tensor, step: int, seed: int) -> Tensor:
         while True:
-            loss = None
+            loss, error = None, None
             try:
                 loss = self._accumulate(rows, step, seed)
-            except Exception as error:
-                if not is_out_of_memory(error):
+            except Exception as failure:
+                if self.spread is None and not is_out_of_memory(failure):
                     raise
+                if not is_out_of_memory(failure):
+                    error = failure
             # outside the except clause, whose traceback would keep the failed step's tensors alive
-            (ran_out,) = self.workers.any(loss is None)
+            ran_out, failed = self.workers.any(loss is None, error is not None)
+            self.failed_together = failed
+            if error is not None:
+                raise error
+            if failed:
+                raise OthersFailedError
             if loss is not None and not ran_out:
                 return loss
             self._shrink()
+            if self.weights_step > step:  # some of the updates were made: a bad step
+                return torch.tensor(math.nan, device=rows.device)
 
     def _accumulate(self, rows: Tensor, step: int, seed: int) -> Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         if self.sums is not None:
             self.sums.begin(step)
         if self.config.dropout:  # nothing else in a step draws; seeding all devices takes 0.4 ms
             torch.manual_seed(seed)
         share = self._shares(rows)
         total = torch.zeros((), device=rows.device)
-        for part in rows.split(self.micro_batch):
-            with autocast(rows.device, self.precision):
-                inputs = part[:, :-1]
-                # the loss alone: a name for the logits would keep them alive through the backward pass
-                targets, documents = self.marks.targets(part), self.marks.documents(inputs)
-                loss = self.forward(inputs, targets, documents)[1]
-            loss = self.faults.disturb(loss, step) * share(part)
-            self.scaler.scale(loss).backward()
-            total += loss.detach()
+        parts = list(rows.split(self.micro_batch))
+        passes = (
+            len(parts)
+            if self.spread is None
+            else self.spread.passes_of(self._rows, self.micro_batch)
+        )
+        with nullcontext() if self.spread is None else self.spread.passes(passes):
+            for number in range(passes):
+                # where others have more rows: a pass that counts nothing
+                extra = number >= len(parts)
+                part = parts[0] if extra else parts[number]
+                with autocast(rows.device, self.precision):
+                    inputs = part[:, :-1]
+                    # the loss alone: a name for the logits would keep them alive through the backward pass
+                    targets, documents = self.marks.targets(part), self.marks.documents(inputs)
+                    loss = self.forward(inputs, targets, documents)[1]
+                loss = self.faults.disturb(loss, step) * (0.0 if extra else share(part))
+                if self.updates is not None and number == passes - 1:
+                    self._begin_updates(step)
+                self.scaler.scale(loss).backward()
+                total += loss.detach()
         if self.sums is not None:
             self.sums.hand_over()
         return total
 
+    def _begin_updates(self, step: int) -> None:
+        assert self.updates is not None
+        self.weights_step = step + 1
+        self.updates.begin()
+        if self.sums is not None:
+            self.sums.last = True
+
+    def _clipped(self) -> Tensor:
+        """The norm of the gradients, which are clipped; those that were applied already are not."""
+        if self.updates is not None:
+            return self.updates.end()
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = None if self.spread is None else self.spread.norm()
+        return clip(grads, self.config.grad_clip, norm)
+
+    @property
+    def _rows(self) -> int:
+        """Of a step, over all processes."""
+        return self.config.batch_size * self.config.gradient_accumulation_steps
+
     def _shares(self, rows: Tensor) -> Callable[[Tensor], float | Tensor]:
         """What part of the step's mean loss each micro-batch is: by its rows, or by its tokens that count."""
         if self.marks.answers is None:
-            total_rows = self.config.batch_size * self.config.gradient_accumulation_steps
-            return lambda part: len(part) / total_rows
+            return lambda part: len(part) / self._rows
         counted = (self.marks.targets(rows) != IGNORED).sum(dim=1).float()
         whole = self.workers.add(counted.sum())
         by_part = iter(counted.split(self.micro_batch))
         return lambda part: next(by_part).sum() / whole
 
     def _shrink(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         if self.sums is not None:
             self.sums.begin(0)
         free_cached_memory()
@@ -165,13 +232,23 @@ class Stepper:
         self.shrunk(before, self.micro_batch)
 
 
-def clip(grads: list[Tensor], most: float) -> Tensor:
+def gradient_sums(config: RunConfig, model: nn.Module, forward: nn.Module) -> GradientSums | None:
+    """What adds up the gradients of a run, compiled where its model is; None: autograd does."""
+    if config.gradients == "float32":
+        return None
+    return GradientSums(model, config.seed, compiled=forward is not model)
+
+
+def clip(grads: list[Tensor], most: float, norm: Tensor | None = None) -> Tensor:
     """The norm of all gradients together, which are then scaled down to `most` (0: never) if it is above.
+
+    `norm`: known already, where the gradients are a part of all.
 
     torch.nn.utils.clip_grad_norm_ to the last bit, for tensors of one device: it takes twice as long to sort them by device.
     """
     exact = None if all(grad.dtype == torch.float32 for grad in grads) else torch.float32
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, dtype=exact)))
+    if norm is None:
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, dtype=exact)))
     if most:
         torch._foreach_mul_(grads, torch.clamp(most / (norm + 1e-6), max=1.0))
     return norm

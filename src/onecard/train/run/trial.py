@@ -3,23 +3,34 @@
 import importlib.util
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from onecard.config import RunConfig
+from onecard.errors import first_line
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import state_tensors
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.row_marks import RowMarks
+from onecard.train.run.spread import Spread
 
 # Every micro-batch that halving can lead to, with and without gradients, for each model of a process. Beyond torch's own
 # limit of 8 it would run the rest eager without a word.
 _SHAPES_COMPILED = 64
+
+# torch.compile takes a mode or options, not both: what the modes stand for (torch._inductor.list_mode_options; a test compares)
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"triton.cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True, "coordinate_descent_tuning": True},
+}
 
 
 def compiled_forward(
@@ -28,42 +39,77 @@ def compiled_forward(
     device: torch.device,
     precision: Precision,
     flight: Preflight,
+    spread: Spread | None = None,
 ) -> nn.Module:
-    """The model compiled and tried on one micro-batch, or as it is with the reason why."""
+    """The model compiled and tried on one micro-batch, or as it is with the reason why; in all processes or none of those
+    that share it out."""
     model.compile_blocks(None)
     if not config.compile:
         return model
     why = cannot_compile(device)
     if why is None:
+        error: Exception | None = None
         try:
-            compiled = (
-                ByBlock(model)
-                if config.compile_unit == "block"
-                else static_compile(model, compile_options(config, precision))
-            )
+            compiled = _compiled(model, config, precision, spread)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own insides
-                trial(compiled, model, config, device, precision, config.batch_size)
-            return compiled
-        except Exception as error:  # a compiler fails in as many ways as there are machines
-            if is_out_of_memory(error):
-                return compiled  # the step itself finds the micro-batch that fits
-            torch._dynamo.reset()
-            model.compile_blocks(None)
-            why = first_line(error)
+                trial(compiled, model, config, device, precision, config.batch_size, spread)
+        except Exception as failure:  # a compiler fails in as many ways as there are machines
+            error = failure
         finally:
-            model.zero_grad(set_to_none=True)
+            model.zero_grad()
+        # where memory ran out, the step itself finds the micro-batch that fits
+        broken = error is not None and not is_out_of_memory(error)
+        if not (broken if spread is None else spread.any(broken)):
+            return compiled
+        torch._dynamo.reset()
+        model.compile_blocks(None)
+        why = "not in another process" if error is None else first_line(error)
     flight.say(f"compile: off, the run is eager ({why})")
     return model
+
+
+def _compiled(
+    model: GPT, config: RunConfig, precision: Precision, spread: Spread | None
+) -> nn.Module:
+    """Layer by layer where the model is shared out: a layer's weights are gathered before it and freed after it."""
+    options = compile_options(config, precision)
+    if spread is not None:
+        model.compile_inside_blocks(partial(static_compile, options=MODES[config.compile_mode]))
+        return model
+    if config.compile_unit == "block":
+        return ByBlock(model, MODES[config.compile_mode])
+    whole: nn.Module = static_compile(model, options)
+    return Replayed(whole) if config.compile_mode == "reduce-overhead" else whole
+
+
+class Replayed(nn.Module):
+    """A compiled model that a card replays as CUDA graphs. A replay overwrites what the one before gave out, so that
+    gradients are added to tensors of our own: autograd would keep the graph's as they are."""
+
+    def __init__(self, compiled: nn.Module):
+        super().__init__()
+        model = compiled._orig_mod  # torch.compile's own name for it
+        assert isinstance(model, nn.Module)
+        self._orig_mod = model
+        self._compiled = [compiled]  # in a list: its parameters are the model's
+
+    def forward(self, *inputs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        if torch.is_grad_enabled():
+            for parameter in self._orig_mod.parameters():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        return self._compiled[0](*inputs)
 
 
 class ByBlock(nn.Module):
     """A model whose layers are compiled, each by itself."""
 
-    def __init__(self, model: GPT):
+    def __init__(self, model: GPT, options: dict[str, Any] | None = None):
         super().__init__()
         self._orig_mod = model  # torch.compile's own name for it
-        model.compile_blocks(partial(static_compile, options={}))
+        model.compile_blocks(partial(static_compile, options=options or {}))
 
     def forward(self, *inputs: Any) -> Any:
         return self._orig_mod(*inputs)
@@ -78,22 +124,18 @@ def static_compile(model: Any, options: dict[str, Any]) -> Any:
     return torch.compile(model, options=options, dynamic=False)
 
 
-def first_line(error: BaseException) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)[:160]
-
-
 def compile_options(config: RunConfig, precision: Precision) -> dict[str, Any]:
     """Inductor joins kernels that read the same data, were it a mask that every layer reads: layers to be computed again
     one by one come to be computed together, with up to half as much memory again. Let it be an activation at least."""
+    mode = MODES[config.compile_mode]
     if config.recompute == "none":
-        return {}
+        return dict(mode)
     number = 4 if precision.dtype == "float32" else 2
     activation = number * config.n_embd * config.block_size * config.batch_size
     mask = (
         config.block_size**2 if config.attention == "math" else 0
     )  # in bytes, the same for every layer
-    return {"score_fusion_memory_threshold": max(activation // 2, 2 * mask)}
+    return {**mode, "score_fusion_memory_threshold": max(activation // 2, 2 * mask)}
 
 
 def fitting_micro_batch(
@@ -103,18 +145,22 @@ def fitting_micro_batch(
     device: torch.device,
     precision: Precision,
     flight: Preflight,
+    spread: Spread | None = None,
 ) -> int:
     """batch_size, or the half, quarter, … of it that fits on the card; the step's total batch stays what it is."""
     rows = config.batch_size
     while device.type == "cuda" and rows > 1:
+        ran_out = False
         try:
-            trial(forward, model, config, device, precision, rows)
-            break
+            trial(forward, model, config, device, precision, rows, spread)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
+            ran_out = True
         # outside the except clause, whose traceback would keep the failed trial's tensors alive
-        model.zero_grad(set_to_none=True)
+        if not (ran_out if spread is None else spread.any(ran_out)):
+            break
+        model.zero_grad()
         free_cached_memory()
         rows //= 2
     if rows < config.batch_size:
@@ -146,21 +192,47 @@ def trial(
     device: torch.device,
     precision: Precision,
     micro_batch: int,
+    spread: Spread | None = None,
 ) -> None:
     """Two micro-batches of zeros forward and backward, beside as much memory as the optimizer will hold: what a step of
     the run needs at its most, in the strides and masks of its rows. The gradients are thrown away."""
-    held = state_tensors(config, model) if device.type == "cuda" else []
+    kept, slices = (model, None) if spread is None else (spread.local, spread.slices)
+    held = state_tensors(config, kept, slices) if device.type == "cuda" else []
     rows = torch.zeros(micro_batch, config.block_size + 1, dtype=torch.long, device=device)
     inputs, targets = rows[:, :-1], rows[:, 1:]
     if config.learn_from == "answers":
         targets = targets.contiguous()  # as RowMarks makes them
-    for _ in range(2 if device.type == "cuda" else 1):
-        with autocast(device, precision):
-            loss = forward(
-                inputs,
-                targets,
-                RowMarks(0 if config.mask_documents else None).documents(inputs),
-            )[1]
-        loss.backward()
-    model.zero_grad(set_to_none=True)
+    passes = 2 if device.type == "cuda" else 1
+    around = nullcontext() if spread is None else spread.passes(passes)
+    with around, _gradients_as_in_a_step(model, config, micro_batch):
+        for _ in range(passes):
+            with autocast(device, precision):
+                loss = forward(
+                    inputs,
+                    targets,
+                    RowMarks(0 if config.mask_documents else None).documents(inputs),
+                )[1]
+            loss.backward()
+    if spread is not None:
+        spread.reset()
+    model.zero_grad()
     del held
+
+
+@contextmanager
+def _gradients_as_in_a_step(
+    model: nn.Module, config: RunConfig, micro_batch: int
+) -> Iterator[None]:
+    """Gone as they come, where a step of one micro-batch applies them within its backward pass."""
+
+    def let_go(parameter: Tensor) -> None:
+        parameter.grad = None
+
+    one = micro_batch == config.batch_size * config.gradient_accumulation_steps
+    applied = list(model.parameters()) if config.update_in_backward and one else []
+    hooks = [parameter.register_post_accumulate_grad_hook(let_go) for parameter in applied]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

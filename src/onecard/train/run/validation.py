@@ -6,8 +6,10 @@ micro-batch or the number of processes. Nothing random is drawn, so the training
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from onecard.model.machine import Precision, autocast, synchronize
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.io.loader import Tokens, read_windows, to_device, windows_of
 from onecard.train.run.row_marks import RowMarks
+from onecard.train.run.spread import Spread
 from onecard.train.run.workers import Workers
 
 BASE = "base"  # a split with validation text of the model that is tuned
@@ -73,6 +76,7 @@ def evaluate(
     bytes_per_token: float | None = None,
     marks: RowMarks = PLAIN,
     sources: Sources | None = None,
+    spread: Spread | None = None,
 ) -> Evaluation:
     """The mean loss over the first `windows` windows of the split; with `sources`, also that of each source."""
     began = time.perf_counter()
@@ -83,21 +87,12 @@ def evaluate(
     )
     was_training = model.training
     model.eval()
+    of_part = partial(_summed_loss, model, split, block_size, part, workers, precision, marks)
     try:
         while True:
             total = None
             try:
-                total = _summed_loss(
-                    model,
-                    split,
-                    block_size,
-                    part,
-                    micro_batch,
-                    workers,
-                    precision,
-                    marks,
-                    sources,
-                )
+                total = of_part(sources, spread, windows, micro_batch)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -143,20 +138,30 @@ def _summed_loss(
     split: Tokens,
     block_size: int,
     part: NDArray[np.int64],
-    micro_batch: int,
     workers: Workers,
     precision: Precision,
     marks: RowMarks,
     sources: Sources | None,
+    spread: Spread | None,
+    windows: int,
+    micro_batch: int,
 ) -> torch.Tensor:
     """The sum of this process's windows' losses and the weight they have: their number, or that of the tokens that count.
     Then each source's summed loss and tokens. Every batch has one shape, or a compiled model would be compiled again."""
     kinds = 0 if sources is None else len(sources.names)
     dtype = torch.float64 if workers.device.type != "mps" else torch.float32
     total = torch.zeros(2 + 2 * kinds, dtype=dtype, device=workers.device)
-    size = min(micro_batch, len(part))
-    with torch.no_grad(), autocast(workers.device, precision):
-        for start in range(0, len(part), micro_batch):
+    size = max(1, min(micro_batch, len(part)))
+    batches, calls = -(-len(part) // micro_batch), 0
+    if spread is not None:  # as many in all processes, of one size
+        batches, size = spread.passes_of(windows, micro_batch), micro_batch
+        calls = batches * (size if sources is not None and _plain(model).config.chunked_loss else 1)
+    with (
+        torch.no_grad(),
+        autocast(workers.device, precision),
+        nullcontext() if spread is None else spread.passes(calls, reading=True),
+    ):
+        for start in range(0, batches * micro_batch, micro_batch):
             batch = part[start : start + size]
             rows = read_windows(split, block_size, np.resize(batch, size))
             if workers.device.type == "cuda":
@@ -165,15 +170,20 @@ def _summed_loss(
             inputs = rows[:, :-1]
             # the last batch is filled up with rows that do not count; a copy, for the inputs stay
             targets = marks.targets(rows if len(batch) == size else rows.clone())
-            if len(batch) < size:
+            if 0 < len(batch) < size:
                 targets[len(batch) :] = IGNORED
             weight = len(batch) if marks.answers is None else (targets != IGNORED).sum()
-            total[1] += weight
+            if len(batch):
+                total[1] += weight
             if sources is None:
                 _, loss = model(inputs, targets, marks.documents(inputs))
-                total[0] += loss * weight
+                if len(batch):
+                    total[0] += loss * weight
                 continue
-            losses = token_losses(model, inputs, targets, marks.documents(inputs)).to(dtype)
+            documents = marks.documents(inputs)
+            losses = token_losses(model, inputs, targets, documents, spread is not None).to(dtype)
+            if not len(batch):
+                continue
             starts = [window * block_size + 1 for window in np.resize(batch, size).tolist()]
             whose = np.stack([sources.of("val", start, block_size) for start in starts])
             owners = torch.from_numpy(whose).to(workers.device).flatten()
@@ -185,17 +195,34 @@ def _summed_loss(
 
 
 def token_losses(
-    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, doc: torch.Tensor | None
+    model: nn.Module,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    doc: torch.Tensor | None,
+    shared_out: bool = False,
 ) -> torch.Tensor:
-    """The loss of every position, (batch, length), in fp32, a row of logits at a time; 0 where the target is ignored."""
-    plain: Any = getattr(model, "module", model)
-    plain = getattr(plain, "_orig_mod", plain)
-    if plain.config.chunked_loss:  # the model gives no logits then: its head is asked row by row
-        rows = (plain.head(row[None])[0] for row in plain.hidden(inputs, doc))
-    else:
+    """The loss of every position, (batch, length), in fp32, a row of logits at a time; 0 where the target is ignored.
+
+    Parts of a model that is shared out cannot be called by themselves: it is called row by row.
+    """
+    plain = _plain(model)
+    rows: Iterable[torch.Tensor]
+    if not plain.config.chunked_loss:
         rows = iter(model(inputs, targets, doc)[0])
+    elif shared_out:
+        documents = [None] * len(inputs) if doc is None else doc.split(1)
+        pairs = zip(inputs.split(1), documents, strict=True)
+        rows = (model(row, None, document)[0][0] for row, document in pairs)
+    else:  # the model gives no logits then: its head is asked row by row
+        rows = (plain.head(row[None])[0] for row in plain.hidden(inputs, doc))
     losses = [
         functional.cross_entropy(row.float(), answer, reduction="none", ignore_index=IGNORED)
         for row, answer in zip(rows, targets, strict=True)
     ]
     return torch.stack(losses)
+
+
+def _plain(model: nn.Module) -> Any:
+    """The model itself, without what compiles it."""
+    plain = getattr(model, "module", model)
+    return getattr(plain, "_orig_mod", plain)

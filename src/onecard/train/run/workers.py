@@ -12,16 +12,20 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from onecard.errors import UserError
+from onecard.config import RunConfig
+from onecard.errors import UserError, first_line
+from onecard.model.build import gradient_dtype
 from onecard.model.out_of_memory import is_out_of_memory
-from onecard.train.optim.half_weights import gradient_dtype
 
+_NAME_BYTES = 256  # more than any file system allows
 _BUFFER_ELEMENTS = 16 * 2**20  # 64 MiB of fp32 at a time
 _TIMEOUT = datetime.timedelta(minutes=10)
 _PREPARATION = datetime.timedelta(days=1)
@@ -32,6 +36,10 @@ class WorkerLostError(Exception):
     """Another process of the run is gone."""
 
 
+class OthersFailedError(Exception):
+    """Another process met an error that ends the run, and reports it; its weights are whole."""
+
+
 class Workers:
     """rank, processes, and the exchanges a run needs. Use as a context manager."""
 
@@ -40,7 +48,7 @@ class Workers:
         self.processes = int(os.environ.get("WORLD_SIZE", 1))
         self.device = device
         self._pids: list[tuple[str, int]] = []
-        self._on_card = False  # tensors of the card are exchanged there, by NCCL
+        self._on_card = False
         if device.type == "cuda":
             torch.cuda.set_device(
                 device
@@ -48,7 +56,12 @@ class Workers:
         if self.processes > 1:
             backends = exchange_backends(backend, device.type)
             self._on_card = "nccl" in backends
-            dist.init_process_group(backends, timeout=_TIMEOUT)
+            store = _agents_store("processes", _TIMEOUT)
+            known = store is not None  # else the environment says it
+            size, rank = (self.processes, self.rank) if known else (-1, -1)
+            dist.init_process_group(
+                backends, timeout=_TIMEOUT, store=store, world_size=size, rank=rank
+            )
             self._pids = [("", 0)] * self.processes
             dist.all_gather_object(self._pids, (socket.gethostname(), os.getpid()))
 
@@ -61,6 +74,10 @@ class Workers:
         """The one that writes files and speaks."""
         return self.rank == 0
 
+    def share_out(self, config: RunConfig) -> bool:
+        """Whether each process keeps a part of the model; else each has all of it."""
+        return config.shard != "none" and self.processes > 1
+
     def __enter__(self) -> "Workers":
         return self
 
@@ -69,15 +86,18 @@ class Workers:
             with contextlib.suppress(RuntimeError):  # a peer that is gone does not answer
                 dist.destroy_process_group()
 
-    def add(self, tensor: Tensor) -> Tensor:
-        """The sum over the processes, in place."""
+    @property
+    def on_card(self) -> bool:
+        """Whether tensors of the card are exchanged there, by NCCL; else through the host, by gloo."""
+        return self._on_card
+
+    def add(self, tensor: Tensor, group: "dist.ProcessGroup | None" = None) -> Tensor:
+        """The sum over the processes (of a group), in place."""
         if self.processes > 1:
-            staged = (
-                tensor.device.type != "cpu" and not self._on_card
-            )  # gloo alone: through the host
+            staged = tensor.device.type != "cpu" and not self._on_card
             there = tensor.cpu() if staged else tensor
-            with _lost():
-                dist.all_reduce(there)
+            with guarded():
+                dist.all_reduce(there, group=group)
             if staged:
                 tensor.copy_(there)
         return tensor
@@ -94,9 +114,19 @@ class Workers:
         if self.processes == 1:
             return value
         tensor = torch.tensor([value], dtype=torch.float64)
-        with _lost():
+        with guarded():
             dist.broadcast(tensor, 0)
         return tensor.item()
+
+    def name_from_first(self, name: str) -> str:
+        """The first process's, of a file for instance."""
+        if self.processes == 1:
+            return name
+        content = name.encode().ljust(_NAME_BYTES, b"\0")
+        tensor = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        with guarded():
+            dist.broadcast(tensor, 0)
+        return bytes(tensor.tolist()).rstrip(b"\0").decode()
 
     def read(self, tensor: Tensor) -> list[float]:
         """The tensor's values: the one wait for the card in a step. A process that dies while the cards exchange would
@@ -123,22 +153,24 @@ class Workers:
                 dist.distributed_c10d._abort_process_group()
             raise WorkerLostError(f"process {gone[0]} is gone")
 
-    def add_gradients(self, model: nn.Module) -> None:
+    def add_gradients(
+        self, parameters: Iterable[nn.Parameter], group: "dist.ProcessGroup | None" = None
+    ) -> None:
         if self.processes == 1:
             return
         waiting: list[Tensor] = []
-        for parameter in model.parameters():
+        for parameter in parameters:
             if parameter.grad is None:  # a process without rows still takes part
                 parameter.grad = torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
             waiting.append(parameter.grad)
             if sum(grad.numel() for grad in waiting) >= _BUFFER_ELEMENTS:
-                self._add_flat(waiting)
+                self._add_flat(waiting, group)
                 waiting = []
         if waiting:
-            self._add_flat(waiting)
+            self._add_flat(waiting, group)
 
-    def _add_flat(self, grads: list[Tensor]) -> None:
-        flat = self.add(torch.cat([grad.reshape(-1).float() for grad in grads]))
+    def _add_flat(self, grads: list[Tensor], group: "dist.ProcessGroup | None") -> None:
+        flat = self.add(torch.cat([grad.reshape(-1).float() for grad in grads]), group)
         for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
             grad.copy_(part.view_as(grad))
 
@@ -153,13 +185,14 @@ class Workers:
 
 
 @contextlib.contextmanager
-def _lost() -> Iterator[None]:
+def guarded() -> Iterator[None]:
+    """Around an exchange: that another process is gone is reported as such."""
     try:
         yield
     except RuntimeError as error:  # how gloo and NCCL report a broken connection
         if is_out_of_memory(error):  # NCCL takes its buffers at its first exchange
             raise
-        raise WorkerLostError(str(error).splitlines()[0]) from None
+        raise WorkerLostError(first_line(error)) from None
 
 
 def exchange_backends(asked: str, device_type: str) -> str:
@@ -189,7 +222,10 @@ def _runs(pid: int) -> bool:
         os.kill(pid, 0)
     except OSError:
         return False
-    return True
+    try:  # a process that ended and was not yet waited for still has its number
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):  # not Linux
+        return True
 
 
 def _runs_on_windows(pid: int) -> bool:
@@ -204,6 +240,19 @@ def _runs_on_windows(pid: int) -> bool:
         kernel.CloseHandle(handle)
 
 
+def _agents_store(purpose: str, timeout: datetime.timedelta) -> Any:
+    """torchrun's own store, apart for each of its restarts: else processes would look for those of the attempt before. None
+    where torchrun did not start them."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    there = dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, is_master=False, timeout=timeout
+    )
+    return dist.PrefixStore(f"onecard/{purpose}/{attempt}", there)  # type: ignore[attr-defined]
+
+
 def made_by_first(make: Callable[[], str]) -> str | None:
     """What the first process makes before the run begins, in every process; None where it failed.
 
@@ -211,17 +260,12 @@ def made_by_first(make: Callable[[], str]) -> str | None:
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return make()
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    store = _agents_store("made", _PREPARATION)
+    if store is None:
         raise UserError(
             "several processes that torchrun did not start cannot begin this together",
             hint="start them with torchrun",
         )
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    there = dist.TCPStore(  # type: ignore[attr-defined]
-        address, port, is_master=False, timeout=_PREPARATION
-    )
-    store = dist.PrefixStore(f"onecard/{attempt}", there)  # type: ignore[attr-defined]
     if int(os.environ.get("RANK", 0)):
         return store.get("made").decode() or None
     made = ""

@@ -101,16 +101,15 @@ export class Chart {
     this.svg.addEventListener("dblclick", () => this.zoom(null));
     this.svg.addEventListener("keydown", (event) => {
       if (!this.scale) return;
-      const { x0, x1 } = this.scale;
+      const { edges, ends, place, value } = this.scale, middle = place(this.at ?? value((edges[0] + edges[1]) / 2));
       if (event.key === "+" || event.key === "-") {
-        const middle = this.at ?? (x0 + x1) / 2, factor = event.key === "+" ? 0.5 : 2;
-        const next = [middle - (middle - x0) * factor, middle + (x1 - middle) * factor];
-        this.zoom(event.key === "-" && next[1] - next[0] >= this.scale.full ? null : next);
+        const factor = event.key === "+" ? 0.5 : 2, next = edges.map((edge) => value(middle + (edge - middle) * factor));
+        const whole = place(ends[1]) - place(ends[0]) <= (edges[1] - edges[0]) * factor + 1;
+        this.zoom(whole && factor > 1 ? null : [Math.max(next[0], ends[0]), Math.min(next[1], ends[1])]);
       } else if (event.key === "Escape") this.zoom(null);
       else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
         event.preventDefault();
-        const now = this.at === undefined ? this.scale.place((x0 + x1) / 2) : this.scale.place(this.at);
-        this.hover(now + (event.key === "ArrowRight" ? 8 : -8));
+        this.hover(middle + (event.key === "ArrowRight" ? 8 : -8));
       }
     });
   }
@@ -129,22 +128,24 @@ export class Chart {
     this.svg.setAttribute("height", height);
     const drawn = this.series.map((s) => ({ ...s, points: this.inside(s.smooth === false ? s.points : smoothed(s.points, this.smooth), logX, logY), band: this.inside(s.band ?? [], logX, false) }));
     const xs = drawn.flatMap((s) => [...s.points, ...s.band].map((p) => p[0]));
-    const [x0, x1] = this.range ?? [min(xs), max(xs)];
+    const all = this.series.flatMap((s) => s.points.map((p) => p[0])).filter((x) => Number.isFinite(x) && (!logX || x > 0));
+    let [x0, x1] = this.range ?? [min(xs), max(xs)];
+    if (logX && x0 <= 0) x0 = min(all); // zoomed in before the scale was changed
     // a run's first steps are so high that the rest would look flat: the scale is of what follows them
-    const from = this.range || logX || logY ? -Infinity : x0 + (this.options.skipStart ?? -1) * (x1 - x0);
+    const few = xs.length < 50;
+    const from = few || this.range || logX || logY ? -Infinity : x0 + (this.options.skipStart ?? -1) * (x1 - x0);
     const late = (points) => points.filter((p) => p[0] >= from);
     const ys = [...drawn.flatMap((s) => [...late(s.points).map((p) => p[1]), ...(s.bandInScale === false ? [] : late(s.band).flatMap((p) => [p[1], p[2]]))]), ...levels.map((l) => l.y)]
       .filter((y) => Number.isFinite(y) && (!logY || y > 0));
     this.svg.replaceChildren(svg("title", {}, this.options.title ?? yLabel));
     this.keys.replaceChildren();
     if (!xs.length || !ys.length) { this.scale = null; return; }
-    const all = this.series.flatMap((s) => s.points.map((p) => p[0]));
     const [y0, y1] = this.limits(drawn, ys, logY);
     const tx = logX ? Math.log : (v) => v, ty = logY ? Math.log : (v) => v;
     const spanX = tx(x1) - tx(x0) || 1, spanY = ty(y1) - ty(y0) || 1;
     const px = (x) => LEFT + (tx(x) - tx(x0)) / spanX * (wide - LEFT - RIGHT);
     const py = (y) => height - BOTTOM - (ty(y) - ty(y0)) / spanY * (height - BOTTOM - TOP);
-    this.scale = { x0, x1, full: max(all) - min(all), place: px, placeY: py, value: (p) => {
+    this.scale = { edges: [LEFT, wide - RIGHT], ends: [min(all), max(all)], place: px, placeY: py, value: (p) => {
       const t = tx(x0) + (p - LEFT) / (wide - LEFT - RIGHT) * spanX; return logX ? Math.exp(t) : t; } };
     this.drawn = drawn;
     const line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
@@ -214,7 +215,7 @@ export class Chart {
     let near = null;
     for (const [i, s] of this.drawn.entries()) {
       const point = nearest(s.points, x);
-      if (!point || s.quiet) continue;
+      if (!point || s.quiet || (this.range && (point[0] < this.range[0] || point[0] > this.range[1]))) continue;
       near ??= point[0];
       rows.push([s.label, this.options.yText(point[1]), color(s.color ?? i), point[4]]);
     }

@@ -5,7 +5,7 @@ let count = 0;
 
 export function combo({ label, items, value, free = false, placeholder = "", changed }) {
   const id = `combo${++count}`;
-  const list = el("ul", { role: "listbox", id: `${id}-list`, "aria-label": label, hidden: true });
+  const list = el("ul", { role: "listbox", tabindex: "-1", id: `${id}-list`, "aria-label": label, hidden: true });
   const input = el("input", {
     type: "text", role: "combobox", id, "aria-label": label, "aria-expanded": "false", "aria-controls": `${id}-list`,
     "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false", placeholder,

@@ -68,6 +68,7 @@ export function save(name, content, type) {
 }
 
 export class Refused extends Error {}
+const sentence = (error) => [error.message, error.hint].filter(Boolean).join(" · ");
 
 export async function ask(path, options = {}) {
   let answer;
@@ -79,9 +80,35 @@ export async function ask(path, options = {}) {
   }
   const body = await answer.json();
   if (body.error) {
-    throw new Refused([body.error.message, body.error.hint].filter(Boolean).join(" · "));
+    throw new Refused(sentence(body.error));
   }
   return body;
+}
+
+// What the server sends as it happens. `trouble` gets a sentence while nothing can come, and "" when it does again. Returns what ends it.
+export function live(path, show, trouble) {
+  let source, later, lost = null;
+  const report = (words) => { clearTimeout(lost); lost = null; trouble(words); };
+  const open = () => {
+    source = new EventSource(path);
+    source.onopen = () => report("");
+    source.onmessage = (event) => show(JSON.parse(event.data));
+    source.onerror = () => {
+      if (source.readyState === EventSource.CLOSED) refused();
+      else lost ??= setTimeout(() => trouble(w("offline")), 2000); // the browser tries again by itself
+    };
+  };
+  const refused = async () => {
+    const turn = new AbortController();
+    try {
+      const answer = await fetch(path, { signal: turn.signal });
+      report(answer.ok ? "" : sentence((await answer.json()).error));
+    } catch { report(w("offline")); }
+    turn.abort();
+    later = setTimeout(open, 5000);
+  };
+  open();
+  return () => { clearTimeout(later); clearTimeout(lost); source.onerror = null; source.close(); };
 }
 
 const locale = lang === "hi" ? "hi-IN-u-nu-latn" : lang;

@@ -3,10 +3,11 @@ import { documentNode, stackedBar } from "./blocks.js";
 import { Chart } from "./chart.js";
 import { combo } from "./combo.js";
 import { Refused, ask, boot, copy, el, marked, number, short, w } from "./dom.js";
+import { Questions } from "./questions.js";
 
 const START = { gpu: boot.first_card, preset: "gpt2", data: "fineweb-edu-10B" };
 const CURVE_HOURS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
-const WAIT = { plan: 15, advice: 200 };
+const REST = 150; // milliseconds without a change, before the searches are asked for
 
 export function showPlan(main, query) {
   const state = Object.fromEntries([...query].filter(([, value]) => value));
@@ -20,8 +21,11 @@ class PlanPage {
   constructor(main, state) {
     this.state = state;
     this.fields = {};
-    this.running = {};
-    this.charts = [];
+    this.questions = new Questions({
+      ask: (query, signal) => ask(`/api/plan?${query}`, { signal }),
+      answered: (...all) => this.show(...all),
+      refused: (error) => this.refuse(error),
+    });
     this.form = el("form", { class: "card", "aria-label": w("plan_title"), onsubmit: (e) => e.preventDefault() });
     this.makeForm();
     this.error = el("div", { class: "notice bad", role: "alert", hidden: true });
@@ -169,34 +173,21 @@ class PlanPage {
   ask() {
     const query = new URLSearchParams(Object.entries(this.state)).toString();
     history.replaceState(null, "", `/plan?${query}`);
-    this.running.plan?.abort();
-    this.running.advice?.abort();
-    const turn = (this.running.plan = new AbortController());
+    this.advising?.abort();
+    clearTimeout(this.later);
     this.results.classList.add("stale");
-    clearTimeout(this.timer);
-    this.timer = setTimeout(async () => {
-      try {
-        const answer = await ask(`/api/plan?${query}`, { signal: turn.signal });
-        if (!turn.signal.aborted) this.show(answer, query);
-      } catch (error) {
-        if (error.name !== "AbortError" && !turn.signal.aborted) this.refuse(error);
-      }
-    }, WAIT.plan);
+    this.questions.put(query);
   }
 
   refuse(error) {
     this.error.hidden = false;
-    this.error.textContent = error instanceof Refused ? error.message : String(error);
+    this.error.replaceChildren(...marked(error instanceof Refused ? error.message : String(error)));
     this.results.classList.remove("stale");
   }
 
-  show(answer, query) {
+  show(answer, query, newest) {
     const { plan, view } = answer;
-    this.base = answer.base;
-    this.answer = answer;
     this.error.hidden = true;
-    this.results.classList.remove("stale");
-    this.results.dataset.query = query;
     this.subtitle.textContent = view.subtitle;
     const raw = [plan.memory.fits, plan.time.total_seconds.mid, plan.loss?.expected.mid, plan.energy.cost.mid];
     if (!plan.loss) raw.splice(2, 1);
@@ -205,6 +196,16 @@ class PlanPage {
     this.memory.replaceChildren(stackedBar(view.memory));
     this.notes.replaceChildren(...[[view.changes, "fair", "to_fit"], [view.warnings, "", "warnings"]].filter(([items]) => items.length)
       .map(([items, tone, title]) => el("div", { class: `notice ${tone}` }, el("b", { text: w(title) }), el("ul", {}, ...items.map((text) => el("li", {}, ...marked(text)))))));
+    this.results.dataset.query = query;
+    if (newest) this.settle(answer, query);
+  }
+
+  // The answer to what the form says now: its fields, the command, the rest.
+  settle(answer, query) {
+    const { plan } = answer;
+    this.base = answer.base;
+    this.answer = answer;
+    this.results.classList.remove("stale");
     this.command.textContent = answer.command;
     this.download.href = `/api/config?${query}`;
     for (const [key, value] of Object.entries(answer.config)) {
@@ -218,8 +219,7 @@ class PlanPage {
     }
     this.fields.length.show(plan);
     this.drawAll();
-    clearTimeout(this.later);
-    this.later = setTimeout(() => this.askAdvice(query, plan), WAIT.advice);
+    this.later = setTimeout(() => this.askAdvice(query, plan), REST);
   }
 
   drawAll() {
@@ -230,7 +230,7 @@ class PlanPage {
   }
 
   async askAdvice(query, plan) {
-    const turn = (this.running.advice = new AbortController());
+    const turn = (this.advising = new AbortController());
     const hours = plan.time.total_seconds.mid / 3600;
     try {
       const best = await ask(`/api/recommend?${query}&for_hours=${hours}`, { signal: turn.signal });
@@ -240,7 +240,7 @@ class PlanPage {
       await this.askCurve(query, plan, hours, turn);
     } catch (error) {
       if (error.name === "AbortError" || turn.signal.aborted) return;
-      this.advice.replaceChildren(el("h2", { text: w("recommended") }), el("p", { class: "soft", text: error.message }));
+      this.advice.replaceChildren(el("h2", { text: w("recommended") }), el("p", { class: "soft" }, ...marked(error.message)));
     }
   }
 
@@ -278,8 +278,8 @@ class PlanPage {
   }
 
   leave() {
-    Object.values(this.running).forEach((turn) => turn.abort());
-    clearTimeout(this.timer);
+    this.questions.close();
+    this.advising?.abort();
     clearTimeout(this.later);
     this.curve.gone();
   }

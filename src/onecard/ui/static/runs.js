@@ -1,7 +1,7 @@
 // Runs: the list and one run, live; several compared; strangers' logs dropped on the page.
 import { documentNode } from "./blocks.js";
 import { Chart } from "./chart.js";
-import { ask, boot, el, lang, marked, number, short, toast, w } from "./dom.js";
+import { ask, boot, el, lang, live, marked, number, short, toast, w } from "./dom.js";
 
 const HOUR = 3600;
 const ticked = new Set();
@@ -37,8 +37,13 @@ function progress(row) {
   return inner;
 }
 
+const troubleNotice = () => el("p", { class: "notice bad", role: "alert", hidden: true });
+const say = (notice, words) => { notice.hidden = !words; notice.replaceChildren(...marked(words)); };
+
 class RunList {
   constructor(main, compared) {
+    this.trouble = troubleNotice();
+    this.rows = new Map();
     this.title = el("h1", { text: w("runs") });
     this.body = el("tbody");
     this.button = el("button", { type: "button", class: "first", text: w("compare"), disabled: true, onclick: () => this.compare([...ticked]) });
@@ -46,16 +51,14 @@ class RunList {
     this.empty = el("p", { class: "soft", hidden: true }, ...marked(w("no_runs")));
     const heads = ["", w("run"), w("state"), w("step"), w("loss"), w("left"), w("hours"), w("watts"), w("money")];
     main.append(el("div", { class: "stack" },
-      el("div", { class: "row between" }, this.title, el("div", { class: "row" }, el("span", { class: "soft small", text: w("compare_hint") }), this.button)),
+      el("div", { class: "row between" }, this.title, el("div", { class: "row" }, el("span", { class: "soft small", text: w("compare_hint") }), this.button)), this.trouble,
       el("section", { class: "card scroll", tabindex: "0", "aria-label": w("runs") }, el("table", { id: "runs" }, el("thead", {}, el("tr", {}, ...heads.map((h, i) => el("th", { scope: "col", class: i > 2 ? "right" : null, text: h }, ...(i ? [] : [el("span", { class: "hidden", text: w("compare") })]))))), this.body), this.empty),
       dropZone((ids) => { if (ids.length === 1) this.open(ids[0]); }), this.compared));
     if (compared.length > 1) this.compare(compared);
   }
 
   start() {
-    this.source = new EventSource("/api/runs/live");
-    this.source.onmessage = (event) => this.show(JSON.parse(event.data));
-    return () => this.source.close();
+    return live("/api/runs/live", (message) => this.show(message), (words) => say(this.trouble, words));
   }
 
   open(id) { history.pushState(null, "", `/runs?id=${encodeURIComponent(id)}`); dispatchEvent(new PopStateEvent("popstate")); }
@@ -63,23 +66,34 @@ class RunList {
   show({ folder, runs }) {
     this.title.textContent = w("runs_title", { folder });
     this.empty.hidden = runs.length > 0;
-    const focus = document.activeElement?.dataset?.key;
-    this.body.replaceChildren(...runs.map((row) => this.row(row)));
-    if (focus) this.body.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus();
+    for (const id of ticked) if (!runs.some((row) => row.id === id)) ticked.delete(id); // its folder is gone
+    // rows stay where they are, so that a click or the keyboard's place is not lost when figures come
+    const rows = runs.map((row) => this.row(row));
+    if (rows.length !== this.body.children.length || rows.some((node, i) => this.body.children[i] !== node)) this.body.replaceChildren(...rows);
     this.button.disabled = ticked.size < 2;
   }
 
   row(row) {
-    const tick = el("input", { type: "checkbox", checked: ticked.has(row.id), "data-key": `tick ${row.id}`, "aria-label": w("tick", { name: row.name }), onchange: () => {
-      if (tick.checked) ticked.add(row.id); else ticked.delete(row.id);
-      this.button.disabled = ticked.size < 2;
-    } });
-    const link = el("a", { href: `/runs?id=${encodeURIComponent(row.id)}`, "data-inside": true, "data-key": `open ${row.id}`, text: row.name });
-    const remove = row.state === "log" ? el("button", { type: "button", class: "link", text: w("remove"), onclick: () => { ticked.delete(row.id); fetch(`/api/logs?name=${encodeURIComponent(row.id)}`, { method: "DELETE" }); } }) : null;
-    return el("tr", { "data-run": row.id }, el("td", {}, tick), el("td", {}, link, " ", remove), el("td", {}, row.state === "log" ? el("span", { class: "badge", text: row.format }) : badge(row.state)),
+    const known = this.rows.get(row.id) ?? this.newRow(row), said = JSON.stringify(row);
+    this.rows.set(row.id, known);
+    if (known.said === said) return known.node;
+    known.said = said;
+    while (known.node.children.length > 2) known.node.lastChild.remove();
+    known.node.append(el("td", {}, row.state === "log" ? el("span", { class: "badge", text: row.format }) : badge(row.state)),
       el("td", { class: "right" }, row.step === undefined ? "–" : `${text(row.step, 9)}${row.max_steps ? ` / ${text(row.max_steps, 9)}` : ""}`, progress(row)),
       ...[["loss", text(row.val_loss ?? row.loss, 5)], ["left", row.state === "running" ? range(row.left) : "–"], ["hours", text(row.hours)], ["watts", text(row.watts)], ["money", money(row)]]
         .map(([key, value]) => el("td", { class: "right", "data-label": w(key), text: value })));
+    return known.node;
+  }
+
+  newRow(row) {
+    const tick = el("input", { type: "checkbox", checked: ticked.has(row.id), "aria-label": w("tick", { name: row.name }), onchange: () => {
+      if (tick.checked) ticked.add(row.id); else ticked.delete(row.id);
+      this.button.disabled = ticked.size < 2;
+    } });
+    const link = el("a", { href: `/runs?id=${encodeURIComponent(row.id)}`, "data-inside": true, text: row.name });
+    const remove = row.state === "log" ? el("button", { type: "button", class: "link", text: w("remove"), onclick: () => { ticked.delete(row.id); fetch(`/api/logs?name=${encodeURIComponent(row.id)}`, { method: "DELETE" }); } }) : null;
+    return { node: el("tr", { "data-run": row.id }, el("td", {}, tick), el("td", {}, link, " ", remove)), said: "" };
   }
 
   async compare(names) {
@@ -88,7 +102,7 @@ class RunList {
     history.replaceState(null, "", `/runs?${names.map((name) => `compare=${encodeURIComponent(name)}`).join("&")}`);
     try {
       this.compared.replaceChildren(documentNode(await ask(`/api/compare?${query}`)));
-    } catch (error) { this.compared.replaceChildren(el("p", { class: "notice bad", text: error.message })); }
+    } catch (error) { this.compared.replaceChildren(el("p", { class: "notice bad" }, ...marked(error.message))); }
   }
 }
 
@@ -112,6 +126,7 @@ class RunPage {
     this.axis = ["tokens", "hours", "flops", "step"].includes(axis) ? axis : "tokens";
     this.points = null;
     this.evals = [];
+    this.trouble = troubleNotice();
     this.title = el("h1", { text: id });
     this.state = el("span");
     this.facts = el("dl", { class: "answers", id: "facts" });
@@ -135,16 +150,15 @@ class RunPage {
         el("button", { type: "button", id: "resume-run", text: w("resume_run"), onclick: () => this.control("resume") }));
     }
     const card = (title, ...inside) => el("section", { class: "card" }, el("h2", { text: title }), ...inside);
-    main.append(el("div", { class: "stack" }, el("div", { class: "row between" }, el("div", { class: "row" }, this.title, this.state), this.tools), this.reading, this.facts, this.lossPlace,
+    main.append(el("div", { class: "stack" }, el("div", { class: "row between" }, el("div", { class: "row" }, this.title, this.state), this.tools), this.trouble, this.reading, this.facts, this.lossPlace,
       card(w("findings"), this.findings), el("div", { class: "grid2" }, ...this.small.map((s) => s.place)),
       el("div", { class: "grid2" }, card(w("evaluations"), el("div", { class: "scroll events", tabindex: "0", "aria-label": w("evaluations") }, el("table", {}, el("thead", {}, el("tr", {}, ...[w("step"), w("val_loss"), w("perplexity"), w("bits_per_byte")].map((h) => el("th", { class: "right", scope: "col", text: h })))), this.evalTable))), card(w("events"), this.events)),
       card(w("samples"), this.samples)));
   }
 
   start() {
-    this.source = new EventSource(`/api/run/live?id=${encodeURIComponent(this.id)}`);
-    this.source.onmessage = (event) => this.show(JSON.parse(event.data));
-    return () => { this.source.close(); this.loss.gone(); this.small.forEach((s) => s.chart.gone()); };
+    const end = live(`/api/run/live?id=${encodeURIComponent(this.id)}`, (message) => this.show(message), (words) => say(this.trouble, words));
+    return () => { end(); this.loss.gone(); this.small.forEach((s) => s.chart.gone()); };
   }
 
   axisSwitch() {

@@ -1,5 +1,5 @@
 // Talk: a prompt or a chat, with one model or two side by side on the same words, streamed as it is written.
-import { ask, el, number, w } from "./dom.js";
+import { ask, el, marked, number, w } from "./dom.js";
 
 export function showTalk(main, query) {
   const page = new TalkPage(main, query);
@@ -54,7 +54,7 @@ class TalkPage {
     this.layout();
   }
 
-  fail(error) { this.error.hidden = false; this.error.textContent = error.message; }
+  fail(error) { this.error.hidden = false; this.error.replaceChildren(...marked(error.message)); }
 
   layout() {
     this.places = [this.one.value, this.two.value].filter(Boolean).map((model, i) => {

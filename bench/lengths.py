@@ -1,0 +1,198 @@
+"""Tokens to a loss at several lengths: the modern recipe against the GPT-2 recipe with its rate tuned at each length.
+
+    python bench/lengths.py --work DIR --corpus prose=prose.parquet --corpus code=FOLDER [--budget small] [--minutes 170]
+
+The protocol is in docs/LOG.md ("Lengths that count"). Each corpus gets a BPE of 4,096 trained on it; every run is a call of
+`onecard train --continue` in a folder of its own below DIR, one after another, so a script that was stopped goes on where
+it was. What is finished is kept in results/lengths.json, run by run; runs that are there are not made again.
+The GPT-2 recipe's rate is doubled or halved until the best is neither the lowest nor the highest; the modern recipe runs as
+`recipe = "modern"` brings it, at shares of the other's tokens, each with a whole schedule.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KEPT = Path(__file__).parent / "results" / "lengths.json"
+POINTS = 8  # evaluations along a run
+EVAL_TOKENS = 81_920
+BLOCK = 256
+RATES = (1e-3, 2e-3, 4e-3)  # the GPT-2 recipe's first three
+
+
+@dataclass(frozen=True)
+class Budget:
+    n_layer: int
+    n_head: int
+    n_embd: int
+    batch_size: int
+    tokens: int
+    seeds: tuple[int, ...]
+    shares: tuple[float, ...]  # of the tokens, for the modern recipe
+
+
+BUDGETS = {
+    # 983,040 parameters outside embeddings and head; 3,145,728; 4,915,200
+    "small": Budget(5, 4, 128, 8, 2_000_000, (1, 2, 3), (0.125, 0.25, 0.5, 1.0)),
+    "middle": Budget(4, 4, 256, 16, 8_000_000, (1,), (0.25, 1.0)),
+    "large": Budget(4, 5, 320, 16, 16_000_000, (1,), (0.25, 1.0)),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    corpus: str
+    budget: str
+    recipe: str
+    rate: float | None  # None: as the recipe brings it
+    share: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        rate = "" if self.rate is None else f"-{self.rate:g}"
+        return (
+            f"{self.corpus}/{self.budget}/{self.recipe}{rate}-share{self.share:g}-seed{self.seed}"
+        )
+
+    def keys(self, data: Path, out: Path) -> dict[str, Any]:
+        budget = BUDGETS[self.budget]
+        steps = round(budget.tokens * self.share / (budget.batch_size * BLOCK))
+        keys: dict[str, Any] = {
+            "out_dir": out,
+            "dataset": data,
+            "recipe": self.recipe,
+            "n_layer": budget.n_layer,
+            "n_head": budget.n_head,
+            "n_embd": budget.n_embd,
+            "block_size": BLOCK,
+            "batch_size": budget.batch_size,
+            "gradient_accumulation_steps": 1,
+            "max_iters": steps,
+            "lr_decay_iters": steps,
+            "seed": self.seed,
+            "eval_interval": -(-steps // POINTS),
+            "eval_iters": EVAL_TOKENS // (budget.batch_size * BLOCK),
+            "log_interval": 50,
+            "sample_interval": 10**9,
+            "compile": False,
+            "device": "cpu",
+            "dtype": "float32",
+        }
+        if self.rate is not None:
+            keys |= {
+                "learning_rate": self.rate,
+                "min_lr": self.rate / 10,
+                "warmup_iters": steps // 20,
+            }
+        return keys
+
+
+class Results:
+    """Finished runs by name; written after each one."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.runs: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def loss(self, run: Run) -> float:
+        return self.runs[run.name]["curve"][-1]["loss"]
+
+    def add(self, run: Run, found: dict[str, Any]) -> None:
+        self.runs[run.name] = {**vars(run), "date": datetime.date.today().isoformat(), **found}
+        aside = self.path.with_suffix(".aside")
+        aside.write_text(json.dumps(self.runs, indent=1, sort_keys=True) + "\n")
+        os.replace(aside, self.path)
+
+
+def tuned(corpus: str, budget: str, results: Results) -> Iterator[Run]:
+    """The GPT-2 recipe at its rates, until the best one has a neighbour on both sides; then the other seeds at the best."""
+    seeds = BUDGETS[budget].seeds
+
+    def at(rate: float, seed: int = seeds[0]) -> Run:
+        return Run(corpus, budget, "gpt2", rate, 1.0, seed)
+
+    rates = list(RATES)
+    for rate in rates:  # grows while it is read
+        yield at(rate)
+        if rate == rates[-1]:
+            best = min(rates, key=lambda rate: results.loss(at(rate)))
+            if best in (min(rates), max(rates)):
+                rates.append(best / 2 if best == min(rates) else best * 2)
+    for seed in seeds[1:]:
+        yield at(best, seed)
+
+
+def queue(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
+    for budget in budgets:
+        for corpus in corpora:
+            for seed in BUDGETS[budget].seeds:
+                for share in BUDGETS[budget].shares:
+                    yield Run(corpus, budget, "modern", None, share, seed)
+            yield from tuned(corpus, budget, results)
+
+
+def onecard(*words: str, until: float) -> bool:
+    """The command, ended with Ctrl-C when the time is over (it saves and can be continued); whether it finished."""
+    process = subprocess.Popen([sys.executable, "-m", "onecard", *words])
+    try:
+        if process.wait(timeout=max(until - time.monotonic(), 1)):
+            raise SystemExit(f"`onecard {' '.join(words[:2])} …` ended with {process.returncode}")
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        return False
+    return True
+
+
+def trained(run: Run, data: Path, out: Path, until: float) -> dict[str, Any] | None:
+    keys = [f"--{key}={value}" for key, value in run.keys(data, out).items()]
+    if not onecard("train", "--continue", "--quiet", *keys, until=until):
+        return None
+    budget = BUDGETS[run.budget]
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return {
+        "curve": [
+            {"tokens": line["step"] * budget.batch_size * BLOCK, "loss": line["val_loss"]}
+            for line in lines
+            if line["kind"] == "eval"
+        ]
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True, help="where data and runs are kept")
+    parser.add_argument("--corpus", action="append", required=True, metavar="NAME=PATH")
+    parser.add_argument("--budget", action="append", choices=list(BUDGETS))
+    parser.add_argument("--minutes", type=float, default=1e6, help="stop after so long")
+    args = parser.parse_args()
+    until = time.monotonic() + 60 * args.minutes
+    results = Results(KEPT)
+    corpora = dict(word.split("=", 1) for word in args.corpus)
+    for name, source in corpora.items():
+        prepare = ("data", source, "--tokenizer", "bpe:4096", "--val-fraction", "0.02")
+        if not onecard(*prepare, "--out", str(args.work / "data" / name), until=until):
+            return
+    for run in queue(list(corpora), args.budget or list(BUDGETS), results):
+        if run.name not in results.runs:
+            found = trained(run, args.work / "data" / run.corpus, args.work / run.name, until)
+            if found is None:
+                return
+            results.add(run, found)
+        print(f"{results.loss(run):.4f}  {run.name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

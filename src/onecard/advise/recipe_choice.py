@@ -1,0 +1,181 @@
+"""Which recipe: GPT-2's or the modern one, by the loss that the best run of each should reach in the same budget.
+
+    contest = choose(card, Budget(seconds=72_000))
+    contest.best.config.recipe, contest.gain  # the winner, and by how many nats, with its range
+
+The modern recipe wins where its whole range does: GPT-2's can be exported to llama.cpp and nanoGPT, and has more public runs behind it.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from onecard.advise.budget import Budget
+from onecard.advise.schedule import base_config
+from onecard.advise.search import Candidate, Search
+from onecard.config import GPT2_PADDED_VOCAB, RunConfig
+from onecard.config.recipes import recipe_values
+from onecard.errors import UserError
+from onecard.facts.datasets import family
+from onecard.facts.gpus import Device
+from onecard.messages import Note
+from onecard.planner import Range
+from onecard.planner.corpus import Corpus, corpus_of
+from onecard.planner.expected_loss import GPT2_VOCABULARY
+from onecard.planner.loss_settings import loss_fit
+from onecard.units import HOUR
+
+DEFAULT_DATA = "fineweb-edu"
+OTHER = {"gpt2": "modern", "modern": "gpt2"}
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The best run of the other recipe in the same budget."""
+
+    recipe: str
+    config: RunConfig
+    params: int
+    tokens: int
+    seconds: float
+    loss: Range
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The run that was chosen, and the best one of the other recipe, where there is one."""
+
+    search: Search
+    best: Candidate
+    other: Candidate | None
+    asked: str | None  # the recipe, where it was not up for choice
+
+    @property
+    def rival(self) -> Rival | None:
+        if self.other is None:
+            return None
+        run = self.other
+        return Rival(
+            run.config.recipe,
+            run.config,
+            run.params,
+            run.tokens,
+            run.seconds,
+            run.estimate.final,
+        )
+
+    @cached_property
+    def gain(self) -> Range | None:
+        """Nats by which the chosen run should end below the other recipe's."""
+        return None if self.other is None else gain_of(self.best, self.other)
+
+    def notes(self) -> list[Note]:
+        """Why this recipe, or what the other one would give; and what follows from the modern one."""
+        found = [note for note in (self._why(),) if note is not None]
+        if self.best.config.recipe == "modern":
+            found.append(Note("modern-exports"))
+        return found
+
+    def _why(self) -> Note | None:
+        if self.other is None or self.gain is None:
+            return None
+        recipe, theirs = self.best.config.recipe, self.other.config.recipe
+        if self.search.budget.loss is not None:
+            figures = {"recipe": theirs, "time": self.other.seconds, "ours": self.best.seconds}
+            return Note("recipe-time", **figures)
+        gain = self.gain
+        if self.asked is None and not reaches(self.search, self.other, self.best):
+            return Note("recipe-unproven", ours=self.best.loss, loss=self.other.loss)
+        if self.asked is None and recipe == "modern":
+            figures = {"loss": self.other.loss, "tokens": self.other.tokens}
+            return Note("recipe-modern", gain=gain.mid, low=gain.low, high=gain.high, **figures)
+        figures = {"recipe": theirs, "loss": self.other.loss, "ours": self.best.loss}
+        lower = Range(-gain.high, -gain.mid, -gain.low)
+        if gain.mid >= 0:
+            return Note("other-higher", gain=gain.mid, low=gain.low, high=gain.high, **figures)
+        return Note("other-lower", gain=lower.mid, low=lower.low, high=lower.high, **figures)
+
+
+def choose(
+    device: Device,
+    budget: Budget,
+    *,
+    data: str | int | None = None,
+    recipe: str | None = None,
+    changes: dict[str, Any] | None = None,
+) -> Contest:
+    """The best run of the recipe asked for; of either, where none is. The other's best comes along."""
+    first = recipe or "gpt2"
+    fixed = changes or {}
+    search, best = chosen_run(device, budget, data=data, recipe=first, changes=fixed)
+    rival = None
+    if "optimizer" not in fixed:  # which is part of a recipe
+        try:
+            rival = chosen_run(device, budget, data=data, recipe=OTHER[first], changes=fixed)
+        except UserError:
+            rival = None
+    if rival is None:
+        return Contest(search, best, None, recipe)
+    if recipe is None and wins(rival[0], rival[1], best):
+        return Contest(rival[0], rival[1], best, None)
+    return Contest(search, best, rival[1], recipe)
+
+
+def wins(search: Search, modern: Candidate, gpt2: Candidate) -> bool:
+    """Whether the modern recipe is the better one, as far as the evidence reaches."""
+    if not reaches(search, modern, gpt2):
+        return False
+    if search.budget.loss is not None:
+        return modern.seconds < gpt2.seconds
+    return gain_of(modern, gpt2).low > 0
+
+
+def reaches(search: Search, one: Candidate, other: Candidate) -> bool:
+    """Sizes, lengths and data that public runs of both recipes have."""
+    inside = one.estimate.in_support and other.estimate.in_support
+    return inside and search.corpus.family is not None
+
+
+def gain_of(ours: Candidate, theirs: Candidate) -> Range:
+    """Nats by which one run should end below another of the other recipe. Its range: how far the difference was off for public
+    projects that published both recipes, and, since the two runs are of different sizes, one run's own range."""
+    fit, middle = loss_fit(), theirs.loss - ours.loss
+    wide = math.hypot(fit["recipe_spread"], max(map(abs, fit["spread"]["inside"])))
+    return Range(middle - wide, middle, middle + wide)
+
+
+def chosen_run(
+    device: Device,
+    budget: Budget,
+    *,
+    data: str | int | None = None,
+    recipe: str = "gpt2",
+    changes: dict[str, Any] | None = None,
+) -> tuple[Search, Candidate]:
+    """The search among runs of one recipe, and its best run."""
+    search = Search(device, _base(device, data, recipe, changes or {}), corpus_for(data), budget)
+    return search, search.best()
+
+
+def search_of(device: Device, data: str | int | None = None, recipe: str = "gpt2") -> Search:
+    """A search to keep for many budgets: most of its work, tuning each shape to the card, is the same for all of them."""
+    return Search(device, _base(device, data, recipe, {}), corpus_for(data), Budget(seconds=HOUR))
+
+
+def corpus_for(data: str | int | None) -> Corpus:
+    """Without a data set: FineWeb-Edu, as much as there is of it."""
+    if data is None:
+        whole = family(DEFAULT_DATA)[-1]
+        return Corpus(DEFAULT_DATA, whole.tokens, DEFAULT_DATA, whole.vocab_size)
+    return corpus_of(data, like=DEFAULT_DATA)
+
+
+def _base(
+    device: Device, data: str | int | None, recipe: str, changes: dict[str, Any]
+) -> RunConfig:
+    vocabulary = corpus_for(data).vocab_size
+    if vocabulary is None or vocabulary in GPT2_VOCABULARY:
+        vocabulary = GPT2_PADDED_VOCAB
+    own = {**recipe_values(recipe), "recipe": recipe, "vocab_size": vocabulary}
+    return base_config(device, **{**own, **changes})

@@ -1,0 +1,113 @@
+"""What a run's settings add to the loss of the law, in nats: the learning rate, its schedule, the batch, dropout.
+
+The law (`expected_loss`) is of the best learning rate and batch, decayed. Constants: facts/loss_fit.json; the rate's and the batch's
+come from a public sweep of 1,900 runs (fit/learning_rate.py).
+
+>>> from onecard.config import RunConfig
+>>> usual = RunConfig(batch_size=16, gradient_accumulation_steps=32, max_iters=20_000, lr_decay_iters=20_000)
+>>> 0.03 < settings_cost(usual, 124e6, 1e10, "gpt2-adamw", loss_fit()) < 0.1  # GPT-2's 6e-4 at 124M is a third of the best
+True
+>>> settings_cost(usual.replace(learning_rate=0.0018), 124e6, 1e10, "gpt2-adamw", loss_fit()) < 0.03
+True
+"""
+
+import json
+import math
+from functools import cache
+from typing import Any
+
+from onecard.config import RunConfig
+from onecard.facts.data_files import fact_file
+
+Fit = dict[str, Any]
+USUAL_FLOOR = (
+    0.1  # the public runs decay to between nothing and a tenth: what the law calls settled
+)
+SMALL_BATCH = 2**16  # tokens a step below which the public runs are few
+MOST_COST = 0.5  # nats; beyond it a run diverges rather than trains badly
+MOST_NOISE = 3.5  # times the usual gap: what one public pair shows, 6,144 against 98,304 tokens a step at a constant rate
+FAR_OFF = 0.15  # nats that settings cost beyond which few public runs say by how much
+
+
+@cache
+def loss_fit() -> Fit:
+    """The fitted constants that ship with onecard."""
+    fit: Fit = json.loads(fact_file("loss_fit.json"))
+    return fit
+
+
+def usual_rate(size: float) -> float:
+    """The peak learning rate of GPT-2's reproductions: 6e-4 at 124M, 3e-4 at 350M, 2e-4 at 1.5B."""
+    return float(6e-4 * (size / 124e6) ** -0.45)
+
+
+def best_rate(size: float, tokens: float, fit: Fit) -> float:
+    """The peak learning rate of AdamW that the sweep found best for a model of `size` on so many tokens."""
+    known = fit["settings"]
+    longer = (_swept(tokens) / 1e10) ** known["rate_tokens"]
+    return float(known["rate"] * (size / 124e6) ** known["rate_size"] * longer)
+
+
+def _swept(tokens: float) -> float:
+    """The sweep's lengths; shorter and longer runs are taken as its shortest and longest."""
+    return min(max(tokens, 4e9), 1e11)
+
+
+def settings_cost(config: RunConfig, size: float, tokens: float, recipe: str, fit: Fit) -> float:
+    """Nats that the peak learning rate and the batch cost against the best ones, a parabola in their logarithms; Muon's and
+    the others' rates are of another kind, and were tuned by those who published them."""
+    if not recipe.endswith("adamw") or config.tokens_per_step <= 0 or config.learning_rate <= 0:
+        return 0.0
+    known = fit["settings"]
+    u = math.log(config.learning_rate / best_rate(size, tokens, fit))
+    best_batch = known["batch"] * (_swept(tokens) / 1e10) ** known["batch_tokens"]
+    v = math.log(config.tokens_per_step / best_batch)
+    flatter = max(1.0, tokens / size / 20) ** known["length"]
+    bent = known["rate_bend"] * u**2 + known["batch_bend"] * v**2 + known["both"] * u * v
+    return float(min(MOST_COST, flatter * bent))
+
+
+def is_odd(config: RunConfig, cost: float) -> bool:
+    """What moves the loss in ways that few public runs show: settings far off, a rate never decayed, tiny batches, dropout."""
+    undecayed = learning_rate_share(config, config.max_iters) > 0.5
+    small = config.tokens_per_step < SMALL_BATCH or config.block_size < 1024
+    return undecayed or small or config.dropout > 0 or cost > FAR_OFF
+
+
+def undecayed(config: RunConfig, fit: Fit, relative: float = 1.0) -> float:
+    """Nats that a learning rate still up at the end holds the loss up by: nothing for the usual decay to a tenth or less."""
+    left = learning_rate_share(config, config.max_iters) - USUAL_FLOOR
+    if left <= 1e-3:  # 6e-5 of 6e-4 is a tenth but for the last digit
+        return 0.0
+    return held_up(config, left, fit, relative)
+
+
+def held_up(
+    config: RunConfig, share: float, fit: Fit | None = None, relative: float = 1.0
+) -> float:
+    """Nats that a learning rate of this share of its peak holds the loss up by; `relative` is its peak against the best."""
+    fit = fit or loss_fit()
+    # the noise of a step grows with the rate and with a smaller batch
+    noise = max(1.0, 2**19 / max(1, config.tokens_per_step)) * relative
+    return float(fit["gap"] * share * min(MOST_NOISE, noise ** fit["noise_power"]))
+
+
+def relative_rate(config: RunConfig, size: float, tokens: float, recipe: str, fit: Fit) -> float:
+    """The peak learning rate against the best one, within what the sweep covers; 1 where rates are of another kind."""
+    if not recipe.endswith("adamw") or config.learning_rate <= 0:
+        return 1.0
+    return min(3.0, max(0.1, config.learning_rate / best_rate(size, tokens, fit)))
+
+
+def learning_rate_share(config: RunConfig, step: int) -> float:
+    """The learning rate at `step` as a share of its peak, along the config's schedule (warm-up left out)."""
+    if not config.decay_lr:
+        return 1.0
+    floor = config.min_lr / config.learning_rate
+    if config.schedule == "wsd":
+        decay = max(1.0, config.decay_fraction * config.lr_decay_iters)
+        return floor + (1 - floor) * min(1.0, max(0.0, config.lr_decay_iters - step) / decay)
+    span = max(1, config.lr_decay_iters - config.warmup_iters)
+    done = min(1.0, max(0.0, (step - config.warmup_iters) / span))
+    share = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return floor + (1 - floor) * share

@@ -1,0 +1,43 @@
+"""Sentences about which recipe `recommend` takes, and what follows from it."""
+
+from onecard.sentences.sentence import sentence
+
+RECIPES = dict(
+    [
+        sentence(
+            "recipe-modern",
+            "the modern recipe: {gain:.2f} nats lower ({low:.2f} to {high:.2f}) than the best run of "
+            "GPT-2's, which ends at {loss:.2f} after {tokens:count} tokens here",
+        ),
+        sentence(
+            "recipe-unproven",
+            "GPT-2's recipe: no public run of the modern one has this size, length and data; it might "
+            "end at {loss:.2f} instead of {ours:.2f}",
+        ),
+        sentence(
+            "recipe-time",
+            "recipe = {recipe} should reach the same loss in {time:duration} instead of "
+            "{ours:duration}",
+        ),
+        sentence(
+            "other-lower",
+            "recipe = {recipe} should reach a loss of {loss:.2f} in the same budget instead of "
+            "{ours:.2f}: {gain:.2f} nats lower ({low:.2f} to {high:.2f})",
+        ),
+        sentence(
+            "other-higher",
+            "recipe = {recipe} should reach a loss of {loss:.2f} in the same budget instead of "
+            "{ours:.2f}: {gain:.2f} nats higher ({low:.2f} to {high:.2f})",
+        ),
+        sentence(
+            "modern-exports",
+            "a model of the modern recipe runs in onecard and in transformers; llama.cpp and nanoGPT "
+            "cannot load it, GPT-2's they can",
+        ),
+        sentence(
+            "small-run-recipe",
+            "GPT-2's recipe: no public run says which is better at this size or on this text; the "
+            "modern one was ahead in onecard's own small runs (docs/performance.md)",
+        ),
+    ]
+)

@@ -1,0 +1,151 @@
+"""Runs of several processes on this machine, many after one another in the same processes: torch is imported once in each.
+
+    with Processes(4) as several:
+        several.train(config, 2)             # two of the four
+        several.train(config, 4, resume=True)
+
+Each job is `train(config)` as torchrun would start it, in a process group of its own.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+
+SILENCE = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+
+
+class Processes:
+    def __init__(self, most: int):
+        environment = {**os.environ, **SILENCE, "MASTER_ADDR": "127.0.0.1"}
+        self._running = [
+            subprocess.Popen(
+                [sys.executable, __file__],
+                env={**environment, "RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(most)
+        ]
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for process in self._running:
+            process.kill()  # nothing is under way, or a test failed
+            process.communicate()
+
+    def train(
+        self, config, processes: int, machines: int = 1, fault: str = "", slow: float = 0, **more
+    ) -> list[str]:
+        """Each process's last words: "finished", or its error. `fault`: as in train/run/faults.py, or where one process
+        runs out of memory within a layer, forward@CALL:RANK or backward@CALL:RANK, or full@RANK: a disk without room for its
+        part. `slow`: seconds that a process takes to write a file."""
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        job = {
+            "config": asdict(config),
+            "processes": processes,
+            "machines": machines,
+            "port": port,
+            "fault": fault,
+            "slow": slow,
+            "more": more,
+        }
+        chosen = self._running[:processes]
+        for process in chosen:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+        return [process.stdout.readline().strip() for process in chosen]
+
+
+def serve() -> None:
+    import torch
+
+    from onecard.config import RunConfig
+    from onecard.errors import OnecardError
+    from onecard.train.run.faults import Faults
+    from onecard.train.run.loop import train
+
+    torch.set_num_threads(1)
+    rank, answers, sys.stdout = int(os.environ["RANK"]), sys.stdout, sys.stderr
+    for line in sys.stdin:
+        job = json.loads(line)
+        os.environ["WORLD_SIZE"] = str(job["processes"])
+        os.environ["LOCAL_WORLD_SIZE"] = str(job["processes"] // job["machines"])
+        os.environ["MASTER_PORT"] = str(job["port"])
+        fault = job["fault"]
+        inside = fault.startswith(("forward", "backward", "full"))
+        try:
+            with (
+                memory_gone(fault if inside else "", rank),
+                disk(job["slow"], fault == f"full@{rank}"),
+            ):
+                faults = Faults.parse("" if inside else fault, rank)
+                answer = train(RunConfig(**job["config"]), faults=faults, **job["more"]).state
+        except OnecardError as error:
+            answer = f"{type(error).__name__}: {error.message}"
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        answers.write(answer.replace("\n", " ") + "\n")
+        answers.flush()
+
+
+def memory_gone(fault: str, rank: int):
+    """Out of memory at the n-th call of an MLP with gradients, or in its backward pass; in one process."""
+    import contextlib
+    from unittest import mock
+
+    import torch
+
+    from onecard.model import gpt2
+
+    where, _, at = fault.partition("@")
+    call, _, only = at.partition(":")
+    if not only or int(only) != rank:
+        return contextlib.nullcontext()
+    real, calls = gpt2.MLP.forward, [0]
+
+    def gone(*_):
+        raise torch.OutOfMemoryError("out of memory (ordered by the test)")
+
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            calls[0] += 1
+        now = calls[0] == int(call)
+        if now and where == "forward":
+            gone()
+        y = real(self, x)
+        if now and y.requires_grad:
+            y.register_hook(gone)
+        return y
+
+    return mock.patch.object(gpt2.MLP, "forward", forward)
+
+
+def disk(slow: float, full: bool):
+    """Files that take long to write, or find no room."""
+    import errno
+    import time
+    from unittest import mock
+
+    from onecard.train.run import part_saver
+
+    real = part_saver.write_tensors
+
+    def write(path, tensors):
+        time.sleep(slow)
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return real(path, tensors)
+
+    return mock.patch.object(part_saver, "write_tensors", write)
+
+
+if __name__ == "__main__":
+    serve()

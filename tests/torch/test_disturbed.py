@@ -1,0 +1,74 @@
+"""A run says when other programs take the processor from it."""
+
+import numpy as np
+import pytest
+
+from onecard.config import RunConfig
+from onecard.model.processor import waited_seconds
+from onecard.runs.log import read_log
+from onecard.train.run import disturbed, loop
+from onecard.train.run.disturbed import Disturbed
+
+
+def test_said_once_when_it_begins_and_once_when_it_is_over(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    now, waited = [0.0], {1: 0.0, 2: 0.0}
+    watch = Disturbed(read=lambda: dict(waited), clock=lambda: now[0])
+    said = []
+    for share in (0.01, 0.6, 0.7, 0.1, 0.02, 0.5):
+        now[0] += 10
+        waited[2] += 10 * share
+        waited[1] += 1e-3
+        found = watch.share()
+        assert found == pytest.approx(share)
+        said.append(watch.sentence(found))
+    assert [bool(each) for each in said] == [False, True, False, False, True, True]
+    assert "60%" in said[1]
+    assert "resumed" in said[1]
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert disturbed.advice() == ""
+    now[0] += 1
+    assert watch.share() is None  # too early to tell
+
+
+def test_a_run_writes_it_down(tmp_path, monkeypatch):
+    for name, count in (("train", 3000), ("val", 300)):
+        (np.arange(count) % 60).astype("<u2").tofile(tmp_path / f"{name}.bin")
+    monkeypatch.setattr(disturbed, "SECONDS", 0.0)
+    monkeypatch.setattr(loop, "Disturbed", lambda: Disturbed(read=lambda: {1: disturbed_seconds()}))
+    clock = iter(range(10_000))
+
+    def disturbed_seconds() -> float:
+        return float(next(clock))  # a second more at every reading, which come within milliseconds
+
+    config = RunConfig(
+        n_layer=1,
+        n_head=1,
+        n_embd=16,
+        block_size=16,
+        batch_size=2,
+        gradient_accumulation_steps=1,
+        max_iters=3,
+        lr_decay_iters=3,
+        warmup_iters=1,
+        eval_iters=1,
+        dataset=str(tmp_path),
+        out_dir=str(tmp_path / "run"),
+        compile=False,
+        device="cpu",
+        threads=1,
+    )
+    loop.train(config)
+    lines = list(read_log(tmp_path / "run" / "log.jsonl"))
+    assert [line["cpu_wait"] for line in lines if line["kind"] == "step"] == [1.0, 1.0, 1.0]
+    events = [line for line in lines if line.get("event") == "disturbed"]
+    assert len(events) == 1
+    assert "other programs" in events[0]["text"]
+
+
+@pytest.mark.skipif(not waited_seconds(), reason="only Linux counts")
+def test_waiting_is_read_from_the_system():
+    seen = waited_seconds()
+    assert all(seconds >= 0 for seconds in seen.values())
+    later = waited_seconds()
+    assert all(later[task] >= seen[task] for task in seen if task in later)
