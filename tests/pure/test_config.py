@@ -1,7 +1,10 @@
 """Configs: read without being run, written back, and mistakes answered with a sentence."""
 
+import ast
 import os
 import string
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -399,3 +402,21 @@ def test_a_written_config_has_what_changed_and_what_is_commented_on(write):
 def test_a_warm_up_may_be_as_long_as_the_run():
     config = load("gpt2", ["max_iters=100", "warmup_iters=100", "lr_decay_iters=100"])
     assert config.warmup_iters == config.max_iters
+
+
+def test_configs_are_parsed_by_one_thread_at_a_time(monkeypatch):
+    # Python 3.11 and 3.12 raise SystemError where two threads are inside ast.parse (python/cpython#106905)
+    parse, inside, most = ast.parse, [], []
+
+    def slow_parse(*args, **named):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.005)
+        inside.pop()
+        return parse(*args, **named)
+
+    monkeypatch.setattr(ast, "parse", slow_parse)
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(lambda _: read_python("n_layer = 6", "a.py"), range(12)))
+    assert read == [{"n_layer": 6}] * 12
+    assert max(most) == 1

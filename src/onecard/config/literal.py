@@ -7,6 +7,7 @@
 import ast
 import math
 import operator
+import threading
 import warnings
 from collections.abc import Callable, Collection
 from typing import Any
@@ -27,6 +28,9 @@ _UNARY: dict[type, Callable[[Any], Any]] = {
     ast.UAdd: operator.pos,
     ast.Not: operator.not_,
 }
+# ast.parse counts its depth in one place for all threads in Python 3.11 and 3.12 (python/cpython#106905), and
+# warnings.catch_warnings swaps filters that all threads share: one thread at a time.
+_ONE_PARSE_AT_A_TIME = threading.Lock()
 _LARGEST = 10**18  # numbers beyond this mean nothing here, and towers of ** would never end
 
 
@@ -82,7 +86,7 @@ def evaluate(source: str) -> Any:
 
 def _parse(source: str, mode: str) -> Any:
     """ast.parse without its warnings: a path like "C:\\data" is a config's business, not the terminal's."""
-    with warnings.catch_warnings():
+    with _ONE_PARSE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source, "<config>", mode)
 
