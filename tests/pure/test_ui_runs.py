@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -19,6 +20,7 @@ from onecard.runs.folder import read_folder
 from onecard.runs.follow import LogFollower
 from onecard.runs.log import LONGEST_LINE
 from onecard.ui.app import application
+from onecard.ui.registry import Registry
 from onecard.ui.run_series import CAPACITY
 from onecard.ui.run_watch import RunWatch, run_row
 from onecard.ui.settings import Settings
@@ -181,6 +183,69 @@ def test_findings_and_comparisons_are_the_commands(tmp_path, capsys, monkeypatch
     assert shown["answer"] in printed
     for section in shown["sections"]:
         assert section["title"] in printed
+
+
+def test_what_is_logged_while_a_run_is_explained_is_explained_too(tmp_path, monkeypatch):
+    make_run(tmp_path / "run")
+    log = tmp_path / "run" / "log.jsonl"
+    log.write_text("".join(line(step) for step in range(1, 6)))
+    watch = RunWatch(tmp_path / "run", WORLD)
+    watch.advance()
+    reached = []
+
+    def explain(found):
+        reached.append(found.run.last_step)
+        if len(reached) == 1:  # another page's thread reads on meanwhile
+            log.write_text("".join(line(step) for step in range(1, 10)))
+            watch.advance()
+        return ()
+
+    monkeypatch.setattr("onecard.ui.run_watch.explain", explain)
+    for _ in range(3):
+        watch.findings(language("en"))
+    assert reached == [5, 9]
+
+
+def test_a_closer_look_waits_until_points_are_merged(tmp_path, monkeypatch):
+    make_run(tmp_path / "run")
+    text = "".join(line(step) for step in range(1, CAPACITY + 1))
+    (tmp_path / "run" / "log.jsonl").write_text(text)
+    watch = RunWatch(tmp_path / "run", WORLD)
+    seen, merged = [], []
+    looking = threading.Thread(target=lambda: seen.append(watch.zoom(1000, 1010)["step"]))
+
+    def merge(*given):
+        merged.append(1)
+        if len(merged) == CAPACITY:  # the first columns have half the points, the others still all
+            looking.start()
+            looking.join(0.1)
+        return given[1]
+
+    monkeypatch.setattr("onecard.ui.run_series._merged", merge)
+    while watch.advance():
+        pass
+    looking.join()
+    assert seen == [[float(step) for step in range(1000, 1011)]]
+
+
+def test_a_row_waits_until_folders_were_looked_for(tmp_path):
+    registry = Registry(Settings(root=tmp_path.resolve()))
+    adding = threading.Thread(target=registry.row, args=("another", tmp_path))
+
+    class Name(str):
+        """Its hash is asked for while the walk goes through the rows."""
+
+        def __hash__(self) -> int:
+            if armed and adding.ident is None:
+                adding.start()
+                adding.join(0.1)
+            return super().__hash__()
+
+    armed = False
+    registry.row(Name("run"), tmp_path)
+    armed = True
+    assert registry.folders() == {}
+    adding.join()
 
 
 def test_the_command_starts_a_server_and_says_where(tmp_path):

@@ -93,7 +93,8 @@ class Registry:
         if known is not None and known[0] == key and known[1]["state"] in ("finished", "stopped"):
             return known[1]
         row = run_row(path, name, self.settings.price)
-        self._rows[name] = (key, row)
+        with self._lock:  # `folders` goes through the rows
+            self._rows[name] = (key, row)
         return row
 
     def watch(self, name: str) -> RunWatch:

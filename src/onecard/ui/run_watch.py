@@ -85,7 +85,9 @@ class RunWatch:
 
     @property
     def share_read(self) -> float:
-        return min(1.0, self.follower.offset / self.follower.size) if self.follower.size else 1.0
+        follower = self.follower  # another page's thread may put a new one in its place
+        size = follower.size
+        return min(1.0, follower.offset / size) if size else 1.0
 
     def _take(self, line: dict[str, Any], offset: int) -> None:
         kind, step = line.get("kind"), line.get("step")
@@ -105,10 +107,11 @@ class RunWatch:
 
     def zoom(self, first: float, last: float) -> dict[str, Any]:
         """The steps from `first` to `last` in more detail, read again from the log."""
-        begin, end = self.series.place(first, last)
-        end = self.follower.offset if end is None else end
-        if end - begin > MOST_ZOOM_BYTES:  # so long a part has points enough already
-            return self.series.points_between(first, last)
+        with self._turn:  # the page's own thread may be adding points, or merging them
+            begin, end = self.series.place(first, last)
+            end = self.follower.offset if end is None else end
+            if end - begin > MOST_ZOOM_BYTES:  # so long a part has points enough already
+                return self.series.points_between(first, last)
         follower, detail = LogFollower(self.record.log_path), RunSeries()
         follower.offset = begin
         for offset, line in follower.read(end - begin):
@@ -119,12 +122,13 @@ class RunWatch:
 
     def findings(self, words: Language) -> list[dict[str, Any]]:
         """What `onecard explain` says of it so far."""
-        if self._explained[0] != self.follower.offset:
-            with self._turn:
-                run = self._builder.done()
+        read_to, found = self._explained
+        if read_to != self.follower.offset:
+            with self._turn:  # the place and the run as they are together: more is read while it is explained
+                read_to, run = self.follower.offset, self._builder.done()
             found = () if run is None else explain(figures(run, price=self.price))
-            self._explained = (self.follower.offset, found)
-        return [{"rule": f.note.code, "text": words.text(f.note)} for f in self._explained[1]]
+            self._explained = (read_to, found)
+        return [{"rule": f.note.code, "text": words.text(f.note)} for f in found]
 
     def plan_band(self) -> dict[str, Any] | None:
         """The expected loss from its plan: (step, low, high), and what turns steps into tokens, hours and FLOPs."""
