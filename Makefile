@@ -33,7 +33,7 @@ lint: .venv/test
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not long"
 
 test-long: .venv/test
 	ONECARD_RANDOM=1 $(BIN)/python -m pytest -m "not gpu"

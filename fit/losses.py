@@ -7,6 +7,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -315,8 +316,9 @@ def rate_of(row: dict[str, str]) -> float | None:
     return rate if 1e-6 < rate < 0.1 else None
 
 
+@cache
 def all_losses() -> list[Point]:
-    """Every public loss that the law is fitted on."""
+    """Every public loss that the law is fitted on; read once."""
     return [point for name in TABLES for point in read_losses(DATA / f"public_losses{name}.csv")]
 
 

@@ -1,9 +1,16 @@
-"""No test sees what the person at this machine has calibrated, nor adds to it."""
+"""What every test starts from: nothing of the person at this machine, one thread, and the signals of a terminal."""
 
 import os
+import shutil
+import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+
+# Read by NumPy and torch when they are imported, here and in the programs that tests start: models and fits are tiny, and two
+# test workers share the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The ordinary run draws the same cases every time, so that it fails for a change and not by luck;
 # ONECARD_RANDOM=1 (as `make test-long` sets it) draws new ones. No deadlines: other programs share the machine.
@@ -15,8 +22,34 @@ if not os.environ.get("ONECARD_RANDOM"):
     settings.load_profile(os.environ.get("ONECARD_PROFILE", "repeatable"))
 
 
+IN_MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 * 2**30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary folders in memory, where there is room and programs may be run from: every checkpoint waits a dozen times for
+    a disk. `--basetemp` puts them elsewhere."""
+    if config.option.basetemp is not None or not os.access(IN_MEMORY, os.W_OK):
+        return
+    programs = not os.statvfs(IN_MEMORY).f_flag & os.ST_NOEXEC
+    if programs and shutil.disk_usage(IN_MEMORY).free >= ROOM_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory):
+    """No test sees what the person at this machine has calibrated, nor adds to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONECARD_HOME", str(tmp_path_factory.mktemp("home")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def usual_signals():
+    """`nohup` and a shell's background start programs that ignore these two, and so would every program that a test starts."""
+    usual = {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_DFL}
+    for number, handler in (
+        (getattr(signal, name, None), handler) for name, handler in usual.items()
+    ):
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)

@@ -7,26 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench_scripts import ROOT, bench
 
-ROOT = Path(__file__).parents[2]
-RUNS, LOSSES, CURVES = (
-    ROOT / "fit" / "data" / f"public_{name}.csv" for name in ("runs", "losses", "curves")
-)
-
-
-def bench(script: str, *words: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, ROOT / "bench" / script, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+RUNS = ROOT / "fit" / "data" / "public_runs.csv"
 
 
 def test_every_row_of_the_table_is_answered():
-    found = json.loads(bench("accuracy.py", RUNS, "--json"))
+    found = json.loads(bench("accuracy", RUNS, "--json"))
     with RUNS.open(newline="") as table:
         ids = [row["id"] for row in csv.DictReader(table)]
     for kind in ("memory", "time"):
@@ -47,7 +34,7 @@ def test_times_of_families_never_seen():
     pytest.importorskip("scipy")
     names = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv", "blind_runs.csv")
     words = (*(RUNS.parent / name for name in names), "--json", "--cross-validate")
-    found = json.loads(bench("accuracy.py", *words, "--quality", "AB"))
+    found = json.loads(bench("accuracy", *words, "--quality", "AB"))
     time, memory = (found[kind]["pytorch"] for kind in ("time", "memory"))
     assert time["median_abs_error"] <= 0.085
     assert time["mean_of_family_medians"] <= 0.135
@@ -63,26 +50,11 @@ def test_rows_of_strangers_by_constants_of_another_table():
     data = RUNS.parent
     known = (data / "public_runs_2.csv", data / "extra_runs.csv")
     words = (data / "blind_runs.csv", "--json", "--quality", "AB", "--fit-on", *known)
-    found = json.loads(bench("accuracy.py", *words))
+    found = json.loads(bench("accuracy", *words))
     assert found["time"]["median_abs_error"] <= 0.15
     assert found["time"]["coverage"] >= 0.70
     assert found["memory"]["median_abs_error"] <= 0.10
     assert found["memory"]["coverage"] >= 0.65
-
-
-def test_losses_of_families_never_seen():
-    pytest.importorskip("scipy")
-    tables = [LOSSES.with_name(f"public_losses{ending}.csv") for ending in ("", "_2", "_3")]
-    found = json.loads(bench("loss_accuracy.py", *tables, CURVES, "--json", "--cross-validate"))
-    assert found["trusted"]["n"] >= 110
-    assert found["trusted"]["median_abs_error_nats"] <= 0.035
-    assert found["trusted"]["mean_of_family_medians_nats"] <= 0.06
-    assert 0.80 <= found["trusted"]["coverage"] <= 0.95
-    for baseline in found["baselines"].values():
-        assert (
-            found["loss"]["mean_of_family_medians_nats"] < baseline["mean_of_family_medians_nats"]
-        )
-    assert found["curves"]["median_abs_error_nats"] < 0.06
 
 
 ROW = {
@@ -209,7 +181,7 @@ def test_words_that_strangers_write(tmp_path: Path):
     rows = [ROW, *({**ROW, **change, "id": str(i)} for i, change in enumerate([*same, *other]))]
     for encoding in ("utf-8", "utf-16"):
         write(path, rows, encoding)
-        found = json.loads(bench("accuracy.py", path, "--json"))["rows"]
+        found = json.loads(bench("accuracy", path, "--json"))["rows"]
         assert [row for row in found if row["skipped"]] == []
     for kind in ("memory", "time"):
         first, *rest = (row["predicted"] for row in found if row["kind"] == kind)
@@ -242,7 +214,7 @@ def test_what_differs_in_words_only_is_predicted_alike(tmp_path: Path):
         ],
     )
     path.write_text(path.read_text().replace("id,source_family,gpu", "id, Source_Family, GPU", 1))
-    found = json.loads(bench("accuracy.py", path, "--json"))["rows"]
+    found = json.loads(bench("accuracy", path, "--json"))["rows"]
     for first, second in zip(found[::4] + found[1::4], found[2::4] + found[3::4], strict=True):
         assert first["predicted"] == pytest.approx(second["predicted"], rel=1e-6), (first, second)
 
@@ -251,7 +223,7 @@ def test_what_differs_in_words_only_is_predicted_alike(tmp_path: Path):
 def test_bad_rows_are_reported_and_the_good_ones_still_scored(reason: str, tmp_path: Path):
     path = tmp_path / "runs.csv"
     write(path, [ROW, {**ROW, **BAD[reason], "id": "bad"}, {**ROW, "id": "c"}])
-    found = json.loads(bench("accuracy.py", path, "--json"))
+    found = json.loads(bench("accuracy", path, "--json"))
     assert any(
         row["id"] in ("bad", "row 2") and reason in (row["skipped"] or "") for row in found["rows"]
     )
@@ -259,12 +231,20 @@ def test_bad_rows_are_reported_and_the_good_ones_still_scored(reason: str, tmp_p
     assert all(row["predicted"] for row in found["rows"] if row["id"] == "a")
 
 
+@pytest.mark.parametrize("name", ["accuracy", "loss_accuracy"])
+def test_as_a_program(tmp_path: Path, name: str):
+    words = [sys.executable, ROOT / "bench" / f"{name}.py", tmp_path / "none.csv"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{name}: ")
+
+
 def test_a_file_that_is_no_table(tmp_path: Path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"\xff\xfe\x00nothing")
-    assert "accuracy:" in bench("accuracy.py", path, code=2)
-    assert "accuracy:" in bench("accuracy.py", tmp_path / "none.csv", code=2)
-    assert "loss_accuracy:" in bench("loss_accuracy.py", path, code=2)
+    assert "accuracy:" in bench("accuracy", path, code=2)
+    assert "accuracy:" in bench("accuracy", tmp_path / "none.csv", code=2)
+    assert "loss_accuracy:" in bench("loss_accuracy", path, code=2)
 
 
 def test_bad_losses_are_reported(tmp_path: Path):
@@ -279,7 +259,7 @@ def test_bad_losses_are_reported(tmp_path: Path):
         good.replace("12,12", ",12").replace("a,", "e,", 1),
     ]
     path.write_text("\n".join(lines))
-    rows = {row["id"]: row for row in json.loads(bench("loss_accuracy.py", path, "--json"))["rows"]}
+    rows = {row["id"]: row for row in json.loads(bench("loss_accuracy", path, "--json"))["rows"]}
     assert rows["a"]["skipped"] is None
     assert abs(rows["a"]["predicted"] - 3.27) < 0.05
     assert all(rows[id]["skipped"] for id in "bcde")

@@ -11,6 +11,7 @@ from onecard.advise.schedule import base_config, compiled_on, run_seconds
 from onecard.advise.shapes import shapes
 from onecard.units import HOUR
 
+pytestmark = pytest.mark.usefixtures("tuned_once")
 CARD = find_gpu("RTX 4070")
 
 

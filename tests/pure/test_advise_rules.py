@@ -30,6 +30,7 @@ from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
 from onecard.units import DAY, GIB, HOUR, MIB
 
+pytestmark = pytest.mark.usefixtures("tuned_once")
 CARD = find_gpu("RTX 4070")
 ROOT = Path(__file__).parents[2]
 

@@ -20,6 +20,7 @@ from onecard.launch.skypilot import SkyOptions, skypilot_text
 from onecard.launch.slurm import SlurmOptions, slurm_text
 from onecard.launch.ssh import SshOptions, check_host, ssh_text
 
+pytestmark = pytest.mark.usefixtures("tuned_once")
 NASTY = [
     "a b",
     "it's",

@@ -2,14 +2,12 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_scripts import ROOT, bench
 
-ROOT = Path(__file__).parents[2]
 LOSSES = ROOT / "fit" / "data" / "public_losses.csv"
 ROW = {
     "id": "a",
@@ -46,14 +44,7 @@ def write(path: Path, rows: list[dict[str, str]], encoding: str = "utf-8") -> Pa
 
 
 def run(*words: object) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, ROOT / "bench" / "loss_accuracy.py", *map(str, words), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(bench("loss_accuracy", *words, "--json"))
     return answer
 
 
@@ -217,12 +208,33 @@ def test_data_sets_with_runs_of_their_own(tmp_path: Path):
     assert "epochs" in often["skipped"]
 
 
-def test_a_familys_own_runs_do_not_predict_it():
+@pytest.fixture(scope="module")
+def cross_validated() -> dict[str, Any]:
+    """Every public loss and curve, predicted by what all families but its own say."""
     pytest.importorskip("scipy")
-    found = run(LOSSES, "--cross-validate")
-    assert not [
-        row["id"] for row in found["rows"] if row["foreign"] and row["predicted"] is not None
-    ]
+    tables = [LOSSES.with_name(f"public_losses{ending}.csv") for ending in ("", "_2", "_3")]
+    return run(*tables, LOSSES.with_name("public_curves.csv"), "--cross-validate")
+
+
+def test_losses_of_families_never_seen(cross_validated: dict[str, Any]):
+    found = cross_validated
+    assert found["trusted"]["n"] >= 110
+    assert found["trusted"]["median_abs_error_nats"] <= 0.035
+    assert found["trusted"]["mean_of_family_medians_nats"] <= 0.06
+    assert 0.80 <= found["trusted"]["coverage"] <= 0.95
+    for baseline in found["baselines"].values():
+        assert (
+            found["loss"]["mean_of_family_medians_nats"] < baseline["mean_of_family_medians_nats"]
+        )
+    assert found["curves"]["median_abs_error_nats"] < 0.06
+
+
+def test_a_familys_own_runs_do_not_predict_it(cross_validated: dict[str, Any]):
+    with LOSSES.open(encoding="utf-8", newline="") as table:
+        ids = {row["id"] for row in csv.DictReader(table)}
+    rows = [row for row in cross_validated["rows"] if row["foreign"] and row["id"] in ids]
+    assert len(rows) > 100
+    assert not [row["id"] for row in rows if row["predicted"] is not None]
 
 
 def test_a_run_read_in_the_middle_was_planned_longer(tmp_path: Path):
@@ -279,7 +291,6 @@ def test_many_rows_at_once_are_what_the_planner_says_of_each():
     """The fit works on all rows together; it must be the planner's own arithmetic."""
     np = pytest.importorskip("numpy")
     pytest.importorskip("scipy")
-    sys.path[:0] = [str(ROOT)]
     from fit.loss import RECIPES, SHAPE, Rows, _final, unpack, usable
     from fit.losses import all_losses
 

@@ -29,6 +29,7 @@ from onecard.planner.loss_settings import loss_fit
 from onecard.report import shortened, show
 from onecard.units import GIB, HOUR
 
+pytestmark = pytest.mark.usefixtures("tuned_once")
 ADVICE = [name for name in PRESETS if name.startswith("fineweb-") and name.endswith("gb")]
 CARDS = ("RTX 4060", "RTX 4070", "RTX 3090", "RTX 4090", "A100 80GB")
 hours = st.floats(0.2, 2000)

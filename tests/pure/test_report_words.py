@@ -25,6 +25,7 @@ from onecard.runs.explain import explain
 from onecard.runs.figures import figures
 from onecard.runs.read import read_runs
 
+pytestmark = pytest.mark.usefixtures("tuned_once")
 NO_BREAK = "\u2060"  # stands for the spaces inside figures, to see whether a line breaks there
 FRAME = "│╭╮╰╯─━┬┴├┤┼╞╡═ \n"
 

@@ -214,9 +214,9 @@ def test_other_formats_survive_damage(form):
     ],
 )
 def test_hostile_lines_end_quickly(text):
-    began = time.monotonic()
+    began = time.process_time()
     for run in read_text(
         io.BytesIO((text + "\niter 2: loss 1.0000, time 10.00ms, mfu 1.00%\n").encode()), "a"
     ):
         explain(figures(run, CARD))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

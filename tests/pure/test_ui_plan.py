@@ -11,6 +11,7 @@ from onecard.config import load
 from onecard.ui.app import application
 from onecard.ui.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("tuned_once")
 ADDRESS = "http://localhost"
 
 

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the workers are found in /proc"),
 ]
 EVERY = 5  # steps between checkpoints
+BETWEEN = 30  # and, about, between two kills
 
 
 def workers_of(launcher: int) -> list[int]:
@@ -61,7 +62,7 @@ def test_killed_workers_cost_the_steps_since_the_last_checkpoint(
     config, tmp_path, way, processes, kills
 ):
     chance = random.Random(way)
-    steps = 60 * (kills + 1)
+    steps = BETWEEN * (kills + 1)
     config = config.replace(
         dropout=0.0,
         shard=way,
@@ -85,7 +86,7 @@ def test_killed_workers_cost_the_steps_since_the_last_checkpoint(
         command, env={**os.environ, **SILENCE}, stderr=subprocess.PIPE
     ) as launcher:
         for kill in range(kills):
-            goal = 60 * kill + chance.randrange(EVERY + 2, 40)
+            goal = BETWEEN * kill + chance.randrange(EVERY + 2, BETWEEN - EVERY)
             wait_until(lambda: reached(config) >= goal, launcher)  # noqa: B023
             before, there = saved(config), workers_of(launcher.pid)
             os.kill(chance.choice(there), signal.SIGKILL)

@@ -57,8 +57,9 @@ def push(hub, run, target, name, *more):
     return onecard(hub.url, target.parent, *words)
 
 
-def test_a_pushed_model_is_private_whole_and_can_be_evaluated_by_its_name(run, tmp_path):
-    words = ("eval", "me/tiny", "--text", run.parent / "text.txt", "--bytes", "1k", "--device=cpu")
+def test_a_pushed_model_is_private_and_serves_with_items_of_the_hub_offline_too(run, tmp_path):
+    words = ("eval", "me/tiny", "--text", run.parent / "text.txt", "--bytes", "1k")
+    words = (*words, "--lambada", "--device=cpu", "--again")
     with Hub() as hub:
         done = push(hub, run, tmp_path / "m", "me/tiny")
         assert done.returncode == 0, done.stderr
@@ -67,11 +68,17 @@ def test_a_pushed_model_is_private_whole_and_can_be_evaluated_by_its_name(run, t
         for name in ("model.safetensors", "config.json", "README.md", "tokenizer.json"):
             assert sent[name] == (tmp_path / "m" / name).read_bytes()
         assert any(path.startswith("PUT /lfs/") for path in hub.asked)
+        lines = (ITEMS / "lambada.jsonl").read_bytes().splitlines(keepends=True)[:4]
+        hub.commit("EleutherAI/lambada_openai", {"data/lambada_test_en.jsonl": b"".join(lines)})
         online = onecard(hub.url, tmp_path, *words)
         assert online.returncode == 0, online.stderr
+        assert "4 of 5,153 items" in online.stdout
     offline = onecard(OFFLINE, tmp_path, *words)
     assert offline.returncode == 0, offline.stderr
     assert offline.stdout == online.stdout
+    gone = onecard(OFFLINE, tmp_path, "eval", run, "--hellaswag")
+    assert gone.returncode == 2
+    assert "the items of hellaswag are not here" in gone.stderr
 
 
 @pytest.mark.long
@@ -91,18 +98,3 @@ def test_a_model_is_public_only_on_request_and_a_refusal_keeps_the_folder(run, t
     gone = onecard(nobody, tmp_path, "eval", "gpt2", "--text", run.parent / "text.txt")
     assert gone.returncode == 2
     assert len(gone.stderr.splitlines()) == 2, gone.stderr  # a sentence and a hint, no retries
-
-
-def test_items_come_from_the_hub_and_serve_offline_afterwards(run, tmp_path):
-    with Hub() as hub:
-        lines = (ITEMS / "lambada.jsonl").read_bytes().splitlines(keepends=True)[:4]
-        hub.commit("EleutherAI/lambada_openai", {"data/lambada_test_en.jsonl": b"".join(lines)})
-        words = ("eval", run, "--lambada", "--device=cpu", "--again")
-        online = onecard(hub.url, tmp_path, *words)
-        assert online.returncode == 0, online.stderr
-        assert "4 of 5,153 items" in online.stdout
-    offline = onecard(OFFLINE, tmp_path, *words)
-    assert offline.returncode == 0, offline.stderr
-    gone = onecard(OFFLINE, tmp_path, "eval", run, "--hellaswag")
-    assert gone.returncode == 2
-    assert "the items of hellaswag are not here" in gone.stderr
