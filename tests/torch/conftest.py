@@ -1,5 +1,6 @@
 """Small data in nanoGPT's own format, and runs short enough to repeat by the dozen."""
 
+import functools
 import pickle
 
 import numpy as np
@@ -8,8 +9,17 @@ import torch
 from runs_in_tests import TINY
 
 from onecard.config import RunConfig
+from onecard.train.run import loop
 
 torch.set_num_threads(1)  # the models are tiny, and test workers share the cores
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_samples():
+    """With 64 tokens at every evaluation, a tiny run would spend half its time on its samples."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "write_sample", functools.partial(loop.write_sample, count=8))
+        yield
 
 
 @pytest.fixture
