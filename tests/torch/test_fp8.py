@@ -96,7 +96,7 @@ def test_older_cards_are_refused(monkeypatch):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_plan_knows_its_memory_and_speed(compiled):
     config = RunConfig(
-        n_layer=3,
+        n_layer=2,
         n_head=4,
         n_embd=256,
         block_size=256,

@@ -130,12 +130,12 @@ def test_evaluation_time_is_not_step_time(config, monkeypatch):
         return real(*args, **kwargs)
 
     monkeypatch.setattr(session, "evaluate", slow)
-    train(config.replace(eval_interval=1, max_iters=5))
+    train(config.replace(eval_interval=1, max_iters=3))
     steps = [
         line for line in read_log(Path(config.out_dir) / "log.jsonl") if line["kind"] == "step"
     ]
     assert all(line["step_seconds"] < 0.5 for line in steps)
-    assert steps[-1]["seconds"] > 4 * 0.5  # the run's clock has it, the step's has not
+    assert steps[-1]["seconds"] > 2 * 0.5  # the run's clock has it, the step's has not
 
 
 def test_it_overfits_one_batch(config):

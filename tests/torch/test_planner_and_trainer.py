@@ -68,7 +68,7 @@ def test_vocabulary_and_evaluations_are_those_of_the_plan(words, tmp_path):
 )
 def test_kernels_are_counted_as_they_are_launched(recipe, compiled):
     config = RunConfig(
-        n_layer=3,
+        n_layer=2,
         n_head=2,
         n_embd=128,
         block_size=64,
