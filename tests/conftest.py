@@ -21,6 +21,12 @@ settings.register_profile("first_failure", derandomize=True, deadline=None, phas
 if not os.environ.get("ONECARD_RANDOM"):
     settings.load_profile(os.environ.get("ONECARD_PROFILE", "repeatable"))
 
+# `nohup pytest` and `pytest &` begin with these ignored, and so would every run that a test starts.
+for name, usual in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+    number = getattr(signal, name, None)
+    if number is not None and signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, usual)
+
 
 IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 * 2**30
@@ -42,14 +48,3 @@ def own_home(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONECARD_HOME", str(tmp_path_factory.mktemp("home")))
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def usual_signals():
-    """`nohup` and a shell's background start programs that ignore these two, and so would every program that a test starts."""
-    usual = {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_DFL}
-    for number, handler in (
-        (getattr(signal, name, None), handler) for name, handler in usual.items()
-    ):
-        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, handler)
