@@ -74,7 +74,7 @@ class Hub:
         self.store = self.url.replace(
             "127.0.0.1", "localhost"
         )  # another host, as the hub's content store is
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
