@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from process_group import Processes
 from runs_in_tests import TINY
 
 from onecard.config import RunConfig
@@ -20,6 +21,13 @@ def short_samples():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "write_sample", functools.partial(loop.write_sample, count=8))
         yield
+
+
+@pytest.fixture(scope="session")
+def several():
+    """Processes for runs of several, kept for the next test: importing torch takes longer than most of these runs."""
+    with Processes() as processes:
+        yield processes
 
 
 @pytest.fixture

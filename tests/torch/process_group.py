@@ -1,8 +1,8 @@
 """Runs of several processes on this machine, many after one another in the same processes: torch is imported once in each.
 
-    with Processes(4) as several:
-        several.train(config, 2)             # two of the four
-        several.train(config, 4, resume=True)
+    with Processes() as several:
+        several.train(config, 2)
+        several.train(config, 4, resume=True)  # two more are started
 
 Each job is `train(config)` as torchrun would start it, in a process group of its own.
 """
@@ -18,9 +18,12 @@ SILENCE = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LE
 
 
 class Processes:
-    def __init__(self, most: int):
+    def __init__(self) -> None:
+        self._running: list[subprocess.Popen[str]] = []
+
+    def _started(self, count: int) -> list["subprocess.Popen[str]"]:
         environment = {**os.environ, **SILENCE, "MASTER_ADDR": "127.0.0.1"}
-        self._running = [
+        self._running += [
             subprocess.Popen(
                 [sys.executable, __file__],
                 env={**environment, "RANK": str(rank)},
@@ -28,8 +31,9 @@ class Processes:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(most)
+            for rank in range(len(self._running), count)
         ]
+        return self._running[:count]
 
     def __enter__(self) -> "Processes":
         return self
@@ -57,7 +61,7 @@ class Processes:
             "slow": slow,
             "more": more,
         }
-        chosen = self._running[:processes]
+        chosen = self._started(processes)
         for process in chosen:
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()

@@ -8,7 +8,6 @@ import pytest
 import torch
 from runs_in_tests import assert_same_weights, events, losses
 from test_resume import StopAt
-from test_workers import finish, torchrun
 
 from onecard.errors import RunFailure
 from onecard.model.checkpoint import checkpoints
@@ -124,14 +123,12 @@ def test_mfu_on_a_cpu_is_of_the_arithmetic_that_is_done(half):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.skipif(sys.platform == "win32", reason="gloo under torchrun is not set up on Windows")
-def test_two_processes_take_a_nan_and_an_overflow_as_one_does(half, tmp_path, monkeypatch):
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo is not set up on Windows")
+def test_two_processes_take_a_nan_and_an_overflow_as_one_does(half, tmp_path, several):
     half = half.replace(dropout=0.0)
     alone = half.replace(out_dir=str(tmp_path / "alone"))
     train(alone, faults=Faults.parse("nan@3,overflow@6"))
-    monkeypatch.setenv("ONECARD_FAULT", "nan@3,overflow@6")
-    code, err = finish(torchrun(half, tmp_path))
-    assert code == 0, err
+    assert several.train(half, 2, fault="nan@3,overflow@6") == ["finished"] * 2
     assert actions(half.out_dir) == ["retry"]
     assert scaler_of(half.out_dir)["scale"] == 32768
     assert list(losses(half.out_dir).values()) == pytest.approx(

@@ -29,12 +29,6 @@ EVEN = TINY.replace(  # 9 rows: 4 and 5
 MODERN = {"recipe": "modern", "tied": False, "optimizer": "muon"}
 
 
-@pytest.fixture(scope="module")
-def several():
-    with Processes(4) as processes:
-        yield processes
-
-
 @pytest.fixture
 def run(data, tmp_path):
     """The config of a run in a folder of its own."""
@@ -273,7 +267,7 @@ def test_compiled_layers_have_the_losses_of_eager_ones(several, run, way, recomp
 
 @pytest.mark.long
 def test_eight_processes_resume_what_four_wrote(run):
-    with Processes(8) as eight:
+    with Processes() as eight:
         config = run("run", shard="full", max_iters=3)
         assert eight.train(config, 4) == ["finished"] * 4
         again = {"resume": True, "change": ["max_iters"]}
