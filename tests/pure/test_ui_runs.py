@@ -262,7 +262,7 @@ def test_the_command_starts_a_server_and_says_where(tmp_path):
         assert len(said["token"]) >= 32
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT to others there")

@@ -17,16 +17,16 @@ def running(settings: Settings) -> Iterator[int]:
     listening = open_socket("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(120)
     try:
         yield listening.getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         listening.close()
 
 
-def connect(port: int, seconds: float = 20.0) -> socket.socket:
+def connect(port: int, seconds: float = 60.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=seconds)
 
 

@@ -124,7 +124,7 @@ class RunWatch:
         """What `onecard explain` says of it so far."""
         read_to, found = self._explained
         if read_to != self.follower.offset:
-            with self._turn:  # the place and the run as they are together: more is read while it is explained
+            with self._turn:  # together: more may be read while it is explained
                 read_to, run = self.follower.offset, self._builder.done()
             found = () if run is None else explain(figures(run, price=self.price))
             self._explained = (read_to, found)
