@@ -124,7 +124,8 @@ def show_duration(seconds: float) -> str:
     hours = round(seconds / HOUR)
     if hours < 24 * 365:
         return f"{hours // 24} d {hours % 24} h"
-    return f"{seconds / YEAR:.1f} y"
+    years = f"{seconds / YEAR:.1f}".removesuffix(".0")
+    return f"{years} y"
 
 
 def show_power(value: float) -> str:

@@ -46,7 +46,7 @@ def runners_up(search: Search, best: Candidate, runs: list[Candidate]) -> list[A
             found.append(
                 _alternative("smaller" if run.params < best.params else "larger", run, best, search)
             )
-    return found
+    return sorted(found, key=lambda other: (other.kind == "sooner", other.params))
 
 
 def _sooner(search: Search) -> Candidate | None:

@@ -68,6 +68,9 @@ _TRAINING = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = message.replace(
+            "argument --", "--"
+        )  # "argument --hours: …", "with argument --json"
         raise UserError(message, hint=f"`{self.prog} --help` shows an example")
 
 
@@ -193,6 +196,8 @@ def dispatch(words: list[str]) -> int:
     parser = parser_of(verb)
     args, rest = parser.parse_known_args(words[1:])
     for word in rest:
+        if not word.startswith("-") and "=" not in word:
+            parser.error(f"one word too many: {word!r}")
         _refuse_misspelt(parser, word)
     if hasattr(args, "overrides"):  # nanoGPT's own spelling: --n_layer=6
         args.overrides = [*args.overrides, *rest]

@@ -80,16 +80,16 @@ def expect(question: Question, places: "Places") -> Expectation:
 
 def _affordable_hours(given: str, plan: "RunPlan") -> float:
     """How long the electricity lasts that the budget buys."""
-    from onecard.facts.prices import parse_price
+    from onecard.facts.prices import parse_money
 
-    budget = parse_price(given)
-    if budget.currency != plan.energy.currency:
+    amount, currency = parse_money(given)
+    if currency != plan.energy.currency:
         raise UserError(
-            f"the budget is in {budget.currency}, electricity in {plan.energy.currency}",
-            hint=f"give both in one currency, such as --price 0.25{budget.currency}",
+            f"the budget is in {currency}, electricity in {plan.energy.currency}",
+            hint=f"give both in one currency, such as --price 0.25{currency}",
         )
     per_hour = plan.energy.cost.mid / (plan.time.total_seconds.mid / HOUR)
-    return budget.per_kwh / per_hour
+    return amount / per_hour
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,7 @@ def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
         Figure(
             T("Steps"),
             Quantity(config.max_iters, "int"),
-            note=T(
-                "{warmup:int} of warm-up, then {schedule}",
-                warmup=config.warmup_iters,
-                schedule=SCHEDULES.get(config.schedule, config.schedule),
-            ),
+            note=_schedule(config),
         ),
         Figure(
             T("Learning rate"),
@@ -59,6 +55,13 @@ def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
         Figure(T("Data"), config.dataset),
     ]
     return tuple(rows)
+
+
+def _schedule(config: RunConfig) -> T:
+    decay = SCHEDULES.get(config.schedule, config.schedule)
+    if not config.warmup_iters:
+        return T("no warm-up, {schedule}", schedule=decay)
+    return T("{warmup:int} of warm-up, then {schedule}", warmup=config.warmup_iters, schedule=decay)
 
 
 def model_headline(plan: RunPlan) -> tuple[Figure, ...]:

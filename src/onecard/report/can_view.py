@@ -45,7 +45,8 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
     sections = []
     if answer.instead:
         ways = (Notes(tuple(way.text for way in answer.instead)),)
-        sections.append(Section(T("What to do instead"), ways, short=ways))
+        title = T("What to do instead") if answer.verdict == "no" else T("Other ways")
+        sections.append(Section(title, ways, short=ways))
     if answer.outlooks:
         run = (_outlooks(answer), _config(answer))
         sections.append(Section(T("The run"), run, short=run))
@@ -60,7 +61,10 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
         answer=answer.verdict_text,
         headline=_headline(answer),
         sections=tuple(sections),
-        summary=(answer.verdict_text, *(way.text for way in answer.instead[:1])),
+        summary=(
+            answer.verdict_text,
+            *(way.text for way in answer.instead[:1] if answer.verdict == "no"),
+        ),
         short_summary=(),
         footer=T("FLOPs needed are 6·N·D, with N the true number of parameters and D the tokens."),
     )

@@ -79,7 +79,7 @@ def _section(results: Sequence[Result]) -> Section:
         Column(T("model"), breaks=True),
         Column(T("figure")),
         Column(T("value"), "right"),
-        Column(T("95 % interval")),
+        Column(T("95% interval")),
     )
     blocks: list[Block] = [Table(columns, tuple(rows))]
     known, guess = beside(first), chance(first)

@@ -134,12 +134,14 @@ class LocaleWords(Words):
         return " ".join(pieces)
 
     def _unit(self, unit: str, n: float) -> str:
-        if unit in ("h", "d"):
-            words = Plural("hour", "hours", n=n) if unit == "h" else Plural("day", "days", n=n)
-            return self.catalogue.ngettext(words.one, words.many, int(n))
-        return self.catalogue.gettext(
-            {"ms": T("ms"), "s": T("s"), "min": T("min"), "y": T("y")}[unit].text
-        )
+        plurals = {
+            "h": Plural("hour", "hours", n=n),
+            "d": Plural("day", "days", n=n),
+            "y": Plural("year", "years", n=n),
+        }
+        if unit in plurals:
+            return self.catalogue.ngettext(plurals[unit].one, plurals[unit].many, math.ceil(n))
+        return self.catalogue.gettext({"ms": T("ms"), "s": T("s"), "min": T("min")}[unit].text)
 
     def percent(self, share: float, digits: int | None = None) -> str:
         digits = (1 if share < 0.1 else 0) if digits is None else digits

@@ -51,7 +51,7 @@ def loss_section(plan: RunPlan, why: Formulas) -> Section:
                 T("HellaSwag"),
                 loss.hellaswag,
                 ".1%",
-                note=T("completion style, normalised by length; chance is 25 %, GPT-2 124M 29.6 %"),
+                note=T("completion style, normalised by length; chance is 25%, GPT-2 124M 29.6%"),
                 formula=why.get("loss.hellaswag"),
             )
         )

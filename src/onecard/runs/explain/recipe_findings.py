@@ -18,9 +18,8 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "data-repeats",
-                "{name}: it has seen its {tokens:count} tokens {epochs:.1f} times; past about 4 times they "
+                "it has seen its {tokens:count} tokens {epochs:.1f} times; past about 4 times they "
                 "teach little more",
-                name=f.name,
                 tokens=unique,
                 epochs=epochs,
             ),
@@ -39,9 +38,8 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
             yield Finding(
                 Note(
                     "overfitting",
-                    "{name}: since step {step:int} the training loss falls by {fall:.2f} while validation "
+                    "since step {step:int} the training loss falls by {fall:.2f} while validation "
                     "rises by {rise:.2f}: it memorises its text; stop there, take more data or dropout",
-                    name=f.name,
                     step=f.run.evals[lowest].step,
                     fall=fall,
                     rise=rise,
@@ -67,7 +65,6 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
     ratio = f.config.learning_rate / usual
     evidence = {"learning_rate": f.config.learning_rate, "usual": usual}
     figures = {
-        "name": f.name,
         "rate": f.config.learning_rate,
         "usual": usual,
         "size": f.params_nanogpt,
@@ -77,14 +74,14 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "learning-rate-high",
-                "{name}: a learning rate of {rate:g} is far above the {usual:.1e} that is usual for "
+                "a learning rate of {rate:g} is far above the {usual:.1e} that is usual for "
                 "{size:count} parameters, and the curve shows it",
                 **figures,
             )
             if hurt
             else Note(
                 "learning-rate-high-calm",
-                "{name}: a learning rate of {rate:g} is far above the {usual:.1e} that is "
+                "a learning rate of {rate:g} is far above the {usual:.1e} that is "
                 "usual for {size:count} parameters; the curve is calm, so it may be right for this recipe",
                 **figures,
             ),
@@ -95,7 +92,7 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "learning-rate-low",
-                "{name}: a learning rate of {rate:g} is far below the {usual:.1e} that is usual for "
+                "a learning rate of {rate:g} is far below the {usual:.1e} that is usual for "
                 "{size:count} parameters: it learns more slowly than it could",
                 **figures,
             ),
@@ -110,9 +107,8 @@ def _never_decays(f: RunFigures, config: RunConfig) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "never-decays",
-                "{name}: lr_decay_iters = {decay:int} lies beyond max_iters = {last:int}: the learning rate "
+                "lr_decay_iters = {decay:int} lies beyond max_iters = {last:int}: the learning rate "
                 "never comes down, and the last fall of the loss is missed",
-                name=f.name,
                 decay=config.lr_decay_iters,
                 last=config.max_iters,
             ),

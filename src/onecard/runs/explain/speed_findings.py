@@ -36,9 +36,8 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "compile-fell-back",
-                "{name}: torch.compile gave up and ran uncompiled, as the log says; its message names "
+                "torch.compile gave up and ran uncompiled, as the log says; its message names "
                 "the reason",
-                name=f.name,
             ),
             {"gain": gain},
             (f.name,),
@@ -48,9 +47,8 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "compile-off",
-                "{name}: compile = False leaves speed on the table: a compiled step is expected to take "
+                "compile = False leaves speed on the table: a compiled step is expected to take "
                 "{gain:percent} less time",
-                name=f.name,
                 gain=gain or 0.0,
             ),
             {"compile": False, "gain": gain},
@@ -65,9 +63,8 @@ def recompiles(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "recompiles",
-                "{name}: torch compiled again and again until its limit, as the log says: a shape or a value "
+                "torch compiled again and again until its limit, as the log says: a shape or a value "
                 "changes between steps",
-                name=f.name,
             ),
             {},
             (f.name,),
@@ -90,9 +87,8 @@ def attention(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "attention-slow",
-            "{name}: attention ran without the flash kernel and keeps block × block scores; with it a step "
+            "attention ran without the flash kernel and keeps block × block scores; with it a step "
             "is expected to take {gain:percent} less time",
-            name=f.name,
             gain=gain or 0.0,
         ),
         {"gain": gain},
@@ -118,9 +114,8 @@ def micro_batch(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "micro-batch-small",
-                "{name}: micro-batch {now:int} is small for the {card}; {batch:int} with accumulation "
+                "micro-batch {now:int} is small for the {card}; {batch:int} with accumulation "
                 "{steps:int} is the same training, fits, and is expected to take {gain:percent} less time",
-                name=f.name,
                 now=f.config.batch_size,
                 card=f.plan.device.name,
                 batch=best[0],
@@ -144,9 +139,8 @@ def logits_bound(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "logits-bound",
-            "{name}: {share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this "
+            "{share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this "
             "narrow is paid for mostly there, and adding layers costs less than it seems",
-            name=f.name,
             share=head,
             vocab=f.config.shape.vocab_size,
         ),
@@ -162,9 +156,8 @@ def data_wait(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "data-wait",
-                "{name}: {share:percent} of the time waits for data: a slow disk, or the data on a network; the "
+                "{share:percent} of the time waits for data: a slow disk, or the data on a network; the "
                 "card idles meanwhile",
-                name=f.name,
                 share=f.run.data_wait,
             ),
             {"data_wait": f.run.data_wait},
@@ -186,9 +179,8 @@ def evaluation_often(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "evaluation-often",
-                "{name}: evaluations and checkpoints take {share:percent} of the time; a longer "
+                "evaluations and checkpoints take {share:percent} of the time; a longer "
                 "eval_interval or fewer eval_iters gives it back",
-                name=f.name,
                 share=share,
             ),
             {"seconds": spent, "share": share},
@@ -205,9 +197,8 @@ def slows_down(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "slows-down",
-                "{name}: the last quarter of its steps is {share:percent} slower than the first: heat, a power "
+                "the last quarter of its steps is {share:percent} slower than the first: heat, a power "
                 "limit or another program{tool}",
-                name=f.name,
                 share=drift - 1,
                 tool=T("; nvidia-smi -q -d PERFORMANCE shows which") if nvidia else "",
             ),
@@ -224,9 +215,8 @@ def uneven(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "uneven-steps",
-                "{name}: its step times scatter by ± {share:percent}: something else uses the card or the "
+                "its step times scatter by ± {share:percent}: something else uses the card or the "
                 "processor now and then; the log does not show what",
-                name=f.name,
                 share=spread,
             ),
             {"spread": spread, "stalls": f.run.times.stalls},
