@@ -41,12 +41,10 @@ def instead(
     because: str | None,
 ) -> list[Instead]:
     """The ways that are open, the nearest to what was asked first."""
-    found = [
-        _smaller(device, gpus, seconds, model.params) if because else None,
-        _rent(config, first, seconds),
-        _cards(first, gpus) if because == "time" else None,
-        _finetune(model, device),
-    ]
+    found = [_smaller(device, gpus, seconds, model.params), _rent(config, first, seconds)]
+    if because == "time":
+        found.append(_cards(first, gpus))
+    found.append(_finetune(model, device))
     return [way for way in found if way is not None]
 
 

@@ -45,8 +45,7 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
     sections = []
     if answer.instead:
         ways = (Notes(tuple(way.text for way in answer.instead)),)
-        title = T("What to do instead") if answer.verdict == "no" else T("Other ways")
-        sections.append(Section(title, ways, short=ways))
+        sections.append(Section(T("What to do instead"), ways, short=ways))
     if answer.outlooks:
         run = (_outlooks(answer), _config(answer))
         sections.append(Section(T("The run"), run, short=run))
@@ -61,10 +60,7 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
         answer=answer.verdict_text,
         headline=_headline(answer),
         sections=tuple(sections),
-        summary=(
-            answer.verdict_text,
-            *(way.text for way in answer.instead[:1] if answer.verdict == "no"),
-        ),
+        summary=(answer.verdict_text, *(way.text for way in answer.instead[:1])),
         short_summary=(),
         footer=T("FLOPs needed are 6·N·D, with N the true number of parameters and D the tokens."),
     )

@@ -32,7 +32,6 @@ def benchmark(f: RunFigures) -> Iterator[Finding]:
                 "high": figure.high,
                 "protocol": result.protocol,
             },
-            (f.name,),
         )
 
 

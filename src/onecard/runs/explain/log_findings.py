@@ -19,14 +19,13 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
                 line=repr(run.unreadable_lines[0]) if run.unreadable_lines else "?",
             ),
             {"lines": run.unreadable, "examples": list(run.unreadable_lines)},
-            (f.name,),
         )
 
 
 def disagreements(f: RunFigures) -> Iterator[Finding]:
     """Where two statements of the log cannot both be true. Does not apply where it makes only one of them."""
     for problem in f.problems:
-        yield Finding(problem, dict(problem.values), (f.name,))
+        yield Finding(problem, dict(problem.values))
 
 
 def too_short(f: RunFigures) -> Iterator[Finding]:
@@ -39,7 +38,6 @@ def too_short(f: RunFigures) -> Iterator[Finding]:
                 "speed is unknown",
             ),
             {"first_step_seconds": f.run.times.first},
-            (f.name,),
         )
     elif 0 < f.run.times.count < 6:
         yield Finding(
@@ -49,7 +47,6 @@ def too_short(f: RunFigures) -> Iterator[Finding]:
                 n=f.run.times.count,
             ),
             {"steps": f.run.times.count},
-            (f.name,),
         )
 
 
@@ -66,7 +63,6 @@ def compile_leak(f: RunFigures) -> Iterator[Finding]:
                 extra=first - usual,
             ),
             {"first_step_seconds": first, "step_seconds": usual},
-            (f.name,),
         )
 
 
@@ -82,7 +78,6 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
                 seconds=f.step_seconds or 0.0,
             ),
             {"step_seconds_at_most": f.step_seconds},
-            (f.name,),
         )
     elif times.leaks and f.step_seconds:
         each = times.leaked_seconds / times.leaks
@@ -95,7 +90,6 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
                 each=each,
             ),
             {"steps": times.leaks, "seconds": times.leaked_seconds},
-            (f.name,),
         )
 
 
@@ -110,7 +104,6 @@ def clock(f: RunFigures) -> Iterator[Finding]:
                 n=f.run.clock_jumps,
             ),
             {"jumps": f.run.clock_jumps},
-            (f.name,),
         )
 
 
@@ -125,7 +118,6 @@ def resumed(f: RunFigures) -> Iterator[Finding]:
                 n=f.run.superseded,
             ),
             {"lines": f.run.superseded},
-            (f.name,),
         )
 
 
@@ -148,7 +140,6 @@ def config_changes(f: RunFigures) -> Iterator[Finding]:
                 "before": change.before,
                 "after": change.after,
             },
-            (f.name,),
         )
 
 
@@ -166,7 +157,6 @@ def gaps(f: RunFigures) -> Iterator[Finding]:
                 last=last,
             ),
             {"gaps": f.run.gaps, "widest": [first, last]},
-            (f.name,),
         )
 
 
@@ -193,7 +183,6 @@ def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
                 train=train,
             ),
             {"steps": [s for s, _, _ in apart[:20]], "val_loss": val, "train_loss": train},
-            (f.name,),
         )
 
 
@@ -208,7 +197,6 @@ def missing(f: RunFigures) -> Iterator[Finding]:
                 "the log does not name its card, so how well it is used is unknown; give --gpu",
             ),
             {},
-            (f.name,),
         )
     if f.config is None and not f.problems and f.flops_per_token is None:
         yield Finding(
@@ -218,13 +206,11 @@ def missing(f: RunFigures) -> Iterator[Finding]:
                 "--config FILE, or keys as --n_embd=384",
             ),
             {},
-            (f.name,),
         )
     if f.step_seconds is None and f.run.times.first is None:
         yield Finding(
             Note("no-times", "the log holds no times, so its speed is unknown"),
             {},
-            (f.name,),
         )
 
 

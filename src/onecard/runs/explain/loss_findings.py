@@ -21,7 +21,6 @@ def not_finite(f: RunFigures) -> Iterator[Finding]:
                 step=f.run.not_finite[0],
             ),
             {"steps": list(f.run.not_finite)},
-            (f.name,),
         )
 
 
@@ -50,7 +49,7 @@ def normal(f: RunFigures) -> Iterator[Finding]:
         "step": f.run.last_step,
     }
     evidence = {**figures, "in_support": f.plan.loss.in_support}
-    yield Finding(_loss_verdict(figures), evidence, (f.name,))
+    yield Finding(_loss_verdict(figures), evidence)
 
 
 def _too_early(f: RunFigures, warm: int) -> Finding:
@@ -64,7 +63,6 @@ def _too_early(f: RunFigures, warm: int) -> Finding:
             loss=f.final_loss,
         ),
         {"loss": f.final_loss, "warmup_iters": warm},
-        (f.name,),
     )
 
 
@@ -124,7 +122,6 @@ def stuck(f: RunFigures) -> Iterator[Finding]:
                 untrained=untrained,
             ),
             {"loss": f.final_loss, "untrained": untrained},
-            (f.name,),
         )
 
 
@@ -154,7 +151,6 @@ def diverging(f: RunFigures) -> Iterator[Finding]:
                 last=last,
             ),
             {"lowest": lowest, "last": last, "step": at},
-            (f.name,),
         )
 
 
@@ -182,7 +178,6 @@ def spikes(f: RunFigures) -> Iterator[Finding]:
                 step=found[0],
             ),
             {"steps": found[:20], "count": len(found)},
-            (f.name,),
         )
 
 

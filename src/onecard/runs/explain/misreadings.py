@@ -32,7 +32,6 @@ def mfu_of_an_a100(f: RunFigures) -> Iterator[Finding]:
             true=f.mfu_card,
         ),
         {"mfu_printed": f.mfu_printed, "mfu_card": f.mfu_card, "peak_tflops": peak / 1e12},
-        (f.name,),
     )
 
 
@@ -58,7 +57,6 @@ def perplexity_for_loss(f: RunFigures) -> Iterator[Finding]:
                 loss=math.log(last),
             ),
             {"value": last, "loss": math.log(last)},
-            (f.name,),
         )
 
 

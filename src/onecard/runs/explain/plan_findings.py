@@ -36,7 +36,6 @@ def memory_spill(f: RunFigures) -> Iterator[Finding]:
                 "process_bytes": f.plan.memory.process_bytes.mid,
                 "card_bytes": f.plan.memory.card_bytes,
             },
-            (f.name,),
         )
 
 
@@ -49,7 +48,6 @@ def out_of_memory(f: RunFigures) -> Iterator[Finding]:
                 "the log says that memory ran out; `onecard plan` says what fits",
             ),
             {},
-            (f.name,),
         )
 
 
@@ -66,7 +64,7 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
     figures = {"actual": f.step_seconds, "low": low, "high": high}
     if f.step_seconds > high:
         note = _slower_note(f, {**figures, "times": f.step_seconds / wanted})
-        yield Finding(note, evidence, (f.name,), 1 - wanted / f.step_seconds)
+        yield Finding(note, evidence, gain=1 - wanted / f.step_seconds)
     elif f.step_seconds < SHOWN * low:
         yield Finding(
             Note(
@@ -76,7 +74,6 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
                 **figures,
             ),
             evidence,
-            (f.name,),
         )
     else:
         yield Finding(
@@ -87,7 +84,6 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
                 **figures,
             ),
             evidence,
-            (f.name,),
         )
 
 

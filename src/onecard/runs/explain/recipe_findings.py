@@ -24,7 +24,6 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
                 epochs=epochs,
             ),
             {"epochs": epochs, "unique_tokens": unique},
-            (f.name,),
         )
     both = [
         (e.train_loss, e.val_loss)
@@ -45,7 +44,6 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
                     rise=rise,
                 ),
                 {"rise": rise, "fall": fall, "best_step": f.run.evals[lowest].step},
-                (f.name,),
             )
 
 
@@ -86,7 +84,6 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
                 **figures,
             ),
             evidence,
-            (f.name,),
         )
     elif ratio < 1 / 3:
         yield Finding(
@@ -97,7 +94,6 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
                 **figures,
             ),
             evidence,
-            (f.name,),
         )
     yield from _never_decays(f, f.config)
 
@@ -113,7 +109,6 @@ def _never_decays(f: RunFigures, config: RunConfig) -> Iterator[Finding]:
                 last=config.max_iters,
             ),
             {"lr_decay_iters": config.lr_decay_iters, "max_iters": config.max_iters},
-            (f.name,),
         )
 
 

@@ -45,7 +45,6 @@ def sources(f: RunFigures) -> Iterator[Finding]:
             listed=listed,
         ),
         evidence,
-        (f.name,),
     )
     for source in worse:
         yield Finding(
@@ -58,7 +57,6 @@ def sources(f: RunFigures) -> Iterator[Finding]:
                 best=best[source],
             ),
             {"source": source, "best": best[source], "last": last[source]},
-            (f.name,),
         )
 
 
@@ -97,7 +95,6 @@ def rewarmed(f: RunFigures) -> Iterator[Finding]:
             back=back,
         ),
         evidence,
-        (f.name,),
     )
 
 

@@ -40,8 +40,7 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
                 "the reason",
             ),
             {"gain": gain},
-            (f.name,),
-            gain,
+            gain=gain,
         )
     else:
         yield Finding(
@@ -52,8 +51,7 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
                 gain=gain or 0.0,
             ),
             {"compile": False, "gain": gain},
-            (f.name,),
-            gain,
+            gain=gain,
         )
 
 
@@ -67,7 +65,6 @@ def recompiles(f: RunFigures) -> Iterator[Finding]:
                 "changes between steps",
             ),
             {},
-            (f.name,),
         )
 
 
@@ -92,8 +89,7 @@ def attention(f: RunFigures) -> Iterator[Finding]:
             gain=gain or 0.0,
         ),
         {"gain": gain},
-        (f.name,),
-        gain,
+        gain=gain,
     )
 
 
@@ -123,8 +119,7 @@ def micro_batch(f: RunFigures) -> Iterator[Finding]:
                 gain=best[1],
             ),
             {"batch_size": f.config.batch_size, "try": best[0], "gain": best[1]},
-            (f.name,),
-            best[1],
+            gain=best[1],
         )
 
 
@@ -145,8 +140,7 @@ def logits_bound(f: RunFigures) -> Iterator[Finding]:
             vocab=f.config.shape.vocab_size,
         ),
         {"head_share": head, "chunked_loss_gain": found[0] if found else None},
-        (f.name,),
-        found[0] if found is not None and found[0] >= _WORTH else None,
+        gain=found[0] if found is not None and found[0] >= _WORTH else None,
     )
 
 
@@ -161,8 +155,7 @@ def data_wait(f: RunFigures) -> Iterator[Finding]:
                 share=f.run.data_wait,
             ),
             {"data_wait": f.run.data_wait},
-            (f.name,),
-            f.run.data_wait,
+            gain=f.run.data_wait,
         )
 
 
@@ -184,8 +177,7 @@ def evaluation_often(f: RunFigures) -> Iterator[Finding]:
                 share=share,
             ),
             {"seconds": spent, "share": share},
-            (f.name,),
-            share,
+            gain=share,
         )
 
 
@@ -203,8 +195,7 @@ def slows_down(f: RunFigures) -> Iterator[Finding]:
                 tool=T("; nvidia-smi -q -d PERFORMANCE shows which") if nvidia else "",
             ),
             {"drift": drift, "watts": f.run.watts},
-            (f.name,),
-            1 - 1 / drift,
+            gain=1 - 1 / drift,
         )
 
 
@@ -220,7 +211,6 @@ def uneven(f: RunFigures) -> Iterator[Finding]:
                 share=spread,
             ),
             {"spread": spread, "stalls": f.run.times.stalls},
-            (f.name,),
         )
 
 

@@ -53,7 +53,7 @@ def forgotten(f: RunFigures) -> Iterator[Finding]:
             "{after:.3f}",
             **figures,
         )
-    yield Finding(note, evidence, (f.name,))
+    yield Finding(note, evidence)
 
 
 def is_base_of(base: RunFigures, tuned: RunFigures) -> bool:
