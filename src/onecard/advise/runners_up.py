@@ -67,26 +67,14 @@ def _alternative(kind: str, run: Candidate, best: Candidate, search: Search) -> 
     if search.budget.loss is not None:
         longer = {**figures, "extra": run.seconds - best.seconds}
         trade = (
-            Note(
-                "trade-smaller-loss",
-                **longer,
-            )
+            Note("trade-smaller-loss", **longer)
             if kind == "smaller"
-            else Note(
-                "trade-larger-loss",
-                **longer,
-            )
+            else Note("trade-larger-loss", **longer)
         )
     elif kind == "smaller" and run.tokens < 1.05 * best.tokens:
-        trade = Note(
-            "trade-smaller-data",
-            **figures,
-        )
+        trade = Note("trade-smaller-data", **figures)
     elif kind == "smaller":
-        trade = Note(
-            "trade-smaller",
-            **figures,
-        )
+        trade = Note("trade-smaller", **figures)
     elif kind == "larger":
         trade = Note("trade-larger", **figures)
     else:

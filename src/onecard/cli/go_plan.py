@@ -125,11 +125,7 @@ def _choose(question: Question, places: "Places", device: "Device") -> _Choice:
 
 
 def _with_own_tokeniser(
-    question: Question,
-    places: "Places",
-    device: "Device",
-    source: str,
-    text_bytes: float,
+    question: Question, places: "Places", device: "Device", source: str, text_bytes: float
 ) -> _Choice:
     from onecard.advise.small_run import BYTES_PER_TOKEN, vocabulary_for
 

@@ -41,11 +41,7 @@ def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
             batch_words(config),
             note=T("{tokens:int} tokens per step", tokens=config.tokens_per_step),
         ),
-        Figure(
-            T("Steps"),
-            Quantity(config.max_iters, "int"),
-            note=_schedule(config),
-        ),
+        Figure(T("Steps"), Quantity(config.max_iters, "int"), note=_schedule(config)),
         Figure(
             T("Learning rate"),
             Quantity(config.learning_rate, "g"),

@@ -16,16 +16,7 @@ from onecard.report.compare_tables import (
     side_by_side,
     won,
 )
-from onecard.report.document import (
-    Block,
-    Column,
-    Document,
-    Notes,
-    Quantity,
-    Section,
-    Table,
-    Text,
-)
+from onecard.report.document import Block, Column, Document, Notes, Quantity, Section, Table, Text
 from onecard.runs.compare import DEPENDS, Comparison
 from onecard.runs.explain import Finding
 from onecard.runs.explain.tune_findings import FORGOTTEN

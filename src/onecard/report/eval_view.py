@@ -50,9 +50,7 @@ def eval_document(results: Sequence[Result], sheets: Sequence[Sheet] = ()) -> Do
         sections.append(_sheet_section(sheets))
     models = dict.fromkeys([r.model for r in results] + [s.model for s in sheets])
     return Document(
-        title=T("How good is it?"),
-        subtitle=" · ".join(models),
-        sections=tuple(sections),
+        title=T("How good is it?"), subtitle=" · ".join(models), sections=tuple(sections)
     )
 
 

@@ -191,7 +191,7 @@ def _rentals(answer: Recommendation) -> Section:
             Quantity(plan.time.total_seconds.mid / 3600, ",.1f"),
             T("electricity"),
             Quantity((e.cost.mid, e.currency), "money"),
-        ),
+        )
     ]
     for offer in answer.rentals or ():
         rows.append(

@@ -20,13 +20,7 @@ from onecard.data.sources.local_files import (
 from onecard.data.sources.source import Input, Source
 from onecard.data.sources.unit import Kind
 from onecard.errors import UserError, nearest
-from onecard.facts.datasets import (
-    DatasetFacts,
-    all_datasets,
-    family,
-    family_names,
-    known_dataset,
-)
+from onecard.facts.datasets import DatasetFacts, all_datasets, family, family_names, known_dataset
 
 
 def resolve_source(word: str, tokens: int | None) -> Source:

@@ -55,11 +55,7 @@ def _found(f: RunFigures, rules: Iterable[Rule]) -> tuple[Finding, ...]:
 
 def explained(comparison: Comparison) -> Comparison:
     """The comparison with its findings: what the runs show side by side, then each alone."""
-    rules = (
-        *tune_findings.PAIR_RULES,
-        *pair_findings.PAIR_RULES,
-        *source_findings.PAIR_RULES,
-    )
+    rules = (*tune_findings.PAIR_RULES, *pair_findings.PAIR_RULES, *source_findings.PAIR_RULES)
     # what tuning cost belongs to the comparison with the base
     cost = [finding for f in comparison.runs for finding in _found(f, [tune_findings.forgotten])]
     together = [finding for rule in rules for finding in rule(comparison)]

@@ -208,10 +208,7 @@ def missing(f: RunFigures) -> Iterator[Finding]:
             {},
         )
     if f.step_seconds is None and f.run.times.first is None:
-        yield Finding(
-            Note("no-times", "the log holds no times, so its speed is unknown"),
-            {},
-        )
+        yield Finding(Note("no-times", "the log holds no times, so its speed is unknown"), {})
 
 
 RULES = (

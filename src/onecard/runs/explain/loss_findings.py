@@ -42,12 +42,7 @@ def normal(f: RunFigures) -> Iterator[Finding]:
     if expected is None:
         return
     band = _band(f)
-    figures = {
-        "loss": f.final_loss,
-        "expected": expected,
-        "band": band,
-        "step": f.run.last_step,
-    }
+    figures = {"loss": f.final_loss, "expected": expected, "band": band, "step": f.run.last_step}
     evidence = {**figures, "in_support": f.plan.loss.in_support}
     yield Finding(_loss_verdict(figures), evidence)
 

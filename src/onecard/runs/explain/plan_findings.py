@@ -44,8 +44,7 @@ def out_of_memory(f: RunFigures) -> Iterator[Finding]:
     if "out-of-memory" in f.run.signs:
         yield Finding(
             Note(
-                "out-of-memory",
-                "the log says that memory ran out; `onecard plan` says what fits",
+                "out-of-memory", "the log says that memory ran out; `onecard plan` says what fits"
             ),
             {},
         )

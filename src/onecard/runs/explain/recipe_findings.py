@@ -62,11 +62,7 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
     usual = usual_learning_rate(f.params_nanogpt)
     ratio = f.config.learning_rate / usual
     evidence = {"learning_rate": f.config.learning_rate, "usual": usual}
-    figures = {
-        "rate": f.config.learning_rate,
-        "usual": usual,
-        "size": f.params_nanogpt,
-    }
+    figures = {"rate": f.config.learning_rate, "usual": usual, "size": f.params_nanogpt}
     hurt = bool(f.run.not_finite) or any(True for _ in diverging(f)) or any(True for _ in spikes(f))
     if ratio > 3:
         yield Finding(
