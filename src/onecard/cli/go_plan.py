@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from onecard.facts.gpus import Device
     from onecard.planner import RunPlan
 
-DEFAULT_DATA = "fineweb-edu"
 MORE_TOKENS = (
     1.03  # fetched than the run is expected to read: the measured machine may be a little faster
 )
@@ -106,6 +105,7 @@ class _Choice:
 def _choose(question: Question, places: "Places", device: "Device") -> _Choice:
     """Prepared tokens as they are; GPT-2's tokens where public runs cover the time and the text; else a tokeniser of the
     text's own, as large as suits the model."""
+    from onecard.advise.recipe_choice import DEFAULT_DATA
     from onecard.facts.datasets import known_dataset
 
     prepared = _prepared(question.data)
