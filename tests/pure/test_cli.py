@@ -21,7 +21,8 @@ def onecard(*words, **kwargs):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_command_helps_with_an_example(verb, capsys):
+def test_every_command_helps_with_an_example(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as stopped:
         main([verb, "--help"])
     shown = capsys.readouterr().out
@@ -29,12 +30,14 @@ def test_every_command_helps_with_an_example(verb, capsys):
     assert "example:" in shown
     assert f"onecard {verb}" in shown
     assert "--json" in shown
+    assert all(len(line) <= 80 for line in shown.partition("example:")[0].splitlines())
 
 
 def test_overview_and_version(capsys):
     assert main([]) == 0
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in VERBS)
+    assert all(len(line) <= 80 for line in shown.splitlines())
     assert main(["--version"]) == 0
 
 
