@@ -139,11 +139,14 @@ def show_power(value: float) -> str:
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+WITHOUT_CENTS = 100  # from here on, an estimate's cents say nothing
+
+
 def show_money(money: tuple[float, str]) -> str:
-    """An amount and its ISO currency: "$1.20", "€0.94", "CHF 3.10"; whole units from a thousand on."""
+    """An amount and its ISO currency: "$1.20", "€0.94", "CHF 3.10"; whole units from a hundred on."""
     amount, currency = money
     sign = {"USD": "$", "EUR": "€", "GBP": "£", "INR": "₹"}.get(currency, currency + "\u00a0")
-    return f"{sign}{amount:,.0f}" if amount >= 1000 else f"{sign}{amount:.2f}"
+    return f"{sign}{amount:,.0f}" if amount >= WITHOUT_CENTS else f"{sign}{amount:.2f}"
 
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
