@@ -26,7 +26,7 @@ def cli_page() -> str:
         pages += [
             f"## onecard {verb}",
             "",
-            f"{what[0].upper()}{what[1:]}.",
+            f"{what[0].upper()}{what[1:]}" + "." * (not what.endswith("?")),
             "",
             "```",
             parser_of(verb).format_help().strip(),

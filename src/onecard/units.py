@@ -106,7 +106,7 @@ def local_now() -> datetime:
 
 
 def show_duration(seconds: float) -> str:
-    """Two units at most: "1.1 ms", "0.12 s", "45.1 s", "3 min 05 s", "16 min", "13 h 54 min", "3 d 4 h"."""
+    """Two units at most: "1.1 ms", "0.12 s", "45.1 s", "3 min 05 s", "16 min", "13 h 54 min", "20 h", "3 d 4 h", "1 y"."""
     if 0 < seconds < 0.1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 10:
@@ -114,17 +114,18 @@ def show_duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s"
     if seconds < 10 * MINUTE:
-        whole = round(seconds)
-        return f"{whole // 60} min {whole % 60:02d} s"
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
     if seconds < 100 * MINUTE:
         return f"{seconds / MINUTE:.0f} min"
     if seconds < 2 * DAY:
-        minutes = round(seconds / MINUTE)
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    hours = round(seconds / HOUR)
-    if hours < 24 * 365:
-        return f"{hours // 24} d {hours % 24} h"
-    return f"{seconds / YEAR:.1f} y"
+        hours, rest = divmod(round(seconds / MINUTE), 60)
+        return f"{hours} h {rest:02d} min" if rest else f"{hours} h"
+    days, rest = divmod(round(seconds / HOUR), 24)
+    if days < 365:
+        return f"{days} d {rest} h" if rest else f"{days} d"
+    years = f"{seconds / YEAR:.1f}".removesuffix(".0")
+    return f"{years} y"
 
 
 def show_power(value: float) -> str:
@@ -138,11 +139,14 @@ def show_power(value: float) -> str:
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+WITHOUT_CENTS = 100  # from here on, an estimate's cents say nothing
+
+
 def show_money(money: tuple[float, str]) -> str:
-    """An amount and its ISO currency: "$1.20", "€0.94", "CHF 3.10"; whole units from a thousand on."""
+    """An amount and its ISO currency: "$1.20", "€0.94", "CHF 3.10"; whole units from a hundred on."""
     amount, currency = money
     sign = {"USD": "$", "EUR": "€", "GBP": "£", "INR": "₹"}.get(currency, currency + "\u00a0")
-    return f"{sign}{amount:,.0f}" if amount >= 1000 else f"{sign}{amount:.2f}"
+    return f"{sign}{amount:,.0f}" if amount >= WITHOUT_CENTS else f"{sign}{amount:.2f}"
 
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

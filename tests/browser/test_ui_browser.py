@@ -40,7 +40,7 @@ def port(root):
         yield number
 
 
-def planned_run(path, steps=400, noise=0.0):
+def planned_run(path, steps=400, noise=0.0, step_seconds=3.9):
     """A run that logged as if it had been trained, with its plan."""
     config = load("fineweb-41M-12gb", ["max_iters=1000", "lr_decay_iters=1000", "warmup_iters=100"])
     made = plan(config, "RTX 4070")
@@ -56,7 +56,7 @@ def planned_run(path, steps=400, noise=0.0):
             step=step,
             tokens=tokens,
             loss=loss,
-            step_seconds=3.9,
+            step_seconds=step_seconds,
             seconds=4.0 * step,
             memory_bytes=7e9,
             watts=190.0,
@@ -249,9 +249,10 @@ def test_no_serious_violation_of_accessibility(port, root, open_page, theme):
 @pytest.mark.parametrize("wide", [360, 1280])
 def test_nothing_is_wider_than_the_screen(port, root, open_page, wide):
     name = "a-run-with-quite-a-long-name-for-a-telephone-" + "o" * 150
-    planned_run(root / name)
+    planned_run(root / name, step_seconds=0.039)  # with long labels at its axis
     planned_run(root / "two", noise=0.2)
-    watched = open_page(port, viewport={"width": wide, "height": 740})
+    # Hindi has the longest words at the axes
+    watched = open_page(port, viewport={"width": wide, "height": 740}, locale="hi-IN")
     for address, ready in (
         (PLAN, "#take"),
         ("/runs", "#runs a"),
@@ -262,6 +263,8 @@ def test_nothing_is_wider_than_the_screen(port, root, open_page, wide):
         watched.open(address)
         watched.page.wait_for_selector(ready, timeout=60_000)
         assert watched.page.evaluate("document.documentElement.scrollWidth") <= wide, address
+        cut = "[...document.querySelectorAll('.chart svg text')].filter((t) => t.getBBox().x < 0)"
+        assert watched.page.evaluate(f"{cut}.map((t) => t.textContent)") == [], address
     watched.check()
 
 

@@ -21,7 +21,8 @@ def onecard(*words, **kwargs):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_command_helps_with_an_example(verb, capsys):
+def test_every_command_helps_with_an_example(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as stopped:
         main([verb, "--help"])
     shown = capsys.readouterr().out
@@ -29,12 +30,14 @@ def test_every_command_helps_with_an_example(verb, capsys):
     assert "example:" in shown
     assert f"onecard {verb}" in shown
     assert "--json" in shown
+    assert all(len(line) <= 80 for line in shown.partition("example:")[0].splitlines())
 
 
 def test_overview_and_version(capsys):
     assert main([]) == 0
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in VERBS)
+    assert all(len(line) <= 80 for line in shown.splitlines())
     assert main(["--version"]) == 0
 
 
@@ -54,6 +57,11 @@ def test_overview_and_version(capsys):
         ["plan", "gpt2", "--gpu", "RTX 4070", "--price", "much"],
         ["plan", "gpt2", "--gpu", "RTX 4070", "--lang", "tlh"],
         ["plan", "gpt2", "--gpu", "RTX 4070", "--json", "--markdown"],
+        ["plan", "gpt2", "gpt2"],
+        ["plan", "configs/absent.py"],
+        ["recommend", "--gpu", "RTX 4070", "--hours", "many"],
+        ["go", "--budget", "much", "--yes"],
+        ["data", "nonsuch"],
         ["gpus", "nothing-of-that-name"],
         ["gpus", "--wat"],
     ],
@@ -66,6 +74,20 @@ def test_mistakes_exit_with_2_and_a_hint(words, capsys):
     assert lines[0].startswith("onecard: ")
     assert lines[1].startswith("  hint: ")
     assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["plan", "gpt2", "gpt2"], "one word too many: 'gpt2'"),
+        (["plan", "configs/absent.py"], "no file 'configs/absent.py'"),
+        (["plan", "gpt2", "--json", "--html"], "--html: not allowed with --json"),
+        (["go", "--budget", "much", "--yes"], "'much' is not an amount of money"),
+    ],
+)
+def test_a_mistake_is_named(words, sentence, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"onecard: {sentence}\n")
 
 
 def test_json_is_one_document(capsys):

@@ -158,6 +158,20 @@ def test_explain_shows_how_the_figures_are_worked_out(tmp_path, capsys):
         assert "PaLM, appendix B" in capsys.readouterr().out
 
 
+def test_findings_name_their_run_only_beside_others(tmp_path, capsys):
+    for name, text in (("a", small_run()), ("b", wide_run())):
+        (tmp_path / f"{name}.log").write_text(text)
+    logs = [str(tmp_path / "a.log"), str(tmp_path / "b.log")]
+    main(["explain", logs[0], "--gpu", "RTX 4070", "--md"])
+    alone = capsys.readouterr().out
+    main(["compare", *logs, "--gpu", "RTX 4070", "--md"])
+    together = capsys.readouterr().out
+    assert "- the first step took" in alone
+    assert "a: the first step took" not in alone
+    assert "- a: the first step took" in together
+    assert "- b: the first step took" in together
+
+
 def test_one_run_is_no_comparison(tmp_path, capsys):
     (tmp_path / "a.log").write_text(small_run())
     assert main(["compare", str(tmp_path / "a.log")]) == 2

@@ -227,8 +227,10 @@ def test_bad_files(tmp_path, name, content, message):
 
 
 def test_missing_files_and_folders(tmp_path):
-    with pytest.raises(UserError, match="no config file or preset"):
+    with pytest.raises(UserError, match="no file"):
         load(tmp_path / "absent.py")
+    with pytest.raises(UserError, match="no config file or preset"):
+        load("absent.py")
     with pytest.raises(UserError, match="folder"):
         load(tmp_path)
     with pytest.raises(UserError) as caught:

@@ -25,9 +25,11 @@ from onecard.config import PRESETS, load
 from onecard.errors import UserError
 from onecard.facts.gpus import find_gpu
 from onecard.facts.rentals import rentals
+from onecard.messages import T
 from onecard.planner import plan
 from onecard.planner.loss_settings import loss_fit
 from onecard.report import shortened, show
+from onecard.report.recommend_view import recommend_document
 from onecard.units import GIB, HOUR
 
 pytestmark = pytest.mark.usefixtures("tuned_once")
@@ -144,6 +146,14 @@ def test_sensitivity_says_how_flat_the_optimum_is():
     assert s.unsure_params[0] <= s.flat_params[0]
     assert s.flat == (s.flat_params[1] >= 1.5 * s.flat_params[0])
     assert min(size.loss for size in answer.sizes) == pytest.approx(answer.expected_loss.mid)
+
+
+def test_runners_up_are_told_apart():
+    answer = recommend("RTX 4070", Budget(seconds=20 * HOUR))
+    table = next(s for s in recommend_document(answer).sections if s.title == T("What else"))
+    labels = [str(row[0]) for row in table.blocks[0].rows]
+    assert len(set(labels)) == len(labels) == 3
+    assert labels[-1] == "half the time"
 
 
 def test_until_loss_is_the_inverse_of_hours():

@@ -147,6 +147,8 @@ def test_no_english_is_left(plan) -> None:  # type: ignore[no-untyped-def]
         ("es", (0.62, "EUR"), "money", "0,62 €"),
         ("hi", (62.5, "INR"), "money", "₹62.50"),
         ("en", (62.5, "CHF"), "money", "CHF 62.50"),
+        ("en", (419.15, "USD"), "money", "$419"),
+        ("es", (419.15, "EUR"), "money", "419 €"),
         ("es", 2.55e18, "power", "2,55 × 10¹⁸"),
         ("es", 7.47e9, "bytes", "6,96 GiB"),
         ("es", "2026-03-14T07:12:00", "when", "sáb 14 mar, 07:12"),

@@ -24,6 +24,7 @@ from onecard.runs.compare import compare
 from onecard.runs.explain import explain
 from onecard.runs.figures import figures
 from onecard.runs.read import read_runs
+from onecard.units import YEAR
 
 pytestmark = pytest.mark.usefixtures("tuned_once")
 NO_BREAK = "\u2060"  # stands for the spaces inside figures, to see whether a line breaks there
@@ -144,6 +145,16 @@ def test_a_number_without_end_is_a_power_of_ten(lang: str, spec: str) -> None:
 )
 def test_periods_have_the_languages_months(lang: str, text: str, shown: str) -> None:
     assert language(lang).quantity(Quantity(text, "period")).replace("\u00a0", " ") == shown
+
+
+@pytest.mark.parametrize(
+    ("lang", "shown"),
+    [("en", ("1 y", "2.5 y")), ("es", ("1 año", "2,5 años")), ("hi", ("1 साल", "2.5 साल"))],
+)
+def test_a_year_is_one(lang: str, shown: tuple[str, str]) -> None:
+    words = language(lang)
+    found = tuple(words.text(T("{time:duration}", time=years * YEAR)) for years in (1, 2.5))
+    assert tuple(text.replace("\u00a0", " ") for text in found) == shown
 
 
 @pytest.mark.parametrize("form", ["--html", "--markdown", "--json"])

@@ -161,43 +161,14 @@ def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
     if same:
         notes.append(Note("fit-same"))
     elif before.memory.fits == "no":
-        notes.append(
-            Note(
-                "fit-mended",
-                bytes=before.memory.process_bytes.mid,
-                now=now,
-            )
-        )
+        notes.append(Note("fit-mended", bytes=before.memory.process_bytes.mid, now=now))
     elif before.memory.fits == "tight":
-        notes.append(
-            Note(
-                "fit-loosened",
-                bytes=before.memory.process_bytes.mid,
-                now=now,
-            )
-        )
+        notes.append(Note("fit-loosened", bytes=before.memory.process_bytes.mid, now=now))
     elif now < was * 0.995:
-        notes.append(
-            Note(
-                "fit-faster",
-                now=now,
-                was=was,
-                share=1 - now / was,
-            )
-        )
+        notes.append(Note("fit-faster", now=now, was=was, share=1 - now / was))
     else:
-        notes.append(
-            Note(
-                "fit-equal",
-                share=abs(1 - now / was) + 0.001,
-            )
-        )
-    notes.append(
-        Note(
-            "fit-total",
-            tokens=after.tokens.per_step,
-        )
-    )
+        notes.append(Note("fit-equal", share=abs(1 - now / was) + 0.001))
+    notes.append(Note("fit-total", tokens=after.tokens.per_step))
     if savers.optimizer_state != "float32" and before.config.state_bits == 32:
         notes.append(Note("fit-4bit" if savers.optimizer_state == "4bit" else "fit-8bit"))
     if savers.weights != before.config.weights or savers.gradients != before.config.gradients:

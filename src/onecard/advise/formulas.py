@@ -8,7 +8,7 @@ RECOMMEND: dict[str, str] = {
     "config.learning_rate": "6e-4 · √(124M ÷ parameters) (GPT-3, table 2.1); 0.02 with Muon (Jordan et al. 2024)",
     "config.max_iters": "(time − compiling − evaluations) ÷ (seconds a step × (1 + charges)); at most 4 epochs (Muennighoff et al. 2023) "
     "and the tokens per parameter of public runs",
-    "savers": "taken when they bring more than 0.5 % (chunked loss), 1 % (recompute), 2 % (8-bit moments) of the step",
+    "savers": "taken when they bring more than 0.5% (chunked loss), 1% (recompute), 2% (8-bit moments) of the step",
     "limited_by": "memory: four times of it would lower the loss by more than 0.01, and by half of what twice the time or endless "
     "data would; data: it would lower the loss by more than twice the time; else compute",
     "sensitivity.flat_params": "the sizes whose best run in this budget is within 0.01 nats of the choice",

@@ -57,12 +57,7 @@ class Contest:
             return None
         run = self.other
         return Rival(
-            run.config.recipe,
-            run.config,
-            run.params,
-            run.tokens,
-            run.seconds,
-            run.estimate.final,
+            run.config.recipe, run.config, run.params, run.tokens, run.seconds, run.estimate.final
         )
 
     @cached_property

@@ -157,16 +157,10 @@ def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
             heads=c.n_head,
             head=c.n_embd // c.n_head,
             width=c.n_embd,
-        ),
+        )
     ]
     for claim in claims:
-        notes.append(
-            Note(
-                "review-claim",
-                where=claim.where,
-                said=claim.said,
-            )
-        )
+        notes.append(Note("review-claim", where=claim.where, said=claim.said))
     return notes
 
 
@@ -180,14 +174,8 @@ def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
     }
     verdict = {
         "yes": Note("review-fits", **figures),
-        "tight": Note(
-            "review-tight",
-            **figures,
-        ),
-        "no": Note(
-            "review-no-fit",
-            **figures,
-        ),
+        "tight": Note("review-tight", **figures),
+        "no": Note("review-no-fit", **figures),
     }[m.fits]
     if m.fits == "yes" or fitted is None:
         return [verdict]
@@ -212,7 +200,7 @@ def _hours(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
             step=t.step_seconds.mid,
             total=t.total_seconds.mid,
             tokens=as_is.tokens.total,
-        ),
+        )
     ]
     if (
         fitted
@@ -236,11 +224,7 @@ def _gain(
     as_is: RunPlan, better: Recommendation | None, sooner: Recommendation | None
 ) -> list[Note]:
     if as_is.loss is None:
-        return [
-            Note(
-                "review-no-loss",
-            )
-        ]
+        return [Note("review-no-loss")]
     notes = [Note("review-loss", loss=as_is.loss.expected.mid)]
     if better is not None:
         gain = as_is.loss.expected.mid - better.expected_loss.mid
@@ -254,15 +238,9 @@ def _gain(
             "loss": better.expected_loss.mid,
         }
         notes.append(
-            Note(
-                "review-better",
-                **figures,
-            )
+            Note("review-better", **figures)
             if gain > 0.005
-            else Note(
-                "review-good",
-                **{**figures, "gain": max(gain, 0.001)},
-            )
+            else Note("review-good", **{**figures, "gain": max(gain, 0.001)})
         )
     if (
         sooner is not None

@@ -46,7 +46,7 @@ def runners_up(search: Search, best: Candidate, runs: list[Candidate]) -> list[A
             found.append(
                 _alternative("smaller" if run.params < best.params else "larger", run, best, search)
             )
-    return found
+    return sorted(found, key=lambda other: (other.kind == "sooner", other.params))
 
 
 def _sooner(search: Search) -> Candidate | None:
@@ -67,26 +67,14 @@ def _alternative(kind: str, run: Candidate, best: Candidate, search: Search) -> 
     if search.budget.loss is not None:
         longer = {**figures, "extra": run.seconds - best.seconds}
         trade = (
-            Note(
-                "trade-smaller-loss",
-                **longer,
-            )
+            Note("trade-smaller-loss", **longer)
             if kind == "smaller"
-            else Note(
-                "trade-larger-loss",
-                **longer,
-            )
+            else Note("trade-larger-loss", **longer)
         )
     elif kind == "smaller" and run.tokens < 1.05 * best.tokens:
-        trade = Note(
-            "trade-smaller-data",
-            **figures,
-        )
+        trade = Note("trade-smaller-data", **figures)
     elif kind == "smaller":
-        trade = Note(
-            "trade-smaller",
-            **figures,
-        )
+        trade = Note("trade-smaller", **figures)
     elif kind == "larger":
         trade = Note("trade-larger", **figures)
     else:

@@ -85,11 +85,7 @@ def sensitivity(search: Search, best: Candidate, runs: list[Candidate]) -> Sensi
     is_flat = flat[1] >= 1.5 * flat[0]
     notes = _time_notes(flat, error) if until else _loss_notes(flat, unsure, error, is_flat)
     if double is None:
-        notes.append(
-            Note(
-                "no-double",
-            )
-        )
+        notes.append(Note("no-double"))
     if optimal.params != best.params and not until:
         notes.append(
             Note(
@@ -116,41 +112,19 @@ def _loss_notes(
 ) -> list[Note]:
     figures = {"low": flat[0], "high": flat[1], "flat": FLAT}
     return [
-        Note(
-            "flat",
-            **figures,
-        )
+        Note("flat", **figures)
         if is_flat
-        else Note(
-            "sharp",
-            **figures,
-        )
+        else Note("sharp", **figures)
         if flat[0] < flat[1]
-        else Note(
-            "sharpest",
-            **figures,
-        ),
-        Note(
-            "fit-error",
-            error=error,
-            low=unsure[0],
-            high=unsure[1],
-        ),
+        else Note("sharpest", **figures),
+        Note("fit-error", error=error, low=unsure[0], high=unsure[1]),
     ]
 
 
 def _time_notes(flat: tuple[int, int], error: float) -> list[Note]:
     return [
-        Note(
-            "flat-time",
-            low=flat[0],
-            high=flat[1],
-            share=FLAT_TIME,
-        ),
-        Note(
-            "fit-error-time",
-            error=error,
-        ),
+        Note("flat-time", low=flat[0], high=flat[1], share=FLAT_TIME),
+        Note("fit-error-time", error=error),
     ]
 
 

@@ -97,12 +97,7 @@ def small_run(
     )
     answer = plan(config, device, data=data, price=price)
     reasons = [
-        Note(
-            "small-run",
-            params=answer.params.total,
-            tokens=answer.tokens.total,
-            time=seconds,
-        ),
+        Note("small-run", params=answer.params.total, tokens=answer.tokens.total, time=seconds),
         Note("small-run-loss"),
     ]
     if recipe is None:

@@ -28,18 +28,18 @@ _PRESSURE = Path("/proc/pressure/cpu")
 BUSY = 0.2  # of the last ten seconds in which a program waited for a core
 
 VERBS: dict[str, str] = {
-    "go": "from nothing to your own GPT: recommend, data, check, train, evaluate, export",
+    "go": "from nothing to your own GPT: recommend, data, train, evaluate",
     "plan": "what will this run need? tokens, hours, memory, money, loss",
     "recommend": "what should I run on my card, in the time I have?",
     "can": "can this card train that model at all?",
     "data": "download, tokenise, shuffle and shard text; look at the result",
     "train": "the run: exact, resumable, nothing lost",
-    "launch": "the run elsewhere: a job for Slurm, SkyPilot or a rented machine over ssh",
+    "launch": "the run elsewhere: a job for Slurm, SkyPilot or ssh",
     "sample": "text from a trained model",
-    "tune": "make an assistant of a model: instruction tuning on your conversations",
+    "tune": "make an assistant of a model, from your conversations",
     "chat": "talk to a tuned model",
-    "eval": "bits per byte, HellaSwag and LAMBADA, each with its protocol and interval",
-    "export": "the model for transformers, llama.cpp or nanoGPT, with a model card",
+    "eval": "how good is it? bits per byte, HellaSwag, LAMBADA, any task",
+    "export": "the model for transformers, llama.cpp or nanoGPT",
     "ui": "a local page: plan with sliders, watch runs, talk to models",
     "serve": "a model behind an OpenAI-compatible API",
     "runs": "the runs below this folder: state, loss, hours, cost",
@@ -68,7 +68,17 @@ _TRAINING = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = message.replace(
+            "argument --", "--"
+        )  # "argument --hours: …", "with argument --json"
         raise UserError(message, hint=f"`{self.prog} --help` shows an example")
+
+
+class _Help(argparse.HelpFormatter):
+    """Descriptions fill the lines of the terminal; examples stay as they are typed."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example:") else super()._fill_text(text, width, indent)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -193,6 +203,8 @@ def dispatch(words: list[str]) -> int:
     parser = parser_of(verb)
     args, rest = parser.parse_known_args(words[1:])
     for word in rest:
+        if not word.startswith("-") and "=" not in word:
+            parser.error(f"one word too many: {word!r}")
         _refuse_misspelt(parser, word)
     if hasattr(args, "overrides"):  # nanoGPT's own spelling: --n_layer=6
         args.overrides = [*args.overrides, *rest]
@@ -265,7 +277,7 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         prog=f"onecard {verb}",
         description=module.HELP,
         epilog=f"example:\n  {module.EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     module.configure(parser)
@@ -277,7 +289,7 @@ def _overview() -> str:
     lines = [f"  {verb:{width}}{what}" for verb, what in VERBS.items()]
     return "\n".join(
         [
-            "onecard: plan a GPT training run before you start it, run it on the card you have, and learn from it.",
+            "onecard: plan a GPT training run, run it on the card you have, learn from it.",
             "",
             "usage: onecard COMMAND … [--help]",
             "",

@@ -161,13 +161,7 @@ def with_flags(hint: str | None) -> str | None:
 def _dry_run(args: argparse.Namespace) -> int:
     from onecard.data.preparation.pipeline import sized
 
-    size, folder = sized(
-        args.source,
-        args.out,
-        args.tokens,
-        workers=args.workers,
-        **_chosen(args),
-    )
+    size, folder = sized(args.source, args.out, args.tokens, workers=args.workers, **_chosen(args))
     print(json.dumps(size.__dict__) if args.json else printable(_sizes(size, folder), keep="\n"))
     return 0
 

@@ -29,7 +29,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         documents = (
             f"{split['documents']:>12,} documents" if split.get("documents") is not None else ""
         )
-        disk = f"{split['shards']} shards, {show_bytes(split['disk_bytes'])}"
+        files = f"{split['shards']} shard{'s' * (split['shards'] != 1)}"
+        disk = f"{files}, {show_bytes(split['disk_bytes'])}"
         lines.append(f"  {name:5} {split['tokens']:>15,} tokens {documents} {disk}")
     tokenizer = found["tokenizer"]
     lines.append(

@@ -116,9 +116,12 @@ def go(args: argparse.Namespace, out: "Console") -> Path | None:
 def _question(args: argparse.Namespace) -> "Question":
     from onecard.cli.go_record import Question
     from onecard.cli.recommend import budget_of, changes_of
+    from onecard.facts.prices import parse_money
 
-    budget_of(args)  # a mistake in either is reported before anything is done
+    budget_of(args)  # a mistake in any of them is reported before anything is done
     changes_of(args)
+    if args.budget is not None:
+        parse_money(args.budget)
     limits = ("hours", "days", "tokens", "until_loss")
     return Question(
         limit=next(

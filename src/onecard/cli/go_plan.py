@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from onecard.facts.gpus import Device
     from onecard.planner import RunPlan
 
-DEFAULT_DATA = "fineweb-edu"
 MORE_TOKENS = (
     1.03  # fetched than the run is expected to read: the measured machine may be a little faster
 )
@@ -80,16 +79,16 @@ def expect(question: Question, places: "Places") -> Expectation:
 
 def _affordable_hours(given: str, plan: "RunPlan") -> float:
     """How long the electricity lasts that the budget buys."""
-    from onecard.facts.prices import parse_price
+    from onecard.facts.prices import parse_money
 
-    budget = parse_price(given)
-    if budget.currency != plan.energy.currency:
+    amount, currency = parse_money(given)
+    if currency != plan.energy.currency:
         raise UserError(
-            f"the budget is in {budget.currency}, electricity in {plan.energy.currency}",
-            hint=f"give both in one currency, such as --price 0.25{budget.currency}",
+            f"the budget is in {currency}, electricity in {plan.energy.currency}",
+            hint=f"give both in one currency, such as --price 0.25{currency}",
         )
     per_hour = plan.energy.cost.mid / (plan.time.total_seconds.mid / HOUR)
-    return budget.per_kwh / per_hour
+    return amount / per_hour
 
 
 @dataclass(frozen=True)
@@ -106,6 +105,7 @@ class _Choice:
 def _choose(question: Question, places: "Places", device: "Device") -> _Choice:
     """Prepared tokens as they are; GPT-2's tokens where public runs cover the time and the text; else a tokeniser of the
     text's own, as large as suits the model."""
+    from onecard.advise.recipe_choice import DEFAULT_DATA
     from onecard.facts.datasets import known_dataset
 
     prepared = _prepared(question.data)
@@ -125,11 +125,7 @@ def _choose(question: Question, places: "Places", device: "Device") -> _Choice:
 
 
 def _with_own_tokeniser(
-    question: Question,
-    places: "Places",
-    device: "Device",
-    source: str,
-    text_bytes: float,
+    question: Question, places: "Places", device: "Device", source: str, text_bytes: float
 ) -> _Choice:
     from onecard.advise.small_run import BYTES_PER_TOKEN, vocabulary_for
 

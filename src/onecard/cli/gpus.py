@@ -66,9 +66,9 @@ def _show(cards: "list[Device]") -> None:
     from onecard.planner.card_rate import sustained_flops
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("card", "architecture"):
-        table.add_column(column, no_wrap=column == "card")
-    for column in ("GiB", "GB/s", "bf16", "fp16", "fp32", "sustained", "watts", "confidence"):
+    table.add_column("card", no_wrap=True)
+    table.add_column("arch.")
+    for column in ("GiB", "GB/s", "bf16", "fp16", "fp32", "sustained", "watts", "sure"):
         table.add_column(column, justify="right")
     for card in cards:
         rates = (card.bf16_flops, card.fp16_flops, card.fp32_flops)

@@ -99,7 +99,7 @@ def _check_options(args: argparse.Namespace) -> None:
 def _job(args: argparse.Namespace) -> "Job":
     from onecard.config import load
     from onecard.facts.gpus import find_gpu
-    from onecard.facts.prices import parse_price
+    from onecard.facts.prices import parse_money
     from onecard.launch import make_job
     from onecard.launch.money import rental_of, within_budget
     from onecard.runs.record import holds_a_run
@@ -107,7 +107,7 @@ def _job(args: argparse.Namespace) -> "Job":
     config = load(args.config, args.overrides)
     if args.budget is not None:
         rental = rental_of(find_gpu(args.gpu).name) if args.gpu else None
-        config = within_budget(config, rental, args.cards, parse_price(args.budget), args.max_price)
+        config = within_budget(config, rental, args.cards, parse_money(args.budget), args.max_price)
     folder = Path(config.out_dir)
     if args.on == "ssh" and holds_a_run(folder) and not (folder / "launched").is_file():
         raise UserError(

@@ -32,12 +32,7 @@ def add_set(
     words: str = "change a config key; nanoGPT's --KEY=VALUE works too",
 ) -> None:
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help=words,
+        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=words
     )
 
 

@@ -62,8 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stack",
         default="onecard",
-        metavar="nanogpt|nanochat|modded|litgpt|hf|llm.c|plain-pytorch",
-        help="memory and time as that project's code would take them (default: onecard's own trainer)",
+        metavar="PROJECT",
+        help="memory and time as that project's code would take them: nanogpt, nanochat, modded, litgpt, hf, llm.c or plain-pytorch (default: onecard's own trainer)",
     )
     parser.add_argument("--presets", action="store_true", help="list the named configs and stop")
     add_report(parser)

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue the run in out_dir from its last checkpoint",
+        "--resume", action="store_true", help="continue the run in out_dir from its last checkpoint"
     )
     parser.add_argument(
         "--continue",

@@ -17,8 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-
-    settings = settings_of(args, args.run, page=False, only=Path(args.run).resolve())
+    settings = settings_of(args, args.run, page=False, only=Path(args.run).absolute())
     from onecard.ui.models import has_checkpoint
 
     folder = settings.root

@@ -56,7 +56,7 @@ def settings_of(args: argparse.Namespace, folder: str, **more: Any) -> "Settings
 
     root = Path(folder)
     if not root.is_dir():
-        raise UserError(f"no folder {folder!r}", hint="name a folder that holds runs")
+        raise UserError(f"no folder {folder!r}", hint="a run's folder, or one that holds runs")
     if args.token is not None and (
         len(args.token) < 16
         or not args.token.isascii()

@@ -66,9 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--repeat", action="store_true", help="repeat files that are too small for their share"
     )
     parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue the tuned run RUN from its last checkpoint",
+        "--resume", action="store_true", help="continue the tuned run RUN from its last checkpoint"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what it would do, and stop")
     parser.add_argument(

@@ -112,10 +112,9 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:  # no more than that, though it may grow meanwhile
             content = file.read(_LARGEST_FILE)
     except FileNotFoundError:
-        hint = (
-            nearest(path.name.lower(), PRESETS)
-            or f"presets: {', '.join(list(PRESETS)[:4])}, …; `onecard plan --presets` lists them"
-        )
+        if path.suffix.lower() in (".py", ".toml") and path.parent != Path("."):
+            raise UserError(f"no file {str(path)!r}", hint="check the path") from None
+        hint = nearest(path.stem.lower(), PRESETS) or "`onecard plan --presets` lists the presets"
         raise UserError(f"no config file or preset named {str(path)!r}", hint=hint) from None
     except (OSError, ValueError) as error:
         raise UserError(

@@ -122,31 +122,31 @@ class RunConfig:
         "adamw", "learning speed memory", "update rule; adamw8bit: adamw with optimizer_state 8bit"
     )
     optimizer_state: Literal["float32", "8bit", "4bit"] = key(
-        "float32", "learning speed memory", "what moments are kept in; 8bit, 4bit: in blocks"
+        "float32", "learning speed memory", "format of the moments; 8bit, 4bit: in blocks"
     )
     fused_optimizer: bool = key(True, "speed memory", "AdamW: the update in one kernel")
     fp8: bool = key(False, "learning speed memory", "layers' matmuls in 8 bits: RTX 40 or newer")
     weights: Literal["float32", "bfloat16"] = key(
-        "float32", "learning speed memory", "what matrices and tables are kept in, without a copy"
+        "float32", "learning speed memory", "format of matrices and tables; bfloat16: no fp32 copy"
     )
     gradients: Literal["float32", "bfloat16"] = key(
-        "float32", "learning speed memory", "what gradients of matrices and tables are added up in"
+        "float32", "learning speed memory", "format that their gradients are added up in"
     )
     compile_unit: Literal["model", "block"] = key(
-        "model", "speed memory", "compiled at a time; block: gradients come layer by layer"
+        "model", "speed memory", "what is compiled at once; block: layer by layer"
     )
     offload_optimizer: bool = key(
         False, "learning speed memory", "moments, and fp32 weights of bf16 ones, in host memory"
     )
     offload_activations: bool = key(False, "speed memory", "recompute=block: inputs in host memory")
-    update_in_backward: bool = key(False, "learning speed memory", "gradients applied as they come")
+    update_in_backward: bool = key(False, "learning speed memory", "apply each gradient at once")
     shard: Literal["none", "grads", "full"] = key(
         "none", "speed memory", "what several cards share out; grads: all but the weights in use"
     )
     schedule: Literal["cosine", "linear", "wsd"] = key(
         "cosine", "learning", "how the rate decays; wsd: constant, then decay at the end"
     )
-    decay_fraction: float = key(0.2, "learning", "wsd: its share (modern: 0.6)", above=0, most=1)
+    decay_fraction: float = key(0.2, "learning", "wsd: decaying part (modern 0.6)", above=0, most=1)
     weight_decay_on: Literal["matrices", "nanogpt"] = key(
         "matrices", "learning", "what decays; nanogpt: embeddings too"
     )
@@ -156,10 +156,10 @@ class RunConfig:
     )
     chunked_loss: bool = key(False, "speed memory", "never hold all logits at once")
     chunk_rows: int | None = key(
-        None, "speed memory", "of chunked_loss; None: 32 MiB of logits", unit="tokens", least=1
+        None, "speed memory", "chunked_loss: tokens at a time; None: 32 MiB of logits", least=1
     )
-    threads: int | None = key(None, "speed", "of a CPU; None: torch chooses", least=1, most=1024)
-    affinity: Literal["none", "cores"] = key("none", "speed", "of a CPU; cores: one a thread")
+    threads: int | None = key(None, "speed", "of a CPU; None: torch's choice", least=1, most=1024)
+    affinity: Literal["none", "cores"] = key("none", "speed", "cores: a core for each CPU thread")
     recompute: Literal["none", "cheap", "block"] = key(
         "none", "speed memory", "activations computed again in the backward pass, not kept"
     )

@@ -74,15 +74,16 @@ def find_dataset(name: str) -> DatasetFacts:
     """Like `known_dataset`, but an unknown name is a user's mistake with the nearest names."""
     found = known_dataset(name)
     if found is None:
-        names = {key for entry in all_datasets() for key in (entry.name, *entry.aliases)} | {
-            "fineweb",
-            "fineweb-edu",
-        }
-        raise UserError(
-            f"unknown data set {name!r}",
-            hint=nearest(name, names) or "known: " + ", ".join(e.name for e in all_datasets()),
-        )
+        names = {key for entry in all_datasets() for key in (entry.name, *entry.aliases)}
+        known = family_names()
+        hint = nearest(name, names.union(known)) or f"known: {', '.join(known)}"
+        raise UserError(f"unknown data set {name!r}", hint=hint)
     return found
+
+
+def family_names() -> list[str]:
+    """The sets by name, without their samples."""
+    return sorted({entry.name.partition(":")[0] for entry in all_datasets()})
 
 
 def family(name: str) -> list[DatasetFacts]:

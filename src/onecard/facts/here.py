@@ -148,7 +148,7 @@ def cpu() -> Device:
     total, free = _memory()
     return replace(
         find_gpu("cpu"),
-        name=f"CPU, {cores} cores",
+        name=f"CPU, {cores} core{'s' * (cores != 1)}",
         memory_bytes=total,
         usable_bytes=total,
         taken_bytes=total - free,

@@ -66,17 +66,27 @@ def electricity(region: str) -> Price:
 
 def parse_price(text: str) -> Price:
     """--price: "0.25", "0.25 EUR", "€0.25", or a region's name."""
-    symbols = {"€": "EUR", "$": "USD", "£": "GBP", "₹": "INR"}
-    found = re.fullmatch(
-        r"([€$£₹]?)\s*(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?(?:\s*/\s*kWh)?", text.strip()
-    )
-    if found is None:
-        if re.search(r"\d", text):
-            raise UserError(f"{text!r} is not a price", hint="write it like 0.25, 0.25EUR or ES")
+    if not re.search(r"\d", text):
         return electricity(text)
-    value = float(found[2].replace(",", "."))
-    if not value < 1e6:
-        raise UserError(f"{text!r} is not a price of one kWh", hint="write it like 0.25")
-    return Price(
-        value, (found[3] or symbols.get(found[1], "USD")).upper(), T("your own price"), "A"
-    )
+    try:
+        value, currency = parse_money(re.sub(r"\s*/\s*kWh\s*$", "", text))
+    except UserError:
+        hint = "write it like 0.25, 0.25EUR or ES"
+        raise UserError(f"{text!r} is not a price of one kWh", hint=hint) from None
+    return Price(value, currency, T("your own price"), "A")
+
+
+def parse_money(text: str) -> tuple[float, str]:
+    """An amount and its currency, dollars where none is named.
+
+    >>> parse_money("30"), parse_money("€2,50"), parse_money("10 inr")
+    ((30.0, 'USD'), (2.5, 'EUR'), (10.0, 'INR'))
+    """
+    symbols = {"€": "EUR", "$": "USD", "£": "GBP", "₹": "INR"}
+    found = re.fullmatch(r"([€$£₹]?)\s*(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?", text.strip())
+    amount = float(found[2].replace(",", ".")) if found else 1e6
+    if found is None or not amount < 1e6:
+        raise UserError(
+            f"{text!r} is not an amount of money", hint="write it like 10USD or 2.50EUR"
+        )
+    return amount, (found[3] or symbols.get(found[1], "USD")).upper()

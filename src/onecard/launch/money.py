@@ -1,15 +1,14 @@
 """A budget as hours: what it buys at the highest price that is accepted.
 
 >>> from onecard.config import load
->>> from onecard.facts.prices import parse_price
->>> within_budget(load("gpt2"), rental_of("MI300X"), 1, parse_price("30USD"), 2.5).max_hours
+>>> from onecard.facts.prices import parse_money
+>>> within_budget(load("gpt2"), rental_of("MI300X"), 1, parse_money("30USD"), 2.5).max_hours
 12.0
 """
 
 from typing import TYPE_CHECKING
 
 from onecard.errors import UserError
-from onecard.facts.prices import Price
 from onecard.facts.rentals import Rental, rental_of
 
 if TYPE_CHECKING:
@@ -36,16 +35,21 @@ def highest_price(rental: Rental | None, asked: float | None) -> float:
 
 
 def within_budget(
-    config: "RunConfig", rental: Rental | None, cards: int, budget: Price, asked: float | None
+    config: "RunConfig",
+    rental: Rental | None,
+    cards: int,
+    budget: tuple[float, str],
+    asked: float | None,
 ) -> "RunConfig":
     """The config with max_hours, which ends the run in time with its decay fitted in; never longer than it had."""
     price, currency = highest_price(rental, asked), rental.currency if rental else "USD"
-    if budget.currency != currency:
+    amount, paid_in = budget
+    if paid_in != currency:
         raise UserError(
-            f"the budget is in {budget.currency}, the card's price in {currency}",
+            f"the budget is in {paid_in}, the card's price in {currency}",
             hint=f"give the budget in {currency}",
         )
-    hours = budget.per_kwh / (price * cards)
+    hours = amount / (price * cards)
     if hours < _LEAST_HOURS:
         raise UserError(
             f"the budget buys {hours * 60:.1f} minutes at {price:g} {currency} a card and hour",

@@ -1,7 +1,7 @@
 """A file that is cut short while it is mapped into memory: the system sends SIGBUS, which would end the process without a
 word. Here it ends with a sentence that names the file. (Nothing can be raised: the faulting instruction cannot go on.)
 
->>> with told_if_cut_short(Path("ckpt.pt")):         # doctest: +SKIP
+>>> with report_if_cut_short(Path("ckpt.pt")):         # doctest: +SKIP
 ...     tensors = torch.load("ckpt.pt", mmap=True)
 """
 
@@ -15,7 +15,7 @@ from onecard.untrusted import printable
 
 
 @contextmanager
-def told_if_cut_short(path: Path) -> Iterator[None]:
+def report_if_cut_short(path: Path) -> Iterator[None]:
     """Around whatever reads from a mapping of the file. Exit code 1, as for other data that cannot be read."""
     if not hasattr(signal, "SIGBUS"):  # Windows does not let a mapped file be cut
         yield

@@ -37,7 +37,7 @@ from onecard.model.checkpoint import (
 )
 from onecard.model.generate import Sampler
 from onecard.model.machine import choose_device
-from onecard.model.mapped import told_if_cut_short
+from onecard.model.mapped import report_if_cut_short
 from onecard.model.weights import hub_folder, read_weights
 from onecard.untrusted import read_json_object
 
@@ -248,7 +248,7 @@ def _check_gpt2(settings: dict[str, Any], folder: Path) -> None:
 
 def _nanogpt_config(file: Path) -> RunConfig:
     try:
-        with told_if_cut_short(file):
+        with report_if_cut_short(file):
             args = torch.load(file, map_location="cpu", weights_only=True, mmap=True)["model_args"]
         keys = ("n_layer", "n_head", "n_embd", "block_size", "bias", "vocab_size")
         return RunConfig.from_values({key: args[key] for key in keys})

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from onecard.model.mapped import told_if_cut_short
+from onecard.model.mapped import report_if_cut_short
 
 _DTYPES = {
     torch.float64: "F64",
@@ -84,7 +84,7 @@ def checksum_of(path: Path) -> str:
 
 def in_memory(path: Path, cut: Cut = everything) -> dict[str, Tensor]:
     """A safetensors file as tensors of their own: a mapping would keep the file from being removed on Windows."""
-    with told_if_cut_short(path), safe_open(path, framework="pt") as file:
+    with report_if_cut_short(path), safe_open(path, framework="pt") as file:
         return {name: _rows(file, name, cut(name)) for name in file.keys()}  # noqa: SIM118
 
 
@@ -96,7 +96,7 @@ def in_memory_parts(
     found: dict[str, list[Tensor]] = {}
     reached: dict[str, int] = {}
     for number, path in enumerate(paths):
-        with told_if_cut_short(path), safe_open(path, framework="pt") as file:
+        with report_if_cut_short(path), safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118
                 known = tensors.get(name)
                 if known is None:

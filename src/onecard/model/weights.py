@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from onecard.config.presets import RELEASED
 from onecard.errors import UserError, first_line
 from onecard.model import checkpoint
-from onecard.model.mapped import told_if_cut_short
+from onecard.model.mapped import report_if_cut_short
 from onecard.model.tensor_file import in_memory
 
 # transformers keeps these as Conv1D, which is a linear layer with its matrix the other way round
@@ -138,7 +138,7 @@ def _conv1d(tensors: dict[str, Tensor]) -> bool:
 
 def _nanogpt(file: Path) -> dict[str, Tensor]:
     try:
-        with told_if_cut_short(
+        with report_if_cut_short(
             file
         ):  # mapped: the optimizer's two thirds of the file are never read
             saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)

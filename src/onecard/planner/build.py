@@ -109,7 +109,7 @@ def plan(
         warnings=[*ignored, *_of_stack(stack), *of_data, *of_run, *of_machine],
         formulas=formulas_of(loss),
         nodes=nodes,
-        ways=ways(config, device, dtype, gpus, nodes, joined) if stack == OWN else [],
+        ways=ways(config, device, dtype, gpus, nodes, joined) if gpus > 1 and stack == OWN else [],
     )
 
 

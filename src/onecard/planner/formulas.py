@@ -29,7 +29,7 @@ FORMULAS: dict[str, str] = {
     "agrees with a trace of the trainer (docs/maths.md)",
     "memory.process_bytes": "allocated + CUDA context and workspaces + what the allocator holds on top (fitted to public runs)",
     "memory.parts": "each at the moment of the step's peak, counted tensor by tensor; they sum to what the process takes",
-    "memory.card_bytes": "what the driver reports where it was asked; else what torch reports of such a card, 1–3 % less than sold",
+    "memory.card_bytes": "what the driver reports where it was asked; else what torch reports of such a card, 1–3% less than sold",
     "memory.fits": "fits: even the high estimate leaves the others' memory free; does not fit: not even the low one does",
     "energy.kwh": "power limit or TDP of the card × time; the rest of the machine is not included",
     "energy.cost": "kWh × price",

@@ -78,7 +78,9 @@ def step_time(
     link: Links | None = None,
 ) -> StepTime:
     """One optimizer step of `config` on `gpus` cards, with an 80 % range; a calibration is of our own code alone."""
-    work = in_stack(Workload.on(device, config, dtype, gpus, nodes, link), stack)
+    work = Workload.on(device, config, dtype, gpus, nodes, link)
+    if stack != OWN:
+        work = in_stack(work, stack)
     return workload_time(work, device, calibration if stack == OWN else None)
 
 
@@ -160,7 +162,7 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
         "optimizer": update,
         "launch": launch * w.accumulation,
         "data": 0.0,  # the loader reads ahead while the card works
-        "exchange": exchange_seconds(w, device, busy * w.accumulation, fit),
+        "exchange": exchange_seconds(w, device, busy * w.accumulation, fit) if w.gpus > 1 else 0.0,
     }
     slower = stack_factor(w.stack, fit) / fit["cards"].get(device.name, 1.0)
     scaled = {part: seconds * slower for part, seconds in parts.items()}

@@ -2,7 +2,7 @@
 
 >>> from onecard.config import RunConfig
 >>> [str(note) for note in warnings(RunConfig(warmup_iters=200, max_iters=1000, lr_decay_iters=1000))][0]
-'the warm-up of 200 steps is 20% of the run; 1–5 % is usual'
+'the warm-up of 200 steps is 20% of the run; 1–5% is usual'
 """
 
 from collections.abc import Iterator

@@ -15,9 +15,9 @@ from onecard.planner.workload import Workload
 def ways(
     config: RunConfig, device: Device, dtype: str, gpus: int, nodes: int, link: Links
 ) -> list[ShardWay]:
-    """None for a single card; a way that the config's other keys exclude is left out."""
+    """A way that the config's other keys exclude is left out."""
     found: list[ShardWay] = []
-    for way in choices("shard") if gpus > 1 else ():
+    for way in choices("shard"):
         try:
             changed = config.replace(shard=way)
         except UserError:

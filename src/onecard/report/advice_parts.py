@@ -41,15 +41,7 @@ def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
             batch_words(config),
             note=T("{tokens:int} tokens per step", tokens=config.tokens_per_step),
         ),
-        Figure(
-            T("Steps"),
-            Quantity(config.max_iters, "int"),
-            note=T(
-                "{warmup:int} of warm-up, then {schedule}",
-                warmup=config.warmup_iters,
-                schedule=SCHEDULES.get(config.schedule, config.schedule),
-            ),
-        ),
+        Figure(T("Steps"), Quantity(config.max_iters, "int"), note=_schedule(config)),
         Figure(
             T("Learning rate"),
             Quantity(config.learning_rate, "g"),
@@ -59,6 +51,13 @@ def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
         Figure(T("Data"), config.dataset),
     ]
     return tuple(rows)
+
+
+def _schedule(config: RunConfig) -> T:
+    decay = SCHEDULES.get(config.schedule, config.schedule)
+    if not config.warmup_iters:
+        return T("no warm-up, {schedule}", schedule=decay)
+    return T("{warmup:int} of warm-up, then {schedule}", warmup=config.warmup_iters, schedule=decay)
 
 
 def model_headline(plan: RunPlan) -> tuple[Figure, ...]:

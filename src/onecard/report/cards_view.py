@@ -7,6 +7,7 @@ from onecard.messages import T
 from onecard.planner import RunPlan
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
 from onecard.report.plan_summary import FITS
+from onecard.report.plan_words import RANGES
 
 
 def cards_document(plans: list[RunPlan]) -> Document:
@@ -44,7 +45,7 @@ def cards_document(plans: list[RunPlan]) -> Document:
         answer=_summary(plans[fastest]),
         sections=tuple(sections),
         summary=_loss(first),
-        footer=T("Ranges are 80 %: one run in ten is expected below, one in ten above."),
+        footer=RANGES,
     )
 
 

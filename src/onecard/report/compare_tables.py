@@ -84,10 +84,7 @@ def _progress(runs: Sequence[RunFigures]) -> list[Row]:
         (T("hours of training"), *map(_hours, runs)),
         (T("loss"), *map(_loss, runs)),
         (T("expected loss"), *(_quantity(expected_loss(f, f.run.last_step), ".2f") for f in runs)),
-        (
-            T("loss at the end, projected"),
-            *(_quantity(f.projected_loss, ".2f") for f in runs),
-        ),
+        (T("loss at the end, projected"), *(_quantity(f.projected_loss, ".2f") for f in runs)),
         _row_of(runs, T("bits per byte"), "final_bits_per_byte", ".4f"),
         *_benchmarks(runs),
         (T("time left"), *(_quantity(f.seconds_left, "duration") for f in runs)),

@@ -16,16 +16,7 @@ from onecard.report.compare_tables import (
     side_by_side,
     won,
 )
-from onecard.report.document import (
-    Block,
-    Column,
-    Document,
-    Notes,
-    Quantity,
-    Section,
-    Table,
-    Text,
-)
+from onecard.report.document import Block, Column, Document, Notes, Quantity, Section, Table, Text
 from onecard.runs.compare import DEPENDS, Comparison
 from onecard.runs.explain import Finding
 from onecard.runs.explain.tune_findings import FORGOTTEN
@@ -56,7 +47,7 @@ def compare_document(c: Comparison, explain: bool = False) -> Document:
     ]
     sections = [
         Section(T("Who wins at what"), (won(c),), short=(won(c),)),
-        Section(T("Why"), _findings(c.findings), short=_findings(between)),
+        Section(T("Why"), _findings(c.findings, True), short=_findings(between, True)),
         Section(T("What changed"), (changed(c),), short=(changed_in_brief(c),)),
         Section(T("Side by side"), (side_by_side(c.runs),), short=(short_side_by_side(c.runs),)),
         Section(T("Loss"), tuple(equal(c))),
@@ -181,7 +172,14 @@ def _formulas(wanted: bool) -> Section:
     return Section(T("Compute"), (Notes(named),) if wanted else ())
 
 
-def _findings(findings: Sequence[Finding]) -> tuple[Block, ...]:
+def _found(finding: Finding, several: bool) -> T:
+    """A finding's sentence, with the run that it is about where several are shown."""
+    if not several or len(finding.runs) != 1:
+        return finding.note
+    return T("{run}: {finding}", run=finding.runs[0], finding=finding.note)
+
+
+def _findings(findings: Sequence[Finding], several: bool = False) -> tuple[Block, ...]:
     """What was found; then what to try, the largest gain first."""
     gains = sorted(
         (f for f in findings if f.gain is not None and f.gain > 0), key=lambda f: -(f.gain or 0.0)
@@ -189,8 +187,10 @@ def _findings(findings: Sequence[Finding]) -> tuple[Block, ...]:
     rest = [f for f in findings if f not in gains]
     blocks: list[Block] = []
     if rest:
-        blocks.append(Notes(tuple(f.note for f in rest)))
+        blocks.append(Notes(tuple(_found(f, several) for f in rest)))
     if gains:
         columns = (Column(T("What to try, and what it should gain")), Column(T("gain"), "right"))
-        blocks.append(Table(columns, tuple((f.note, Quantity(f.gain, "percent")) for f in gains)))
+        blocks.append(
+            Table(columns, tuple((_found(f, several), Quantity(f.gain, "percent")) for f in gains))
+        )
     return tuple(blocks)

@@ -50,9 +50,7 @@ def eval_document(results: Sequence[Result], sheets: Sequence[Sheet] = ()) -> Do
         sections.append(_sheet_section(sheets))
     models = dict.fromkeys([r.model for r in results] + [s.model for s in sheets])
     return Document(
-        title=T("How good is it?"),
-        subtitle=" · ".join(models),
-        sections=tuple(sections),
+        title=T("How good is it?"), subtitle=" · ".join(models), sections=tuple(sections)
     )
 
 
@@ -79,7 +77,7 @@ def _section(results: Sequence[Result]) -> Section:
         Column(T("model"), breaks=True),
         Column(T("figure")),
         Column(T("value"), "right"),
-        Column(T("95 % interval")),
+        Column(T("95% interval")),
     )
     blocks: list[Block] = [Table(columns, tuple(rows))]
     known, guess = beside(first), chance(first)

@@ -17,7 +17,7 @@ from babel.dates import format_date, format_datetime
 from babel.numbers import format_currency, format_decimal, format_percent
 
 from onecard.messages import LARGEST, Plural, T, Words, too_long
-from onecard.units import GIB, KIB, MIB, SUPERSCRIPT, show_duration
+from onecard.units import GIB, KIB, MIB, SUPERSCRIPT, WITHOUT_CENTS, show_duration
 
 _SPEC = re.compile(r"(\+)?(,)?(?:\.(\d+))?([fgde%])?")
 _FIELD_SCALE = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
@@ -134,12 +134,14 @@ class LocaleWords(Words):
         return " ".join(pieces)
 
     def _unit(self, unit: str, n: float) -> str:
-        if unit in ("h", "d"):
-            words = Plural("hour", "hours", n=n) if unit == "h" else Plural("day", "days", n=n)
-            return self.catalogue.ngettext(words.one, words.many, int(n))
-        return self.catalogue.gettext(
-            {"ms": T("ms"), "s": T("s"), "min": T("min"), "y": T("y")}[unit].text
-        )
+        plurals = {
+            "h": Plural("hour", "hours", n=n),
+            "d": Plural("day", "days", n=n),
+            "y": Plural("year", "years", n=n),
+        }
+        if unit in plurals:
+            return self.catalogue.ngettext(plurals[unit].one, plurals[unit].many, math.ceil(n))
+        return self.catalogue.gettext({"ms": T("ms"), "s": T("s"), "min": T("min")}[unit].text)
 
     def percent(self, share: float, digits: int | None = None) -> str:
         digits = (1 if share < 0.1 else 0) if digits is None else digits
@@ -162,15 +164,13 @@ class LocaleWords(Words):
 
     def money(self, money: tuple[float, str]) -> str:
         amount, currency = money
-        # Two decimals for cents that count, none from a thousand on: the same figures in every language.
-        pattern = re.sub(
-            r"0\.00",
-            "0" if amount >= 1000 else "0.00",
-            str(self.locale.currency_formats["standard"].pattern),
-        )
+        digits = 0 if amount >= WITHOUT_CENTS else 2  # the same figures in every language
+        pattern = str(self.locale.currency_formats["standard"].pattern)
+        if not digits:
+            pattern = pattern.replace("0.00", "0")
         shown = str(
             format_currency(
-                _rounded(amount, 0 if amount >= 1000 else 2),
+                _rounded(amount, digits),
                 currency,
                 format=pattern,
                 locale=self.locale,

@@ -51,7 +51,7 @@ def loss_section(plan: RunPlan, why: Formulas) -> Section:
                 T("HellaSwag"),
                 loss.hellaswag,
                 ".1%",
-                note=T("completion style, normalised by length; chance is 25 %, GPT-2 124M 29.6 %"),
+                note=T("completion style, normalised by length; chance is 25%, GPT-2 124M 29.6%"),
                 formula=why.get("loss.hellaswag"),
             )
         )
@@ -104,9 +104,7 @@ def money_section(plan: RunPlan, why: Formulas) -> Section:
             note=T("at {watts:int} W", watts=e.watts),
         ),
         Figure(
-            T("Price of a kWh"),
-            Quantity(e.price_per_kwh, ".3g", e.currency),
-            note=e.price_source,
+            T("Price of a kWh"), Quantity(e.price_per_kwh, ".3g", e.currency), note=e.price_source
         ),
     )
     return Section(T("What does it cost?"), (Figures(rows),))

@@ -142,9 +142,7 @@ def _fit_sentence(plan: RunPlan) -> T:
     m = plan.memory
     return {
         "yes": T(
-            "It fits: {used:bytes} of {card:bytes}.",
-            used=m.process_bytes.mid,
-            card=m.card_bytes,
+            "It fits: {used:bytes} of {card:bytes}.", used=m.process_bytes.mid, card=m.card_bytes
         ),
         "tight": T(
             "It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} at the high end of the range.",

@@ -18,12 +18,7 @@ from onecard.report.document import (
     Text,
 )
 from onecard.report.plan_fit import Formulas, memory_section, time_section
-from onecard.report.plan_result import (
-    data_section,
-    known_runs_section,
-    loss_section,
-    money_section,
-)
+from onecard.report.plan_result import data_section, known_runs_section, loss_section, money_section
 from onecard.report.plan_summary import card_name, headline, summary
 from onecard.report.plan_ways import ways_section
 from onecard.report.plan_words import RANGES, described_shape, part_name

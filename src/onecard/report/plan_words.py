@@ -5,7 +5,7 @@ from onecard.messages import Plural, T
 from onecard.planner.result import Range
 from onecard.report.document import Figure, Quantity, Text, Tone
 
-RANGES = T("Ranges are 80 %: one run in ten is expected below, one in ten above.")
+RANGES = T("Ranges are 80%: one run in ten is expected below, one in ten above.")
 PARTS: dict[str, T] = {
     # parameters
     "token_embedding": T("token embedding"),

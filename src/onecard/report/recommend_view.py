@@ -36,6 +36,7 @@ from onecard.report.plan_words import RANGES
 from onecard.units import HOUR
 
 KINDS = {"smaller": T("smaller"), "larger": T("larger"), "sooner": T("half the time")}
+NEAR = {"smaller": T("slightly smaller"), "larger": T("slightly larger")}
 LIMITS = {"memory": T("memory"), "compute": T("compute"), "data": T("data")}
 
 
@@ -155,17 +156,22 @@ def _others(answer: Recommendation) -> Section:
         Column(T("time"), "right"),
         Column(T("loss"), "right"),
     )
-    table = Table(columns, tuple(_row(other) for other in answer.runners_up))
+    table = Table(columns, tuple(_row(other, answer) for other in answer.runners_up))
     trades = tuple(
-        T("{kind}: {trade}", kind=KINDS[other.kind], trade=other.trade)
+        T("{kind}: {trade}", kind=_kind(other, answer), trade=other.trade)
         for other in answer.runners_up
     )
     return Section(T("What else"), (table, Notes(trades)) if answer.runners_up else ())
 
 
-def _row(other: Alternative) -> tuple[Value, ...]:
+def _kind(other: Alternative, answer: Recommendation) -> T:
+    near = 0.75 < other.params / answer.plan.params.total < 1.3
+    return (NEAR if near else KINDS).get(other.kind, KINDS[other.kind])
+
+
+def _row(other: Alternative, answer: Recommendation) -> tuple[Value, ...]:
     return (
-        KINDS[other.kind],
+        _kind(other, answer),
         shape_words(other.config),
         Quantity(other.params, "count"),
         Quantity(other.tokens, "count"),
@@ -185,7 +191,7 @@ def _rentals(answer: Recommendation) -> Section:
             Quantity(plan.time.total_seconds.mid / 3600, ",.1f"),
             T("electricity"),
             Quantity((e.cost.mid, e.currency), "money"),
-        ),
+        )
     ]
     for offer in answer.rentals or ():
         rows.append(

@@ -26,13 +26,7 @@ from onecard.report.document import (
     Tone,
 )
 from onecard.report.language import Language
-from onecard.report.terminal_widths import (
-    BETWEEN,
-    MARK,
-    column_widths,
-    easy_width,
-    longest_word,
-)
+from onecard.report.terminal_widths import BETWEEN, MARK, column_widths, easy_width, longest_word
 
 NOTE, FORMULA = "dim", "italic dim"
 TONES: dict[Tone | None, str] = {

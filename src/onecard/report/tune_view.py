@@ -1,6 +1,6 @@
 """`onecard tune` before it starts, as a document: the conversations, the settings with their reasons, what to expect."""
 
-from onecard.messages import T
+from onecard.messages import Plural, T
 from onecard.planner.result import RunPlan
 from onecard.report.document import (
     Column,
@@ -36,10 +36,11 @@ def tune_document(planned: TuningPlan, run: RunPlan | None) -> Document:
         Figure(
             T("Passes"),
             Quantity(planned.epochs, ".3g"),
-            note=T(
-                "{steps:int} steps of {sequences:int} sequences",
+            note=Plural(
+                "{steps:int} steps of {n:int} sequence",
+                "{steps:int} steps of {n:int} sequences",
                 steps=planned.config.max_iters,
-                sequences=planned.config.batch_size * planned.config.gradient_accumulation_steps,
+                n=planned.config.batch_size * planned.config.gradient_accumulation_steps,
             ),
         ),
         *_machine(run),

@@ -25,8 +25,7 @@ ADVICE = dict(
             "bench/saver_loss.py measures what it costs in loss",
         ),
         sentence(
-            "fit-offload",
-            "the optimizer is kept in the computer's memory, {host:bytes} of it",
+            "fit-offload", "the optimizer is kept in the computer's memory, {host:bytes} of it"
         ),
         sentence("fit-unneeded", "no memory saver is needed on this card"),
         sentence(

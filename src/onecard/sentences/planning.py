@@ -78,7 +78,7 @@ PLANNING = dict(
         ),
         sentence(
             "warmup",
-            "the warm-up of {steps:int} steps is {share:percent} of the run; 1–5 % is usual",
+            "the warm-up of {steps:int} steps is {share:percent} of the run; 1–5% is usual",
         ),
         sentence(
             "schedule-unfinished",

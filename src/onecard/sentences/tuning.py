@@ -27,7 +27,7 @@ TUNING = dict(
         ),
         sentence("tune-steps", "{epochs:g} passes over {windows:int} windows"),
         sentence("tune-decay", "decays to a tenth over the whole run"),
-        sentence("tune-warmup", "3 % of the steps: the optimizer's moments begin empty"),
+        sentence("tune-warmup", "3% of the steps: the optimizer's moments begin empty"),
         sentence(
             "tune-weight-decay",
             "none: it would pull the base's weights towards zero with nothing to hold them",

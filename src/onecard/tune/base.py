@@ -43,9 +43,7 @@ class Base:
 
 
 def open_base(
-    source: str,
-    dataset: str | None = None,
-    report: Callable[[str], None] = lambda text: None,
+    source: str, dataset: str | None = None, report: Callable[[str], None] = lambda text: None
 ) -> Base:
     """Find the model, and open it once to see that it is whole."""
     name = source.removeprefix("openai-community/")

@@ -72,8 +72,6 @@ class Generations:
         self.models = models
         self._waiting: queue.Queue[Job] = queue.Queue(maxsize=most_waiting)
         self._thread: threading.Thread | None = None
-        self.finished = 0  # jobs, for tests and curious people
-        self.current: Job | None = None
 
     def submit(self, job: Job) -> None:
         try:
@@ -87,7 +85,6 @@ class Generations:
     def _work(self) -> None:
         while True:
             job = self._waiting.get()
-            self.current = job
             try:
                 if not job.cancelled:
                     self._generate(job)
@@ -96,8 +93,6 @@ class Generations:
                 job.give(error)
             except Exception as error:  # a model that cannot be run must not end the server
                 job.give(UserError(f"the model cannot be run: {type(error).__name__}"))
-            self.current = None
-            self.finished += 1
 
     def _generate(self, job: Job) -> None:
         from onecard.model.text_pieces import stream_together

@@ -23,6 +23,12 @@ _MOST_FOLDERS = 20_000  # looked into for exports: somebody may serve a home fol
 _SKIPPED = ("checkpoints", "samples", "node_modules", "__pycache__")
 
 
+def no_model(name: object) -> UserError:
+    return UserError(
+        f"no model {printable(str(name)[:200])!r} here", hint="GET /v1/models lists them"
+    )
+
+
 class Models:
     """`sampler` is called by one thread alone."""
 
@@ -60,9 +66,7 @@ class Models:
     def path(self, name: str) -> Path:
         path = self.folders().get(name)
         if path is None:
-            raise UserError(
-                f"no model {printable(name[:200])!r} here", hint="GET /v1/models lists them"
-            )
+            raise no_model(name)
         return path
 
     def sampler(self, name: str) -> "Sampler":

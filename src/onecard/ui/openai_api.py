@@ -18,9 +18,9 @@ from onecard.errors import OnecardError, UserError
 from onecard.ui.answers import in_thread, json_answer
 from onecard.ui.conversation import is_text, turns_of
 from onecard.ui.generations import Busy, Generations, Job
-from onecard.ui.models import Models
+from onecard.ui.models import Models, no_model
 from onecard.ui.settings import Limits
-from onecard.untrusted import parse_json, printable
+from onecard.untrusted import parse_json
 
 _LOOK_SECONDS = 0.25  # between two looks whether the client is still there
 _REASONS = {"stop": "stop", "length": "length", "cancelled": "stop"}
@@ -49,7 +49,7 @@ class OpenAiApi:
     async def one_model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in await in_thread(self.models.folders):
-            return _refused(f"no model {printable(name[:200])!r} here", 404)
+            return _refused(str(no_model(name)), 404)
         return json_answer(_model(name))
 
     async def completions(self, request: Request) -> Response:
@@ -64,7 +64,7 @@ class OpenAiApi:
             if not isinstance(asked, dict):
                 raise UserError("the request is no JSON object")
             if asked.get("model") not in await in_thread(self.models.folders):
-                return _refused(f"no model {printable(str(asked.get('model'))[:200])!r} here", 404)
+                return _refused(str(no_model(asked.get("model"))), 404)
             sampling = await in_thread(lambda: _sampling(asked))  # it brings torch along
             job = self._job(asked, sampling, chat)
         except ValueError as error:

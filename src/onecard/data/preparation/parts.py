@@ -262,8 +262,7 @@ def open_part(path: Path) -> Part:
     tokens_at = rows_at + head["documents"] * ROW.itemsize
     if size != tokens_at + 2 * head["tokens"]:
         raise RunFailure(
-            f"{path} was cut short by something else",
-            hint="start again with the option `fresh`",
+            f"{path} was cut short by something else", hint="start again with the option `fresh`"
         )
     return Part(path, head, rows_at, tokens_at)
 

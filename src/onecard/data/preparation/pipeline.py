@@ -24,7 +24,7 @@ from onecard.data.preparation.request import (
     unchanged,
 )
 from onecard.data.preparation.result import InputDigests, finish
-from onecard.data.preparation.size import Size, bytes_under, check_disk, estimate, tokenizer_kind
+from onecard.data.preparation.size import Size, bytes_under, check_disk, estimate
 from onecard.data.preparation.stages import Made, make_shards
 from onecard.data.preparation.work_folder import WorkFolder
 from onecard.data.read.layout import DATA_HOME, WORK, scan
@@ -110,9 +110,8 @@ def sized(
         count = sum(shard.tokens for shards in scan(adopted).splits.values() for shard in shards)
         return Size(count, 0, 0, 0, 0.0), adopted
     chosen = chosen.resolved(words)
-    kind = tokenizer_kind(str(chosen.tokenizer))
     found = sized_sources(words, chosen)
-    size = estimate(found, kind, chosen.tokens, _workers(workers), chosen)
+    size = estimate(found, str(chosen.tokenizer), chosen.tokens, _workers(workers), chosen)
     return size, _output(words, out, chosen)
 
 
@@ -240,7 +239,7 @@ def _prepare(
     announce: Announce | None,
 ) -> Manifest:
     plan = planned(words, options, request, work, fresh)
-    size = estimate(plan.sources, tokenizer_kind(plan.tokenizer), options.tokens, workers, options)
+    size = estimate(plan.sources, plan.tokenizer, options.tokens, workers, options)
     check_disk(size, work.out, bytes_under(work.path))
     if announce is not None:
         announce(size, work.out)

@@ -64,11 +64,7 @@ class InputDigests:
 
 
 def finish(
-    plan: Plan,
-    work: WorkFolder,
-    sources: list[dict[str, Any]],
-    tokenizer: Tokenizer,
-    made: Made,
+    plan: Plan, work: WorkFolder, sources: list[dict[str, Any]], tokenizer: Tokenizer, made: Made
 ) -> Manifest:
     """Move the shards in and write the manifest last. Until then a reader sees the old set, or an unfinished folder."""
     folder, shards = work.out, work.path / "shards"

@@ -20,7 +20,7 @@ from onecard.data.sources.local_files import (
 from onecard.data.sources.source import Input, Source
 from onecard.data.sources.unit import Kind
 from onecard.errors import UserError, nearest
-from onecard.facts.datasets import DatasetFacts, all_datasets, family, known_dataset
+from onecard.facts.datasets import DatasetFacts, all_datasets, family, family_names, known_dataset
 
 
 def resolve_source(word: str, tokens: int | None) -> Source:
@@ -48,8 +48,7 @@ def resolve_source(word: str, tokens: int | None) -> Source:
         raise UserError(
             f"{word} does not exist", hint="give a file, a folder, a named set or hf:owner/name"
         )
-    names = [entry.name for entry in all_datasets() if entry.repo or entry.url]
-    names += ["fineweb", "fineweb-edu", "finemath", "stdlib"]
+    names = family_names()
     hint = nearest(word, names) or f"named sets: {', '.join(names)}"
     raise UserError(
         f"{word!r} is neither a file nor a known data set",

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onecard.data.preparation.request import Plan
-from onecard.data.preparation.size import tokenizer_kind
 from onecard.data.read.manifest import TOKENIZER_FILE
 from onecard.data.sources.documents import batches, units_of
 from onecard.data.tokenizers.bpe import gpt2, train_bpe
@@ -24,7 +23,7 @@ _BPE_SAMPLE_BYTES = 64 * 1024**2
 
 def tokenizer_of(plan: Plan, work: Path) -> Tokenizer:
     """The tokeniser asked for; one that is learned from the data is learned once and kept."""
-    kind = tokenizer_kind(plan.tokenizer)
+    kind = plan.tokenizer.partition(":")[0]
     made: Tokenizer
     if kind == "gpt2":
         return gpt2()

@@ -66,7 +66,9 @@ def peak_memory(
 
     Without `advice` nothing is suggested that would make it fit: a search asks thousands of times.
     """
-    work = in_stack(Workload.on(device, config, dtype, gpus, nodes), stack)
+    work = Workload.on(device, config, dtype, gpus, nodes)
+    if stack != OWN:
+        work = in_stack(work, stack)
     step = step_memory(work, device)
     desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes
     room = device.usable_bytes - desktop

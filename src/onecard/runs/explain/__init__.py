@@ -9,6 +9,7 @@ side). A rule states when it does not
 apply. Where the figures do not decide, the finding says so and names what would.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from onecard.runs.compare import Comparison
@@ -29,7 +30,8 @@ from onecard.runs.finding import Finding
 
 __all__ = ["Finding", "explain", "explained"]
 
-_RULES = (
+Rule = Callable[[RunFigures], Iterator[Finding]]
+_RULES: tuple[Rule, ...] = (
     *log_findings.RULES,
     *misreadings.RULES,
     *plan_findings.RULES,
@@ -44,18 +46,18 @@ _RULES = (
 
 def explain(f: RunFigures) -> tuple[Finding, ...]:
     """What one run shows, what matters most first."""
-    return tuple(finding for rule in _RULES for finding in rule(f))
+    return _found(f, _RULES)
+
+
+def _found(f: RunFigures, rules: Iterable[Rule]) -> tuple[Finding, ...]:
+    return tuple(replace(finding, runs=(f.name,)) for rule in rules for finding in rule(f))
 
 
 def explained(comparison: Comparison) -> Comparison:
     """The comparison with its findings: what the runs show side by side, then each alone."""
-    rules = (
-        *tune_findings.PAIR_RULES,
-        *pair_findings.PAIR_RULES,
-        *source_findings.PAIR_RULES,
-    )
+    rules = (*tune_findings.PAIR_RULES, *pair_findings.PAIR_RULES, *source_findings.PAIR_RULES)
     # what tuning cost belongs to the comparison with the base
-    cost = [finding for f in comparison.runs for finding in tune_findings.forgotten(f)]
+    cost = [finding for f in comparison.runs for finding in _found(f, [tune_findings.forgotten])]
     together = [finding for rule in rules for finding in rule(comparison)]
     alone = [finding for f in comparison.runs for finding in explain(f) if finding not in cost]
     return replace(comparison, findings=(*cost, *together, *alone))

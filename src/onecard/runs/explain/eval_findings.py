@@ -18,8 +18,7 @@ def benchmark(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "benchmark",
-                "{name}: {task} {value:.1%} at step {step:int}: {meaning}",
-                name=f.name,
+                "{task} {value:.1%} at step {step:int}: {meaning}",
                 task=TASK_TITLES.get(task, task),
                 value=figure.value,
                 step=result.step,
@@ -33,7 +32,6 @@ def benchmark(f: RunFigures) -> Iterator[Finding]:
                 "high": figure.high,
                 "protocol": result.protocol,
             },
-            (f.name,),
         )
 
 

@@ -14,21 +14,18 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "unreadable",
-                "{name}: lines that could not be read and are left out: {n:int}, such as {line}",
-                name=f.name,
+                "lines that could not be read and are left out: {n:int}, such as {line}",
                 n=run.unreadable,
                 line=repr(run.unreadable_lines[0]) if run.unreadable_lines else "?",
             ),
             {"lines": run.unreadable, "examples": list(run.unreadable_lines)},
-            (f.name,),
         )
 
 
 def disagreements(f: RunFigures) -> Iterator[Finding]:
     """Where two statements of the log cannot both be true. Does not apply where it makes only one of them."""
     for problem in f.problems:
-        note = Note(problem.code, "{name}: {problem}", name=f.name, problem=problem)
-        yield Finding(note, dict(problem.values), (f.name,))
+        yield Finding(problem, dict(problem.values))
 
 
 def too_short(f: RunFigures) -> Iterator[Finding]:
@@ -37,23 +34,19 @@ def too_short(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "one-iteration",
-                "{name}: only one step is timed, and the first one carries the compilation, so its "
+                "only one step is timed, and the first one carries the compilation, so its "
                 "speed is unknown",
-                name=f.name,
             ),
             {"first_step_seconds": f.run.times.first},
-            (f.name,),
         )
     elif 0 < f.run.times.count < 6:
         yield Finding(
             Note(
                 "few-iterations",
-                "{name}: few steps are timed ({n:int}); its speed may still change",
-                name=f.name,
+                "few steps are timed ({n:int}); its speed may still change",
                 n=f.run.times.count,
             ),
             {"steps": f.run.times.count},
-            (f.name,),
         )
 
 
@@ -64,14 +57,12 @@ def compile_leak(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "compile-in-first-step",
-                "{name}: the first step took {first:duration}, {extra:duration} of it compilation "
+                "the first step took {first:duration}, {extra:duration} of it compilation "
                 "and warm-up; it is left out",
-                name=f.name,
                 first=first,
                 extra=first - usual,
             ),
             {"first_step_seconds": first, "step_seconds": usual},
-            (f.name,),
         )
 
 
@@ -82,27 +73,23 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "every-time-leaks",
-                "{name}: every logged step follows an evaluation, whose time is in it: {seconds:duration} "
+                "every logged step follows an evaluation, whose time is in it: {seconds:duration} "
                 "is the most that a step takes, and the printed MFU is too low; log_interval below eval_interval would show",
-                name=f.name,
                 seconds=f.step_seconds or 0.0,
             ),
             {"step_seconds_at_most": f.step_seconds},
-            (f.name,),
         )
     elif times.leaks and f.step_seconds:
         each = times.leaked_seconds / times.leaks
         yield Finding(
             Note(
                 "evaluation-in-steps",
-                "{name}: logged step times that carry an evaluation: {n:int}, of about {each:duration} "
+                "logged step times that carry an evaluation: {n:int}, of about {each:duration} "
                 "each; they are left out of the speed, but the printed MFU drops after each",
-                name=f.name,
                 n=times.leaks,
                 each=each,
             ),
             {"steps": times.leaks, "seconds": times.leaked_seconds},
-            (f.name,),
         )
 
 
@@ -112,13 +99,11 @@ def clock(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "clock-back",
-                "{name}: the clock goes backwards ({n:int}×); those stretches count as if they took the "
+                "the clock goes backwards ({n:int}×); those stretches count as if they took the "
                 "usual time",
-                name=f.name,
                 n=f.run.clock_jumps,
             ),
             {"jumps": f.run.clock_jumps},
-            (f.name,),
         )
 
 
@@ -128,13 +113,11 @@ def resumed(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "resumed",
-                "{name}: logged steps that were done again after a resume, or logged twice: {n:int}; the last ones "
+                "logged steps that were done again after a resume, or logged twice: {n:int}; the last ones "
                 "count",
-                name=f.name,
                 n=f.run.superseded,
             ),
             {"lines": f.run.superseded},
-            (f.name,),
         )
 
 
@@ -144,9 +127,8 @@ def config_changes(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "config-changed",
-                "{name}: a resume at step {step:int} changed {key} from {before} to {after}: the steps before and "
+                "a resume at step {step:int} changed {key} from {before} to {after}: the steps before and "
                 "after it are not of one recipe",
-                name=f.name,
                 step=change.step,
                 key=change.key,
                 before=repr(change.before),
@@ -158,7 +140,6 @@ def config_changes(f: RunFigures) -> Iterator[Finding]:
                 "before": change.before,
                 "after": change.after,
             },
-            (f.name,),
         )
 
 
@@ -169,15 +150,13 @@ def gaps(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "gaps",
-                "{name}: the log jumps over steps ({n:int}×), at the widest from step {first:int} to {last:int}: lines "
+                "the log jumps over steps ({n:int}×), at the widest from step {first:int} to {last:int}: lines "
                 "are missing, or a number is damaged",
-                name=f.name,
                 n=f.run.gaps,
                 first=first,
                 last=last,
             ),
             {"gaps": f.run.gaps, "widest": [first, last]},
-            (f.name,),
         )
 
 
@@ -197,15 +176,13 @@ def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "evaluation-apart",
-                "{name}: at step {step:int} the validation loss {val:.3f} is far from the training loss "
+                "at step {step:int} the validation loss {val:.3f} is far from the training loss "
                 "{train:.3f} around it: other data, memorised text, or a damaged number",
-                name=f.name,
                 step=step,
                 val=val,
                 train=train,
             ),
             {"steps": [s for s, _, _ in apart[:20]], "val_loss": val, "train_loss": train},
-            (f.name,),
         )
 
 
@@ -217,31 +194,21 @@ def missing(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "no-card",
-                "{name}: the log does not name its card, so how well it is used is unknown; give --gpu",
-                name=f.name,
+                "the log does not name its card, so how well it is used is unknown; give --gpu",
             ),
             {},
-            (f.name,),
         )
     if f.config is None and not f.problems and f.flops_per_token is None:
         yield Finding(
             Note(
                 "no-config",
-                "{name}: the log does not hold its config, so its parameters, tokens and FLOPs are unknown; give "
+                "the log does not hold its config, so its parameters, tokens and FLOPs are unknown; give "
                 "--config FILE, or keys as --n_embd=384",
-                name=f.name,
             ),
             {},
-            (f.name,),
         )
     if f.step_seconds is None and f.run.times.first is None:
-        yield Finding(
-            Note(
-                "no-times", "{name}: the log holds no times, so its speed is unknown", name=f.name
-            ),
-            {},
-            (f.name,),
-        )
+        yield Finding(Note("no-times", "the log holds no times, so its speed is unknown"), {})
 
 
 RULES = (

@@ -16,13 +16,11 @@ def not_finite(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "not-finite",
-                "{name}: the loss is not a number at step {step:int}: what comes after it is lost; a lower "
+                "the loss is not a number at step {step:int}: what comes after it is lost; a lower "
                 "learning rate, or bf16 instead of fp16",
-                name=f.name,
                 step=f.run.not_finite[0],
             ),
             {"steps": list(f.run.not_finite)},
-            (f.name,),
         )
 
 
@@ -44,29 +42,22 @@ def normal(f: RunFigures) -> Iterator[Finding]:
     if expected is None:
         return
     band = _band(f)
-    figures = {
-        "loss": f.final_loss,
-        "expected": expected,
-        "band": band,
-        "step": f.run.last_step,
-    }
+    figures = {"loss": f.final_loss, "expected": expected, "band": band, "step": f.run.last_step}
     evidence = {**figures, "in_support": f.plan.loss.in_support}
-    yield Finding(_loss_verdict({"name": f.name, **figures}), evidence, (f.name,))
+    yield Finding(_loss_verdict(figures), evidence)
 
 
 def _too_early(f: RunFigures, warm: int) -> Finding:
     return Finding(
         Note(
             "loss-early",
-            "{name}: at step {step:int} it is still in its warm-up of {warm:int} steps, where curves differ "
+            "at step {step:int} it is still in its warm-up of {warm:int} steps, where curves differ "
             "widely: too early to say whether the loss of {loss:.3f} is normal",
-            name=f.name,
             step=f.run.last_step,
             warm=warm,
             loss=f.final_loss,
         ),
         {"loss": f.final_loss, "warmup_iters": warm},
-        (f.name,),
     )
 
 
@@ -75,20 +66,20 @@ def _loss_verdict(figures: dict[str, Any]) -> Note:
     if abs(above) <= figures["band"]:
         return Note(
             "loss-normal",
-            "{name}: a loss of {loss:.3f} at step {step:int} is normal for this model and schedule "
+            "a loss of {loss:.3f} at step {step:int} is normal for this model and schedule "
             "({expected:.2f} ± {band:.2f})",
             **figures,
         )
     if above > 0:
         return Note(
             "loss-high",
-            "{name}: a loss of {loss:.3f} at step {step:int} is higher than is normal for this model and "
+            "a loss of {loss:.3f} at step {step:int} is higher than is normal for this model and "
             "schedule ({expected:.2f} ± {band:.2f})",
             **figures,
         )
     return Note(
         "loss-low",
-        "{name}: a loss of {loss:.3f} at step {step:int} is lower than is normal for this model and "
+        "a loss of {loss:.3f} at step {step:int} is lower than is normal for this model and "
         "schedule ({expected:.2f} ± {band:.2f}): easier data, or text that is seen again",
         **figures,
     )
@@ -119,15 +110,13 @@ def stuck(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "stuck",
-                "{name}: after {step:int} steps the loss is {loss:.2f}, hardly below an untrained model's "
+                "after {step:int} steps the loss is {loss:.2f}, hardly below an untrained model's "
                 "{untrained:.2f}: it does not learn. Look at the learning rate, the data and the targets' shift by one",
-                name=f.name,
                 step=f.run.last_step,
                 loss=f.final_loss,
                 untrained=untrained,
             ),
             {"loss": f.final_loss, "untrained": untrained},
-            (f.name,),
         )
 
 
@@ -150,15 +139,13 @@ def diverging(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "diverging",
-                "{name}: the loss rose from {lowest:.2f} near step {at:int} to {last:.2f} and stays there: the "
+                "the loss rose from {lowest:.2f} near step {at:int} to {last:.2f} and stays there: the "
                 "run diverged. A lower learning rate or a longer warm-up, from a checkpoint before it",
-                name=f.name,
                 lowest=lowest,
                 at=at,
                 last=last,
             ),
             {"lowest": lowest, "last": last, "step": at},
-            (f.name,),
         )
 
 
@@ -180,14 +167,12 @@ def spikes(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "spikes",
-                "{name}: the loss jumps up and comes back ({n:int}×), first near step {step:int}: a few do no "
+                "the loss jumps up and comes back ({n:int}×), first near step {step:int}: a few do no "
                 "harm; many ask for a lower learning rate or beta2 = 0.95",
-                name=f.name,
                 n=len(found),
                 step=found[0],
             ),
             {"steps": found[:20], "count": len(found)},
-            (f.name,),
         )
 
 

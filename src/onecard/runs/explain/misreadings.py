@@ -24,16 +24,14 @@ def mfu_of_an_a100(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "mfu-against-a100",
-            "{name}: the printed MFU of {printed:.1%} is against an A100's 312 TFLOPS; against the "
+            "the printed MFU of {printed:.1%} is against an A100's 312 TFLOPS; against the "
             "{card}'s own {peak:.1f} TFLOPS it is {true:.1%}",
-            name=f.name,
             printed=f.mfu_printed,
             card=f.device.name,
             peak=peak / 1e12,
             true=f.mfu_card,
         ),
         {"mfu_printed": f.mfu_printed, "mfu_card": f.mfu_card, "peak_tflops": peak / 1e12},
-        (f.name,),
     )
 
 
@@ -52,15 +50,13 @@ def perplexity_for_loss(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "perplexity-for-loss",
-                "{name}: {value:.2f} is not a loss in nats: an untrained model has {untrained:.1f}; "
+                "{value:.2f} is not a loss in nats: an untrained model has {untrained:.1f}; "
                 "as a perplexity it is a loss of {loss:.2f}",
-                name=f.name,
                 value=last,
                 untrained=math.log(vocab),
                 loss=math.log(last),
             ),
             {"value": last, "loss": math.log(last)},
-            (f.name,),
         )
 
 

@@ -24,10 +24,9 @@ def memory_spill(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "memory-spill",
-                "{name}: it needs about {need:bytes} where the {card} has {have:bytes}, and steps take "
+                "it needs about {need:bytes} where the {card} has {have:bytes}, and steps take "
                 "{times:.1f} times what they should: the driver is likely to spill into system memory. A smaller micro-batch "
                 "or a memory saver",
-                name=f.name,
                 need=f.plan.memory.process_bytes.mid,
                 card=f.plan.device.name,
                 have=f.plan.memory.card_bytes,
@@ -37,7 +36,6 @@ def memory_spill(f: RunFigures) -> Iterator[Finding]:
                 "process_bytes": f.plan.memory.process_bytes.mid,
                 "card_bytes": f.plan.memory.card_bytes,
             },
-            (f.name,),
         )
 
 
@@ -46,13 +44,13 @@ def out_of_memory(f: RunFigures) -> Iterator[Finding]:
     if "out-of-memory" in f.run.signs:
         yield Finding(
             Note(
-                "out-of-memory",
-                "{name}: the log says that memory ran out; `onecard plan` says what fits",
-                name=f.name,
+                "out-of-memory", "the log says that memory ran out; `onecard plan` says what fits"
             ),
             {},
-            (f.name,),
         )
+
+
+SHOWN = 0.98  # a smaller difference would read as one figure below itself
 
 
 def against_the_plan(f: RunFigures) -> Iterator[Finding]:
@@ -62,31 +60,29 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
     if not f.step_seconds or not wanted or not low or not high or f.run.times.every_one_leaks:
         return
     evidence = {"step_seconds": f.step_seconds, "predicted": wanted, "low": low, "high": high}
-    figures = {"name": f.name, "actual": f.step_seconds, "low": low, "high": high}
+    figures = {"actual": f.step_seconds, "low": low, "high": high}
     if f.step_seconds > high:
         note = _slower_note(f, {**figures, "times": f.step_seconds / wanted})
-        yield Finding(note, evidence, (f.name,), 1 - wanted / f.step_seconds)
-    elif f.step_seconds < low:
+        yield Finding(note, evidence, gain=1 - wanted / f.step_seconds)
+    elif f.step_seconds < SHOWN * low:
         yield Finding(
             Note(
                 "faster-than-planned",
-                "{name}: a step takes {actual:duration}, less than the {low:duration} to "
+                "a step takes {actual:duration}, less than the {low:duration} to "
                 "{high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this card",
                 **figures,
             ),
             evidence,
-            (f.name,),
         )
     else:
         yield Finding(
             Note(
                 "as-planned",
-                "{name}: a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was "
+                "a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was "
                 "expected of this card",
                 **figures,
             ),
             evidence,
-            (f.name,),
         )
 
 
@@ -98,13 +94,13 @@ def _slower_note(f: RunFigures, figures: dict[str, Any]) -> Note:
     if any(True for rule in _REASONS for _ in rule(f)):
         return Note(
             "slower-than-planned",
-            "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+            "a step takes {actual:duration}; {low:duration} to {high:duration} was "
             "expected: {times:.1f} times slower than planned. What is named here explains it, at least in part",
             **figures,
         )
     return Note(
         "slower-unexplained",
-        "{name}: a step takes {actual:duration}; {low:duration} to {high:duration} was "
+        "a step takes {actual:duration}; {low:duration} to {high:duration} was "
         "expected: {times:.1f} times slower than planned. The log does not show why: look for another "
         "program on the card, a power limit, or a laptop's card",
         **figures,

@@ -18,14 +18,12 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "data-repeats",
-                "{name}: it has seen its {tokens:count} tokens {epochs:.1f} times; past about 4 times they "
+                "it has seen its {tokens:count} tokens {epochs:.1f} times; past about 4 times they "
                 "teach little more",
-                name=f.name,
                 tokens=unique,
                 epochs=epochs,
             ),
             {"epochs": epochs, "unique_tokens": unique},
-            (f.name,),
         )
     both = [
         (e.train_loss, e.val_loss)
@@ -39,15 +37,13 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
             yield Finding(
                 Note(
                     "overfitting",
-                    "{name}: since step {step:int} the training loss falls by {fall:.2f} while validation "
+                    "since step {step:int} the training loss falls by {fall:.2f} while validation "
                     "rises by {rise:.2f}: it memorises its text; stop there, take more data or dropout",
-                    name=f.name,
                     step=f.run.evals[lowest].step,
                     fall=fall,
                     rise=rise,
                 ),
                 {"rise": rise, "fall": fall, "best_step": f.run.evals[lowest].step},
-                (f.name,),
             )
 
 
@@ -66,41 +62,34 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
     usual = usual_learning_rate(f.params_nanogpt)
     ratio = f.config.learning_rate / usual
     evidence = {"learning_rate": f.config.learning_rate, "usual": usual}
-    figures = {
-        "name": f.name,
-        "rate": f.config.learning_rate,
-        "usual": usual,
-        "size": f.params_nanogpt,
-    }
+    figures = {"rate": f.config.learning_rate, "usual": usual, "size": f.params_nanogpt}
     hurt = bool(f.run.not_finite) or any(True for _ in diverging(f)) or any(True for _ in spikes(f))
     if ratio > 3:
         yield Finding(
             Note(
                 "learning-rate-high",
-                "{name}: a learning rate of {rate:g} is far above the {usual:.1e} that is usual for "
+                "a learning rate of {rate:g} is far above the {usual:.1e} that is usual for "
                 "{size:count} parameters, and the curve shows it",
                 **figures,
             )
             if hurt
             else Note(
                 "learning-rate-high-calm",
-                "{name}: a learning rate of {rate:g} is far above the {usual:.1e} that is "
+                "a learning rate of {rate:g} is far above the {usual:.1e} that is "
                 "usual for {size:count} parameters; the curve is calm, so it may be right for this recipe",
                 **figures,
             ),
             evidence,
-            (f.name,),
         )
     elif ratio < 1 / 3:
         yield Finding(
             Note(
                 "learning-rate-low",
-                "{name}: a learning rate of {rate:g} is far below the {usual:.1e} that is usual for "
+                "a learning rate of {rate:g} is far below the {usual:.1e} that is usual for "
                 "{size:count} parameters: it learns more slowly than it could",
                 **figures,
             ),
             evidence,
-            (f.name,),
         )
     yield from _never_decays(f, f.config)
 
@@ -110,14 +99,12 @@ def _never_decays(f: RunFigures, config: RunConfig) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "never-decays",
-                "{name}: lr_decay_iters = {decay:int} lies beyond max_iters = {last:int}: the learning rate "
+                "lr_decay_iters = {decay:int} lies beyond max_iters = {last:int}: the learning rate "
                 "never comes down, and the last fall of the loss is missed",
-                name=f.name,
                 decay=config.lr_decay_iters,
                 last=config.max_iters,
             ),
             {"lr_decay_iters": config.lr_decay_iters, "max_iters": config.max_iters},
-            (f.name,),
         )
 
 

@@ -32,36 +32,31 @@ def sources(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "source-losses",
-            "{name}: validation loss by source at step {step:int}: {listed}",
-            name=f.name,
+            "validation loss by source at step {step:int}: {listed}",
             step=evals[-1].step,
             listed=listed,
         )
         if half is evals[-1]
         else Note(
             "source-changes",
-            "{name}: validation loss by source at step {step:int}, and its change since step {half:int}: {listed}",
-            name=f.name,
+            "validation loss by source at step {step:int}, and its change since step {half:int}: {listed}",
             step=evals[-1].step,
             half=half.step,
             listed=listed,
         ),
         evidence,
-        (f.name,),
     )
     for source in worse:
         yield Finding(
             Note(
                 "source-overfits",
-                "{name}: the loss of {source} is {rise:.3f} nats above its best ({best:.4f}): repeated text is "
+                "the loss of {source} is {rise:.3f} nats above its best ({best:.4f}): repeated text is "
                 "being learned by heart; give it a smaller share or fewer tokens",
-                name=f.name,
                 source=source,
                 rise=last[source] - best[source],
                 best=best[source],
             ),
             {"source": source, "best": best[source], "last": last[source]},
-            (f.name,),
         )
 
 
@@ -81,11 +76,11 @@ def rewarmed(f: RunFigures) -> Iterator[Finding]:
         return
     back = next((step for step, loss in after if loss < before[-1]), None)
     evidence = {"step": at, "before": before[-1], "worst": worst, "back_at": back}
-    values = {"name": f.name, "step": at, "rise": worst - before[-1], "before": before[-1]}
+    values = {"step": at, "rise": worst - before[-1], "before": before[-1]}
     yield Finding(
         Note(
             "rate-rewarmed",
-            "{name}: lengthened at step {step:int} after its rate had decayed: the loss rose by {rise:.3f} nats "
+            "lengthened at step {step:int} after its rate had decayed: the loss rose by {rise:.3f} nats "
             "from {before:.4f} and is not back below it yet; a branch from before the decay (keep_predecay) "
             "would not rise",
             **values,
@@ -93,14 +88,13 @@ def rewarmed(f: RunFigures) -> Iterator[Finding]:
         if back is None
         else Note(
             "rewarmed-back",
-            "{name}: lengthened at step {step:int} after its rate had decayed: the loss rose by {rise:.3f} nats "
+            "lengthened at step {step:int} after its rate had decayed: the loss rose by {rise:.3f} nats "
             "from {before:.4f} and was back below it only at step {back:int}; a branch from before the decay "
             "(keep_predecay) would not rise",
             **values,
             back=back,
         ),
         evidence,
-        (f.name,),
     )
 
 

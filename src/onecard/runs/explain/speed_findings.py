@@ -36,26 +36,22 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "compile-fell-back",
-                "{name}: torch.compile gave up and ran uncompiled, as the log says; its message names "
+                "torch.compile gave up and ran uncompiled, as the log says; its message names "
                 "the reason",
-                name=f.name,
             ),
             {"gain": gain},
-            (f.name,),
-            gain,
+            gain=gain,
         )
     else:
         yield Finding(
             Note(
                 "compile-off",
-                "{name}: compile = False leaves speed on the table: a compiled step is expected to take "
+                "compile = False leaves speed on the table: a compiled step is expected to take "
                 "{gain:percent} less time",
-                name=f.name,
                 gain=gain or 0.0,
             ),
             {"compile": False, "gain": gain},
-            (f.name,),
-            gain,
+            gain=gain,
         )
 
 
@@ -65,12 +61,10 @@ def recompiles(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "recompiles",
-                "{name}: torch compiled again and again until its limit, as the log says: a shape or a value "
+                "torch compiled again and again until its limit, as the log says: a shape or a value "
                 "changes between steps",
-                name=f.name,
             ),
             {},
-            (f.name,),
         )
 
 
@@ -90,14 +84,12 @@ def attention(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "attention-slow",
-            "{name}: attention ran without the flash kernel and keeps block × block scores; with it a step "
+            "attention ran without the flash kernel and keeps block × block scores; with it a step "
             "is expected to take {gain:percent} less time",
-            name=f.name,
             gain=gain or 0.0,
         ),
         {"gain": gain},
-        (f.name,),
-        gain,
+        gain=gain,
     )
 
 
@@ -118,9 +110,8 @@ def micro_batch(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "micro-batch-small",
-                "{name}: micro-batch {now:int} is small for the {card}; {batch:int} with accumulation "
+                "micro-batch {now:int} is small for the {card}; {batch:int} with accumulation "
                 "{steps:int} is the same training, fits, and is expected to take {gain:percent} less time",
-                name=f.name,
                 now=f.config.batch_size,
                 card=f.plan.device.name,
                 batch=best[0],
@@ -128,8 +119,7 @@ def micro_batch(f: RunFigures) -> Iterator[Finding]:
                 gain=best[1],
             ),
             {"batch_size": f.config.batch_size, "try": best[0], "gain": best[1]},
-            (f.name,),
-            best[1],
+            gain=best[1],
         )
 
 
@@ -144,15 +134,13 @@ def logits_bound(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "logits-bound",
-            "{name}: {share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this "
+            "{share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this "
             "narrow is paid for mostly there, and adding layers costs less than it seems",
-            name=f.name,
             share=head,
             vocab=f.config.shape.vocab_size,
         ),
         {"head_share": head, "chunked_loss_gain": found[0] if found else None},
-        (f.name,),
-        found[0] if found is not None and found[0] >= _WORTH else None,
+        gain=found[0] if found is not None and found[0] >= _WORTH else None,
     )
 
 
@@ -162,14 +150,12 @@ def data_wait(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "data-wait",
-                "{name}: {share:percent} of the time waits for data: a slow disk, or the data on a network; the "
+                "{share:percent} of the time waits for data: a slow disk, or the data on a network; the "
                 "card idles meanwhile",
-                name=f.name,
                 share=f.run.data_wait,
             ),
             {"data_wait": f.run.data_wait},
-            (f.name,),
-            f.run.data_wait,
+            gain=f.run.data_wait,
         )
 
 
@@ -186,14 +172,12 @@ def evaluation_often(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "evaluation-often",
-                "{name}: evaluations and checkpoints take {share:percent} of the time; a longer "
+                "evaluations and checkpoints take {share:percent} of the time; a longer "
                 "eval_interval or fewer eval_iters gives it back",
-                name=f.name,
                 share=share,
             ),
             {"seconds": spent, "share": share},
-            (f.name,),
-            share,
+            gain=share,
         )
 
 
@@ -205,15 +189,13 @@ def slows_down(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "slows-down",
-                "{name}: the last quarter of its steps is {share:percent} slower than the first: heat, a power "
+                "the last quarter of its steps is {share:percent} slower than the first: heat, a power "
                 "limit or another program{tool}",
-                name=f.name,
                 share=drift - 1,
                 tool=T("; nvidia-smi -q -d PERFORMANCE shows which") if nvidia else "",
             ),
             {"drift": drift, "watts": f.run.watts},
-            (f.name,),
-            1 - 1 / drift,
+            gain=1 - 1 / drift,
         )
 
 
@@ -224,13 +206,11 @@ def uneven(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "uneven-steps",
-                "{name}: its step times scatter by ± {share:percent}: something else uses the card or the "
+                "its step times scatter by ± {share:percent}: something else uses the card or the "
                 "processor now and then; the log does not show what",
-                name=f.name,
                 share=spread,
             ),
             {"spread": spread, "stalls": f.run.times.stalls},
-            (f.name,),
         )
 
 

@@ -29,12 +29,12 @@ def forgotten(f: RunFigures) -> Iterator[Finding]:
     if known is None:
         return
     before, after = known
-    figures = {"name": f.name, "before": before, "after": after, "change": after - before}
+    figures = {"before": before, "after": after, "change": after - before}
     evidence = {"base_val_loss": [before, after]}
     if after - before > _MUCH:
         note = Note(
             "forgotten-much",
-            "{name}: tuning has cost much of what the base knew: the loss on its own validation text rose from "
+            "tuning has cost much of what the base knew: the loss on its own validation text rose from "
             "{before:.3f} to {after:.3f} ({change:+.3f} nats); a smaller learning rate, fewer passes or a larger "
             "--keep-base keep more",
             **figures,
@@ -42,18 +42,18 @@ def forgotten(f: RunFigures) -> Iterator[Finding]:
     elif after - before > _NOISE:
         note = Note(
             "forgotten",
-            "{name}: of the base's own validation text a little was forgotten: its loss rose from {before:.3f} to "
+            "of the base's own validation text a little was forgotten: its loss rose from {before:.3f} to "
             "{after:.3f} ({change:+.3f} nats)",
             **figures,
         )
     else:
         note = Note(
             "not-forgotten",
-            "{name}: nothing of the base's own validation text was forgotten: its loss was {before:.3f} and is "
+            "nothing of the base's own validation text was forgotten: its loss was {before:.3f} and is "
             "{after:.3f}",
             **figures,
         )
-    yield Finding(note, evidence, (f.name,))
+    yield Finding(note, evidence)
 
 
 def is_base_of(base: RunFigures, tuned: RunFigures) -> bool:

@@ -123,7 +123,7 @@ export class Chart {
   draw() {
     const { height, logX, logY, xText, yText, xLabel = "", yLabel = "", levels = [] } = this.options;
     const wide = this.box.clientWidth;
-    if (!wide) return;
+    if (wide <= LEFT + RIGHT) return; // not laid out yet
     this.svg.setAttribute("viewBox", `0 0 ${wide} ${height}`);
     this.svg.setAttribute("height", height);
     const drawn = this.series.map((s) => ({ ...s, points: this.inside(s.smooth === false ? s.points : smoothed(s.points, this.smooth), logX, logY), band: this.inside(s.band ?? [], logX, false) }));
@@ -143,14 +143,20 @@ export class Chart {
     const [y0, y1] = this.limits(drawn, ys, logY);
     const tx = logX ? Math.log : (v) => v, ty = logY ? Math.log : (v) => v;
     const spanX = tx(x1) - tx(x0) || 1, spanY = ty(y1) - ty(y0) || 1;
-    const px = (x) => LEFT + (tx(x) - tx(x0)) / spanX * (wide - LEFT - RIGHT);
+    const heights = logY ? logTicks(y0, y1) : ticks(y0, y1, 5);
+    const names = heights.map((y) => svg("text", { "text-anchor": "end" }, yText(y)));
+    this.svg.append(...names);
+    const left = Math.min(Math.max(LEFT, 12 + max(names.map((name) => name.getComputedTextLength()))), wide / 2);
+    const px = (x) => left + (tx(x) - tx(x0)) / spanX * (wide - left - RIGHT);
     const py = (y) => height - BOTTOM - (ty(y) - ty(y0)) / spanY * (height - BOTTOM - TOP);
-    this.scale = { edges: [LEFT, wide - RIGHT], ends: [min(all), max(all)], place: px, placeY: py, value: (p) => {
-      const t = tx(x0) + (p - LEFT) / (wide - LEFT - RIGHT) * spanX; return logX ? Math.exp(t) : t; } };
+    this.scale = { edges: [left, wide - RIGHT], ends: [min(all), max(all)], place: px, placeY: py, value: (p) => {
+      const t = tx(x0) + (p - left) / (wide - left - RIGHT) * spanX; return logX ? Math.exp(t) : t; } };
     this.drawn = drawn;
     const line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
-    for (const y of logY ? logTicks(y0, y1) : ticks(y0, y1, 5)) {
-      this.svg.append(svg("path", { d: `M${LEFT} ${py(y)}H${wide - RIGHT}`, stroke: line }), svg("text", { x: LEFT - 7, y: py(y) + 4, "text-anchor": "end" }, yText(y)));
+    for (const [i, y] of heights.entries()) {
+      names[i].setAttribute("x", left - 7);
+      names[i].setAttribute("y", py(y) + 4);
+      this.svg.append(svg("path", { d: `M${left} ${py(y)}H${wide - RIGHT}`, stroke: line }));
     }
     let free = -1e9;
     for (const x of logX ? logTicks(x0, x1) : ticks(x0, x1, Math.max(2, wide / 110))) {
@@ -159,11 +165,11 @@ export class Chart {
       this.svg.append(svg("text", { x: px(x), y: height - BOTTOM + 17, "text-anchor": px(x) > wide - 40 ? "end" : "middle" }, xText(x)));
     }
     this.svg.append(svg("text", { x: wide - RIGHT, y: height - 3, "text-anchor": "end" }, xLabel));
-    const clip = svg("clipPath", { id: `clip${this.id ??= Math.random().toString(36).slice(2)}` }, svg("rect", { x: LEFT, y: 0, width: wide - LEFT - RIGHT + 2, height: height - BOTTOM + 2 }));
+    const clip = svg("clipPath", { id: `clip${this.id ??= Math.random().toString(36).slice(2)}` }, svg("rect", { x: left, y: 0, width: wide - left - RIGHT + 2, height: height - BOTTOM + 2 }));
     const plot = svg("g", { "clip-path": `url(#clip${this.id})` });
     this.svg.append(clip, plot);
     drawn.forEach((s, i) => this.curve(plot, s, i, px, py, logY));
-    for (const level of levels) plot.append(svg("path", { d: `M${LEFT} ${py(level.y)}H${wide}`, stroke: color(6), "stroke-dasharray": "5 4" }), svg("text", { x: wide - RIGHT, y: py(level.y) - 5, "text-anchor": "end" }, level.label));
+    for (const level of levels) plot.append(svg("path", { d: `M${left} ${py(level.y)}H${wide}`, stroke: color(6), "stroke-dasharray": "5 4" }), svg("text", { x: wide - RIGHT, y: py(level.y) - 5, "text-anchor": "end" }, level.label));
     if (drawn.length > 1 || drawn.some((s) => s.band.length)) {
       this.keys.append(...drawn.map((s, i) => { const dot = el("span", { class: "dot" }); dot.style.background = color(s.color ?? i); return el("li", {}, dot, s.label); }));
     }
@@ -209,7 +215,7 @@ export class Chart {
 
   hover(place) {
     if (!this.scale) return;
-    const wide = this.box.clientWidth, x = this.scale.value(Math.min(Math.max(place, LEFT), wide - RIGHT));
+    const [from, to] = this.scale.edges, wide = this.box.clientWidth, x = this.scale.value(Math.min(Math.max(place, from), to));
     this.at = x;
     const rows = [];
     let near = null;

@@ -49,7 +49,7 @@ class RunList {
     this.button = el("button", { type: "button", class: "first", text: w("compare"), disabled: true, onclick: () => this.compare([...ticked]) });
     this.compared = el("div", { id: "compared" });
     this.empty = el("p", { class: "soft", hidden: true }, ...marked(w("no_runs")));
-    const heads = ["", w("run"), w("state"), w("step"), w("loss"), w("left"), w("hours"), w("watts"), w("money")];
+    const heads = ["", w("run"), w("state"), w("step"), w("loss"), w("left"), w("hours").replace(/^./, (letter) => letter.toLocaleUpperCase(lang)), w("watts"), w("money")];
     main.append(el("div", { class: "stack" },
       el("div", { class: "row between" }, this.title, el("div", { class: "row" }, el("span", { class: "soft small", text: w("compare_hint") }), this.button)), this.trouble,
       el("section", { class: "card scroll", tabindex: "0", "aria-label": w("runs") }, el("table", { id: "runs" }, el("thead", {}, el("tr", {}, ...heads.map((h, i) => el("th", { scope: "col", class: i > 2 ? "right" : null, text: h }, ...(i ? [] : [el("span", { class: "hidden", text: w("compare") })]))))), this.body), this.empty),
@@ -138,7 +138,7 @@ class RunPage {
       const chart = new Chart(place, { height: 170, tools: ["csv", "png"], name: `${id.replaceAll("/", "-")}-${key}`, yText, title, yLabel: title, fromZero: true });
       return { place, chart, key };
     };
-    this.small = [small(w("step_time"), "step_seconds", (v) => `${number(v, 3)} ${w("seconds")}`), small(w("gpu_memory"), "memory_bytes", (v) => `${number(v, 3)} GiB`), small(w("power"), "watts", (v) => `${number(v, 3)} W`), small(w("data_wait"), "data_wait", (v) => `${number(v * 100, 2)} %`)];
+    this.small = [small(w("step_time"), "step_seconds", (v) => `${number(v, 3)} ${w("seconds")}`), small(w("gpu_memory"), "memory_bytes", (v) => `${number(v, 3)} GiB`), small(w("power"), "watts", (v) => `${number(v, 3)} W`), small(w("data_wait"), "data_wait", (v) => new Intl.NumberFormat(lang, { style: "percent", maximumSignificantDigits: 2 }).format(v))];
     this.findings = el("ul", { id: "findings" });
     this.events = el("ul", { class: "events", tabindex: "0", "aria-label": w("events") });
     this.samples = el("ul", { class: "events", tabindex: "0", "aria-label": w("samples") });
@@ -216,7 +216,8 @@ class RunPage {
 
   lists({ evals, events, samples }) {
     const none = () => el("li", { class: "soft", text: w("no_events") });
-    const item = (e) => el("li", {}, el("b", { text: text(e.step, 9) }), el("span", { class: "text", text: e.text }));
+    const own = (e) => e.text.replace(`step ${e.step}: `, ""); // the step stands before it
+    const item = (e) => el("li", {}, el("b", { text: text(e.step, 9) }), el("span", { class: "text", text: own(e) }));
     this.events.replaceChildren(...(events.length ? [...events].reverse().map(item) : [none()]));
     this.samples.replaceChildren(...(samples.length ? [...samples].reverse().map(item) : [none()]));
     this.evalTable.replaceChildren(...[...evals].reverse().slice(0, 200).map((e) => el("tr", {}, ...[[e.step, 9], [e.val_loss, 5], [e.perplexity, 4], [e.bits_per_byte, 4]].map(([v, d]) => el("td", { class: "right", text: text(v, d) })))));
