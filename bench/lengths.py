@@ -27,6 +27,7 @@ POINTS = 8  # evaluations along a run
 EVAL_TOKENS = 81_920
 BLOCK = 256
 RATES = (1e-3, 2e-3, 4e-3)  # the GPT-2 recipe's first three
+SUFFIXES = (".py", ".rst", ".txt", ".md")  # of a folder's files, those that are read
 
 
 @dataclass(frozen=True)
@@ -114,31 +115,60 @@ class Results:
         os.replace(aside, self.path)
 
 
-def tuned(corpus: str, budget: str, results: Results) -> Iterator[Run]:
-    """The GPT-2 recipe at its rates, until the best one has a neighbour on both sides; then the other seeds at the best."""
-    seeds = BUDGETS[budget].seeds
-
-    def at(rate: float, seed: int = seeds[0]) -> Run:
-        return Run(corpus, budget, "gpt2", rate, 1.0, seed)
-
+def tried(corpus: str, budget: str, results: Results) -> Iterator[Run]:
+    """The GPT-2 recipe at its rates, first seed, until the best one has a neighbour on both sides."""
     rates = list(RATES)
     for rate in rates:  # grows while it is read
-        yield at(rate)
+        yield opponent(corpus, budget, rate)
         if rate == rates[-1]:
-            best = min(rates, key=lambda rate: results.loss(at(rate)))
+            best = min(rates, key=lambda each: results.loss(opponent(corpus, budget, each)))
             if best in (min(rates), max(rates)):
                 rates.append(best / 2 if best == min(rates) else best * 2)
-    for seed in seeds[1:]:
-        yield at(best, seed)
+
+
+def opponent(corpus: str, budget: str, rate: float, seed: int | None = None) -> Run:
+    return Run(corpus, budget, "gpt2", rate, 1.0, seed or BUDGETS[budget].seeds[0])
+
+
+def best_rate(corpus: str, budget: str, results: Results) -> float:
+    """The GPT-2 recipe's, of those that were tried."""
+    rows = [
+        (row["curve"][-1]["loss"], row["rate"])
+        for row in results.runs.values()
+        if (row["corpus"], row["budget"], row["recipe"]) == (corpus, budget, "gpt2")
+        and row["seed"] == BUDGETS[budget].seeds[0]
+    ]
+    return min(rows)[1]
 
 
 def queue(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
+    """All corpora with the first seed, then with the next: what there is when time runs out says something of each."""
     for budget in budgets:
-        for corpus in corpora:
-            for seed in BUDGETS[budget].seeds:
+        for seed in BUDGETS[budget].seeds:
+            for corpus in corpora:
+                if seed == BUDGETS[budget].seeds[0]:
+                    yield from tried(corpus, budget, results)
+                yield opponent(corpus, budget, best_rate(corpus, budget, results), seed)
                 for share in BUDGETS[budget].shares:
                     yield Run(corpus, budget, "modern", None, share, seed)
-            yield from tuned(corpus, budget, results)
+
+
+def gathered(name: str, source: Path, work: Path) -> Path:
+    """A folder of sources or documents as one file of JSON lines, a document a file; anything else as it is."""
+    if not source.is_dir():
+        return source
+    files = sorted(
+        file
+        for file in source.rglob("*")
+        if file.suffix in SUFFIXES and "translations" not in file.parts
+    )
+    target = work / f"{name}.jsonl"
+    with target.open("w", encoding="utf-8") as out:
+        for file in files:
+            text = file.read_text(encoding="utf-8", errors="ignore")
+            if text.strip():
+                out.write(json.dumps({"text": text}) + "\n")
+    return target
 
 
 def onecard(*words: str, until: float) -> bool:
@@ -182,8 +212,12 @@ def main() -> None:
     results = Results(KEPT)
     corpora = dict(word.split("=", 1) for word in args.corpus)
     for name, source in corpora.items():
-        prepare = ("data", source, "--tokenizer", "bpe:4096", "--val-fraction", "0.02")
-        if not onecard(*prepare, "--out", str(args.work / "data" / name), until=until):
+        data = args.work / "data" / name
+        if (data / "manifest.json").exists():
+            continue
+        text = gathered(name, Path(source), args.work)
+        prepare = ("data", str(text), "--tokenizer", "bpe:4096", "--val-fraction", "0.02")
+        if not onecard(*prepare, "--out", str(data), until=until):
             return
     for run in queue(list(corpora), args.budget or list(BUDGETS), results):
         if run.name not in results.runs:

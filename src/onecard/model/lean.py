@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_EPSILON = torch.finfo(torch.float32).eps  # F.rms_norm's own default
+EPSILON = torch.finfo(torch.float32).eps  # F.rms_norm's own default
 
 
 # GELU's tanh form, 0.5·x·(1 + tanh(k·(x + c·x³))), is x·sigmoid(2·k·(x + c·x³)) (Hendrycks and Gimpel, 2016)
@@ -78,7 +78,7 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        scale = (norm.square() / x.shape[-1] + _EPSILON).rsqrt().to(x.dtype)
+        scale = (norm.square() / x.shape[-1] + EPSILON).rsqrt().to(x.dtype)
         y = x * scale
         ctx.save_for_backward(
             y, scale

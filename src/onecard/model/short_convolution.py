@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from onecard.config.model_rules import TAPS
 
@@ -27,19 +28,27 @@ def mix_recent(x: Tensor, taps: Tensor, documents: Tensor | None = None) -> Tens
 
 
 class _Mix(torch.autograd.Function):
-    """Written by hand: autograd alone would pad and copy a whole tensor for every tap, forward and back."""
+    """Written by hand: autograd alone would pad and copy a whole tensor for every tap, forward and back.
+
+    Compiled, a shifted tensor is an index in the kernel that reads it, and sums over equal lengths are one kernel.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, taps: Tensor, documents: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, taps, documents)
         y = x * (1 + taps[0])
         for k in range(1, min(len(taps), x.shape[1])):
-            y[:, k:].addcmul_(_within(x[:, :-k], documents, k), taps[k])
+            if torch.compiler.is_compiling():
+                y = y + F.pad(_within(x[:, :-k], documents, k), (0, 0, k, 0)) * taps[k]
+            else:
+                y[:, k:].addcmul_(_within(x[:, :-k], documents, k), taps[k])
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, taps, documents = ctx.saved_tensors
+        if torch.compiler.is_compiling():
+            return *_gradients(grad, x, taps, documents), None
         x_grad = grad * (1 + taps[0])
         taps_grad = torch.zeros_like(taps)
         taps_grad[0] = (grad * x).sum((0, 1))
@@ -48,6 +57,21 @@ class _Mix(torch.autograd.Function):
             x_grad[:, :-k].addcmul_(back, taps[k])
             taps_grad[k] = (back * x[:, :-k]).sum((0, 1))
         return x_grad, taps_grad, None
+
+
+def _gradients(
+    grad: Tensor, x: Tensor, taps: Tensor, documents: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """For the compiler: what lies beyond the sequence is padded, so that all taps' sums are over one length."""
+    x_grad, sums = grad * (1 + taps[0]), [(grad * x).sum((0, 1))]
+    for k in range(1, len(taps)):
+        if k >= x.shape[1]:
+            sums.append(torch.zeros_like(taps[k]))
+            continue
+        back = F.pad(_within(grad[:, k:], documents, k), (0, 0, 0, k))
+        x_grad = x_grad + back * taps[k]
+        sums.append((back * x).sum((0, 1)))
+    return x_grad, torch.stack(sums)
 
 
 def _within(x: Tensor, documents: Tensor | None, k: int) -> Tensor:
