@@ -194,20 +194,21 @@ def second_opponent(corpora: list[str], budgets: list[str], results: Results) ->
 
 def gathered(name: str, source: Path, work: Path) -> Path:
     """A folder of sources or documents as one file of JSON lines, a document a file; anything else as it is."""
-    if not source.is_dir():
-        return source
+    target = work / f"{name}.jsonl"
+    if not source.is_dir() or target.exists():  # once made it stays: its data may be half prepared
+        return target if source.is_dir() else source
     files = sorted(
         file
         for file in source.rglob("*")
         if file.suffix in SUFFIXES and "translations" not in file.parts
     )
-    target = work / f"{name}.jsonl"
-    with target.open("w", encoding="utf-8") as out:
+    aside = target.with_suffix(".aside")
+    with aside.open("w", encoding="utf-8") as out:
         for file in files:
             text = file.read_text(encoding="utf-8", errors="ignore")
             if text.strip():
                 out.write(json.dumps({"text": text}) + "\n")
-    return target
+    return aside.replace(target)
 
 
 def onecard(*words: str, until: float, idea: str | None = None) -> bool:

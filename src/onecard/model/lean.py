@@ -62,10 +62,9 @@ class _Gelu(torch.autograd.Function):
             w = torch.mul(a, a, out=scratch[: a.numel()])
             torch.addcmul(a, a, w, value=_C, out=p).mul_(2 * _K).sigmoid_()
             torch.mul(a, p, out=out)
-            w.mul_(6 * _K * _C).add_(2 * _K).mul_(
-                out
-            )  # slope = p + w·(1 − p), w = y·2k·(1 + 3c·x²)
-            p.add_(w.sub_(w * p))
+            # slope = p + 2k·w·(1 − p), w = y·(1 + 3c·x²)
+            torch.addcmul(out, out, w, value=3 * _C, out=w)
+            p.add_(torch.addcmul(w, w, p, value=-1, out=w), alpha=2 * _K)
         ctx.save_for_backward(slope)
         return y
 

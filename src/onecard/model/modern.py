@@ -1,4 +1,5 @@
 """The modern recipe's model: same matrices as GPT-2's blocks, other parts between them. docs/LOG.md has the measurements.
+On a CPU without the compiler some parts have forms of their own (lean_cpu.py).
 
 | piece | source |
 |---|---|
@@ -7,7 +8,7 @@
 | ReLU² | Primer, So et al., 2021 |
 | projections back into the stream and the head begin at zero | muP, Yang et al., 2022; modded-nanogpt, 2024 |
 | a head of its own, logits softly capped | Gemma 2, 2024 |
-| each norm's output mixed with the three positions before | Canon layers, Allen-Zhu, 2025 (shift.py) |
+| each norm's output mixed with the three positions before | Canon layers, Allen-Zhu, 2025 (short_convolution.py) |
 
 >>> model = ModernGPT(RunConfig(recipe="modern", n_layer=2, n_head=2, n_embd=32, block_size=16, vocab_size=65, tied=False))
 >>> logits, loss = model(torch.zeros(1, 16, dtype=torch.long), targets=torch.zeros(1, 16, dtype=torch.long))

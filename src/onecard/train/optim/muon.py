@@ -100,6 +100,7 @@ def _by_gram_matrix(x: Tensor) -> Tensor:
             product, spare = torch.bmm(factor, product, out=spare), product
         if step < _STEPS - 1:
             torch.bmm(torch.bmm(factor, gram, out=spare), factor, out=gram)
+    del gram, factor, spare  # before there are two of x
     return product @ x
 
 
