@@ -47,7 +47,11 @@ def squared_relu(x: Tensor) -> Tensor:
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Pairs of channels (one from either half of a head) turned by their position's angles; x is (batch, length, …)."""
-    return _Rotate.apply(x, cosine.to(x.dtype), sine.to(x.dtype))
+    if (
+        not torch.compiler.is_compiling()
+    ):  # compiled, what is computed in fp32 is rounded on its way out
+        cosine, sine = cosine.to(x.dtype), sine.to(x.dtype)
+    return _Rotate.apply(x, cosine, sine)
 
 
 class _Gelu(torch.autograd.Function):
@@ -73,11 +77,22 @@ class _Gelu(torch.autograd.Function):
         return grad * ctx.saved_tensors[0]
 
 
+def rms_scale(x: Tensor) -> Tensor:
+    """One over the root mean square, in fp32."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return (norm.square() / x.shape[-1] + EPSILON).rsqrt()
+
+
+def rms_norm_back(grad: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+    """The gradient of the norm's input, of its output y: the part along y changes only the length."""
+    along = (grad * y).mean(-1, keepdim=True)
+    return torch.addcmul(grad, y, along, value=-1).mul_(scale)
+
+
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        scale = (norm.square() / x.shape[-1] + EPSILON).rsqrt().to(x.dtype)
+        scale = rms_scale(x).to(x.dtype)
         y = x * scale
         ctx.save_for_backward(
             y, scale
@@ -86,11 +101,7 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        y, scale = ctx.saved_tensors
-        along = (grad * y).mean(
-            -1, keepdim=True
-        )  # the part of the gradient along y changes only the length
-        return torch.addcmul(grad, y, along, value=-1).mul_(scale)
+        return rms_norm_back(grad, *ctx.saved_tensors)
 
 
 class _SquaredRelu(torch.autograd.Function):
@@ -120,6 +131,14 @@ class _Rotate(torch.autograd.Function):
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor, sign: int) -> Tensor:
     half = x.shape[-1] // 2
+    if torch.compiler.is_compiling() and x.shape[-1] % 2 == 0:
+        # without joining two halves: an index in the kernel that norms them, forward and back
+        pairs, signs = (
+            x.unflatten(-1, (2, half)),
+            sign - 2 * sign * torch.arange(2, device=x.device),
+        )
+        other = pairs.flip(-2) * (sine[..., None, :] * signs[:, None])
+        return (pairs * cosine[..., None, :] + other).flatten(-2).to(x.dtype)
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     first = torch.addcmul(a * cosine, b, sine, value=sign)
     second = torch.addcmul(b * cosine, a, sine, value=-sign)

@@ -26,7 +26,7 @@ from onecard.config import RunConfig
 from onecard.model import gpt2, lean_cpu
 from onecard.model.gpt2 import GPT, INIT_STD, Cache, attend, linear, remember, same_document
 from onecard.model.lean import rms_norm, rotate, squared_relu
-from onecard.model.short_convolution import TAPS, mix_last, mix_recent
+from onecard.model.short_convolution import TAPS, mix_last, mix_of_norms, mix_recent
 
 ROTARY_BASE = 10_000.0  # RoFormer's
 SOFT_CAP = 15.0  # logits stay within ±15; modded-nanogpt's value
@@ -58,8 +58,11 @@ class Recent(nn.Module):
 
     def forward(self, x: Tensor, around: Around, place: int) -> Tensor:
         cache = around.cache
-        if cache is None and around.documents is None and lean_cpu.serves(x):
-            return lean_cpu.normed_mix(x, self.taps)
+        if cache is None and around.documents is None:
+            if torch.compiler.is_compiling():
+                return mix_of_norms(x, self.taps)
+            if lean_cpu.serves(x):
+                return lean_cpu.normed_mix(x, self.taps)
         x = rms_norm(x)
         if cache is None:
             return mix_recent(x, self.taps, around.documents)

@@ -18,13 +18,41 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from onecard.config.model_rules import TAPS
+from onecard.model.lean import rms_norm_back, rms_scale
 
-__all__ = ["TAPS", "mix_last", "mix_recent"]
+__all__ = ["TAPS", "mix_last", "mix_of_norms", "mix_recent"]
 
 
 def mix_recent(x: Tensor, taps: Tensor, documents: Tensor | None = None) -> Tensor:
     """x (batch, length, width) mixed by taps (TAPS, width); with documents nothing comes over from another document."""
     return _Mix.apply(x, taps.to(x.dtype), documents)
+
+
+def mix_of_norms(x: Tensor, taps: Tensor) -> Tensor:
+    """mix_recent(rms_norm(x), taps) for the compiler."""
+    return _MixOfNorms.apply(x, taps.to(x.dtype))
+
+
+class _MixOfNorms(torch.autograd.Function):
+    """The norm of each position a tap reads, computed where it is read: one kernel, where a norm that neighbours wait for
+    would be a kernel by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taps: Tensor) -> Tensor:
+        scale = rms_scale(x).to(x.dtype)
+        ctx.save_for_backward(x, scale, taps)
+        y = x * scale * (1 + taps[0])
+        for k in range(1, min(len(taps), x.shape[1])):
+            before = F.pad(x[:, :-k], (0, 0, k, 0))
+            y = y + before * rms_scale(before).to(x.dtype) * taps[k]
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, scale, taps = ctx.saved_tensors
+        normed = x * scale
+        normed_grad, taps_grad = _gradients(grad, normed, taps, None)
+        return rms_norm_back(normed_grad, normed, scale), taps_grad
 
 
 class _Mix(torch.autograd.Function):
