@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from onecard.config import RunConfig, load
+from onecard.model import lean
 from onecard.model.build import make_model
 from onecard.model.generate import Sampling, generate
 from onecard.model.modern import SOFT_CAP, ModernGPT
@@ -77,6 +78,22 @@ def test_a_memory_saver_changes_no_gradient(saver, masked):
     lean.load_state_dict(plain.state_dict())
     loss, wanted = gradients(plain, documents)
     found_loss, found = gradients(lean, documents)
+    torch.testing.assert_close(found_loss, loss)
+    for name, grad in wanted.items():
+        torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, about its insides
+@pytest.mark.parametrize("card", [True, False])
+def test_what_is_compiled_is_what_is_run(card, monkeypatch):
+    """The forms for a card's compiler, and for a CPU's, against those that run without; no machine code is made."""
+    if card:
+        monkeypatch.setattr(lean, "on_cpu", lambda x: False)
+    plain, _ = trained(TINY.replace(n_layer=1))
+    loss, wanted = gradients(plain)
+    torch._dynamo.reset()
+    plain.compile(backend="aot_eager", dynamic=False)
+    found_loss, found = gradients(plain)
     torch.testing.assert_close(found_loss, loss)
     for name, grad in wanted.items():
         torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6, msg=name)

@@ -23,6 +23,11 @@ _K, _C = math.sqrt(2 / math.pi), 0.044715
 _BLOCK = 65_536  # elements whose four buffers fit in a core's second-level cache: 1 MiB
 
 
+def on_cpu(x: Tensor) -> bool:
+    """What a card fuses into one kernel a CPU may not vectorise, and the other way round."""
+    return x.device.type == "cpu"
+
+
 def gelu(x: Tensor) -> Tensor:
     """GPT-2's GELU. On a CPU a vectorised tanh takes five times as long as an exponential, so it goes by the sigmoid."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
@@ -131,7 +136,7 @@ class _Rotate(torch.autograd.Function):
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor, sign: int) -> Tensor:
     half = x.shape[-1] // 2
-    if torch.compiler.is_compiling() and x.shape[-1] % 2 == 0:
+    if torch.compiler.is_compiling() and not on_cpu(x) and x.shape[-1] % 2 == 0:
         # without joining two halves: an index in the kernel that norms them, forward and back
         pairs, signs = (
             x.unflatten(-1, (2, half)),

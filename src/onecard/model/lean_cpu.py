@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from onecard.model.lean import EPSILON
+from onecard.model import lean
 
 _BLOCK = 65_536  # elements that stay in a core's cache from one pass to the next
 
@@ -25,7 +25,7 @@ _BLOCK = 65_536  # elements that stay in a core's cache from one pass to the nex
 def serves(x: Tensor) -> bool:
     """Whether these forms are for it. oneDNN has the convolution; without it torch would loop over the channels."""
     return (
-        x.device.type == "cpu"
+        lean.on_cpu(x)
         and x.dtype == torch.float32
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
@@ -58,7 +58,7 @@ def soft_capped(logits: Tensor, cap: float) -> Tensor:
 
 def _scale(x: Tensor) -> Tensor:
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norm.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
+    return norm.square_().div_(x.shape[-1]).add_(lean.EPSILON).rsqrt_()
 
 
 def _as_image(x: Tensor) -> Tensor:

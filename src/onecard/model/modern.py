@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from onecard.config import RunConfig
-from onecard.model import gpt2, lean_cpu
+from onecard.model import gpt2, lean, lean_cpu
 from onecard.model.gpt2 import GPT, INIT_STD, Cache, attend, linear, remember, same_document
 from onecard.model.lean import rms_norm, rotate, squared_relu
 from onecard.model.short_convolution import TAPS, mix_last, mix_of_norms, mix_recent
@@ -59,7 +59,7 @@ class Recent(nn.Module):
     def forward(self, x: Tensor, around: Around, place: int) -> Tensor:
         cache = around.cache
         if cache is None and around.documents is None:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() and not lean.on_cpu(x):
                 return mix_of_norms(x, self.taps)
             if lean_cpu.serves(x):
                 return lean_cpu.normed_mix(x, self.taps)

@@ -29,7 +29,7 @@ def mix_recent(x: Tensor, taps: Tensor, documents: Tensor | None = None) -> Tens
 
 
 def mix_of_norms(x: Tensor, taps: Tensor) -> Tensor:
-    """mix_recent(rms_norm(x), taps) for the compiler."""
+    """mix_recent(rms_norm(x), taps) for a card's compiler."""
     return _MixOfNorms.apply(x, taps.to(x.dtype))
 
 
