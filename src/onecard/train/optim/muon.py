@@ -79,7 +79,8 @@ def _newton_schulz(x: Tensor) -> Tensor:
 
 def _in_place(x: Tensor) -> Tensor:
     """The same in three buffers: on a CPU fresh memory and a copy of x cost as much as a product of small matrices."""
-    gram, factor, other = x.new_empty(*x.shape[:-1], x.shape[-2]), None, torch.empty_like(x)
+    gram, other = x.new_empty(*x.shape[:-1], x.shape[-2]), torch.empty_like(x)
+    factor: Tensor | None = None
     for _ in range(_STEPS):
         factor = _factor(torch.bmm(x, x.mT, out=gram), factor)
         x, other = torch.bmm(factor, x, out=other), x
@@ -91,7 +92,8 @@ def _by_gram_matrix(x: Tensor) -> Tensor:
     its Gram matrix, so the steps are taken on that, and x is multiplied once. 4·m²·n + 34·m³ operations in place of
     20·m²·n + 10·m³: 0.55 of them for an MLP's. In bf16 the roundings of so many products would not be small."""
     gram = x @ x.mT
-    product, factor, spare = torch.empty_like(gram), None, torch.empty_like(gram)
+    product, spare = torch.empty_like(gram), torch.empty_like(gram)
+    factor: Tensor | None = None
     for step in range(_STEPS):
         factor = _factor(gram, factor)
         if step == 0:
