@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from onecard.config.model_rules import slice_rows
+from onecard.model import lean
 
 _BLOCK = 262_144  # logits that stay in a core's cache from one pass to the next
 IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; with gradients: some_ignored
@@ -57,7 +58,7 @@ def _weigh(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits (over soft_cap) become their exponentials, times the cap's slope, in place; each row's loss, sum of
     exponentials and slope at its target. On a CPU a few rows at a time, which then stay in its cache."""
-    rows = max(1, _BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    rows = max(1, _BLOCK // logits.shape[1]) if lean.on_cpu(logits) else len(logits)
     found = [
         _weigh_rows(part, t[:, None], soft_cap, lower)
         for part, t in zip(logits.split(rows), targets.split(rows), strict=True)
