@@ -1,6 +1,8 @@
 """Tokens to a loss at several lengths: the modern recipe against the GPT-2 recipe with its rate tuned at each length.
 
     python bench/lengths.py --work DIR --corpus prose=prose.parquet --corpus code=FOLDER [--budget small] [--minutes 170]
+    python bench/lengths.py … --ideas [--idea "momentum 0.9"]     the ideas of ideas.py, at a quarter of the smallest budget
+    python bench/lengths.py … --nanogpt DIR                       nanoGPT's own code at the GPT-2 recipe's best rate
 
 The protocol is in docs/LOG.md ("Lengths that count"). Each corpus gets a BPE of 4,096 trained on it; every run is a call of
 `onecard train --continue` in a folder of its own below DIR, one after another, so a script that was stopped goes on where
@@ -13,6 +15,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,11 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ideas import IDEAS
+
 KEPT = Path(__file__).parent / "results" / "lengths.json"
 POINTS = 8  # evaluations along a run
 EVAL_TOKENS = 81_920
 BLOCK = 256
 RATES = (1e-3, 2e-3, 4e-3)  # the GPT-2 recipe's first three
+SCREENED = "small"  # the budget at which ideas are tried
+SUFFIXES = (".py", ".rst", ".txt", ".md")  # of a folder's files, those that are read
 
 
 @dataclass(frozen=True)
@@ -56,17 +63,30 @@ class Run:
     rate: float | None  # None: as the recipe brings it
     share: float
     seed: int
+    idea: str | None = None  # of ideas.py
 
     @property
     def name(self) -> str:
         rate = "" if self.rate is None else f"-{self.rate:g}"
-        return (
-            f"{self.corpus}/{self.budget}/{self.recipe}{rate}-share{self.share:g}-seed{self.seed}"
-        )
+        idea = "" if self.idea is None else "-" + re.sub("[^a-z0-9.]+", "_", self.idea)
+        what = f"{self.recipe}{rate}{idea}-share{self.share:g}-seed{self.seed}"
+        return f"{self.corpus}/{self.budget}/{what}"
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The keys of its idea."""
+        return {} if self.idea is None else IDEAS[self.idea][0]
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.changed.get("batch_size", BUDGETS[self.budget].batch_size) * BLOCK
+
+    @property
+    def steps(self) -> int:
+        return round(BUDGETS[self.budget].tokens * self.share / self.tokens_per_step)
 
     def keys(self, data: Path, out: Path) -> dict[str, Any]:
-        budget = BUDGETS[self.budget]
-        steps = round(budget.tokens * self.share / (budget.batch_size * BLOCK))
+        budget, steps = BUDGETS[self.budget], self.steps
         keys: dict[str, Any] = {
             "out_dir": out,
             "dataset": data,
@@ -81,7 +101,8 @@ class Run:
             "lr_decay_iters": steps,
             "seed": self.seed,
             "eval_interval": -(-steps // POINTS),
-            "eval_iters": EVAL_TOKENS // (budget.batch_size * BLOCK),
+            "eval_iters": EVAL_TOKENS // self.tokens_per_step,
+            "chunked_loss": True,  # the same loss, sooner
             "log_interval": 50,
             "sample_interval": 10**9,
             "compile": False,
@@ -94,7 +115,7 @@ class Run:
                 "min_lr": self.rate / 10,
                 "warmup_iters": steps // 20,
             }
-        return keys
+        return {**keys, **self.changed}
 
 
 class Results:
@@ -108,42 +129,94 @@ class Results:
         return self.runs[run.name]["curve"][-1]["loss"]
 
     def add(self, run: Run, found: dict[str, Any]) -> None:
+        if self.path.exists():  # another call may have added some
+            self.runs |= json.loads(self.path.read_text())
         self.runs[run.name] = {**vars(run), "date": datetime.date.today().isoformat(), **found}
         aside = self.path.with_suffix(".aside")
         aside.write_text(json.dumps(self.runs, indent=1, sort_keys=True) + "\n")
         os.replace(aside, self.path)
 
 
-def tuned(corpus: str, budget: str, results: Results) -> Iterator[Run]:
-    """The GPT-2 recipe at its rates, until the best one has a neighbour on both sides; then the other seeds at the best."""
-    seeds = BUDGETS[budget].seeds
-
-    def at(rate: float, seed: int = seeds[0]) -> Run:
-        return Run(corpus, budget, "gpt2", rate, 1.0, seed)
-
+def tried(corpus: str, budget: str, results: Results) -> Iterator[Run]:
+    """The GPT-2 recipe at its rates, first seed, until the best one has a neighbour on both sides."""
     rates = list(RATES)
     for rate in rates:  # grows while it is read
-        yield at(rate)
+        yield opponent(corpus, budget, rate)
         if rate == rates[-1]:
-            best = min(rates, key=lambda rate: results.loss(at(rate)))
+            best = min(rates, key=lambda each: results.loss(opponent(corpus, budget, each)))
             if best in (min(rates), max(rates)):
                 rates.append(best / 2 if best == min(rates) else best * 2)
-    for seed in seeds[1:]:
-        yield at(best, seed)
+
+
+def opponent(corpus: str, budget: str, rate: float, seed: int | None = None) -> Run:
+    return Run(corpus, budget, "gpt2", rate, 1.0, seed or BUDGETS[budget].seeds[0])
+
+
+def best_rate(corpus: str, budget: str, results: Results) -> float:
+    """The GPT-2 recipe's, of those that were tried."""
+    rows = [
+        (row["curve"][-1]["loss"], row["rate"])
+        for row in results.runs.values()
+        if (row["corpus"], row["budget"], row["recipe"]) == (corpus, budget, "gpt2")
+        and row["seed"] == BUDGETS[budget].seeds[0]
+    ]
+    if not rows:
+        raise SystemExit(f"the GPT-2 recipe's rate is not known for {corpus}, {budget}")
+    return min(rows)[1]
+
+
+def screening(corpora: list[str], ideas: list[str]) -> Iterator[Run]:
+    """Each idea where the goal is: a quarter of the tokens. The recipe itself is in the queue."""
+    for seed in BUDGETS[SCREENED].seeds:
+        for idea in ideas:
+            for corpus in corpora:
+                yield Run(corpus, SCREENED, "modern", None, 0.25, seed, idea)
 
 
 def queue(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
+    """All corpora with the first seed, then with the next: what there is when time runs out says something of each."""
     for budget in budgets:
-        for corpus in corpora:
-            for seed in BUDGETS[budget].seeds:
+        for seed in BUDGETS[budget].seeds:
+            for corpus in corpora:
+                if seed == BUDGETS[budget].seeds[0]:
+                    yield from tried(corpus, budget, results)
+                yield opponent(corpus, budget, best_rate(corpus, budget, results), seed)
                 for share in BUDGETS[budget].shares:
                     yield Run(corpus, budget, "modern", None, share, seed)
-            yield from tuned(corpus, budget, results)
 
 
-def onecard(*words: str, until: float) -> bool:
+def second_opponent(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
+    for budget in budgets:
+        for corpus in corpora:
+            rate, seed = best_rate(corpus, budget, results), BUDGETS[budget].seeds[0]
+            yield Run(corpus, budget, "nanogpt", rate, 1.0, seed)
+
+
+def gathered(name: str, source: Path, work: Path) -> Path:
+    """A folder of sources or documents as one file of JSON lines, a document a file; anything else as it is."""
+    target = work / f"{name}.jsonl"
+    if not source.is_dir() or target.exists():  # once made it stays: its data may be half prepared
+        return target if source.is_dir() else source
+    files = sorted(
+        file
+        for file in source.rglob("*")
+        if file.suffix in SUFFIXES and "translations" not in file.parts
+    )
+    aside = target.with_suffix(".aside")
+    with aside.open("w", encoding="utf-8") as out:
+        for file in files:
+            text = file.read_text(encoding="utf-8", errors="ignore")
+            if text.strip():
+                out.write(json.dumps({"text": text}) + "\n")
+    return aside.replace(target)
+
+
+def onecard(*words: str, until: float, idea: str | None = None) -> bool:
     """The command, ended with Ctrl-C when the time is over (it saves and can be continued); whether it finished."""
-    process = subprocess.Popen([sys.executable, "-m", "onecard", *words])
+    program = (
+        ["-m", "onecard"] if idea is None else [str(Path(__file__).with_name("ideas.py")), idea]
+    )
+    process = subprocess.Popen([sys.executable, *program, *words])
     try:
         if process.wait(timeout=max(until - time.monotonic(), 1)):
             raise SystemExit(f"`onecard {' '.join(words[:2])} …` ended with {process.returncode}")
@@ -156,17 +229,47 @@ def onecard(*words: str, until: float) -> bool:
 
 def trained(run: Run, data: Path, out: Path, until: float) -> dict[str, Any] | None:
     keys = [f"--{key}={value}" for key, value in run.keys(data, out).items()]
-    if not onecard("train", "--continue", "--quiet", *keys, until=until):
+    if not onecard("train", "--continue", "--quiet", *keys, until=until, idea=run.idea):
         return None
-    budget = BUDGETS[run.budget]
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return {
         "curve": [
-            {"tokens": line["step"] * budget.batch_size * BLOCK, "loss": line["val_loss"]}
+            {"tokens": line["step"] * run.tokens_per_step, "loss": line["val_loss"]}
             for line in lines
             if line["kind"] == "eval"
         ]
     }
+
+
+def nanogpt(run: Run, data: Path, checkout: str) -> dict[str, Any]:
+    """The run by nanoGPT's own code, over the same tokens; it cannot be continued."""
+    import numpy as np
+
+    from onecard.data import open_dataset
+    from side_by_side import Program
+
+    plain = data.with_name(f"{data.name}-nanogpt")
+    plain.mkdir(exist_ok=True)
+    for name in ("train", "val"):
+        split = open_dataset(str(data)).splits[name]
+        np.asarray(split.read(0, split.tokens), dtype=np.uint16).tofile(plain / f"{name}.bin")
+    budget, rate = BUDGETS[run.budget], run.rate
+    assert rate is not None
+    shape = {key: getattr(budget, key) for key in ("n_layer", "n_head", "n_embd", "batch_size")}
+    program = Program(
+        "nanogpt",
+        **(shape | {"block_size": BLOCK, "vocab_size": 4096, "dataset": str(plain)}),
+        **{"nanogpt": checkout, "seed": run.seed, "threads": 1, "max_iters": run.steps},
+        **{"learning_rate": rate, "min_lr": rate / 10, "warmup_iters": run.steps // 20},
+        eval_windows=EVAL_TOKENS // BLOCK,
+    )
+    curve = []
+    for point in range(1, POINTS + 1):
+        done = run.steps * point // POINTS
+        program.steps(done - run.steps * (point - 1) // POINTS)
+        curve.append({"tokens": done * run.tokens_per_step, "loss": program.eval()})
+    program.close()
+    return {"curve": curve}
 
 
 def main() -> None:
@@ -177,17 +280,37 @@ def main() -> None:
     parser.add_argument("--corpus", action="append", required=True, metavar="NAME=PATH")
     parser.add_argument("--budget", action="append", choices=list(BUDGETS))
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after so long")
+    parser.add_argument("--ideas", action="store_true", help="screen all ideas of ideas.py")
+    parser.add_argument("--idea", action="append", choices=list(IDEAS), help="screen this one")
+    parser.add_argument(
+        "--nanogpt", metavar="DIR", help="a checkout of nanoGPT: the second opponent"
+    )
     args = parser.parse_args()
     until = time.monotonic() + 60 * args.minutes
     results = Results(KEPT)
     corpora = dict(word.split("=", 1) for word in args.corpus)
     for name, source in corpora.items():
-        prepare = ("data", source, "--tokenizer", "bpe:4096", "--val-fraction", "0.02")
-        if not onecard(*prepare, "--out", str(args.work / "data" / name), until=until):
+        data = args.work / "data" / name
+        if (data / "manifest.json").exists():
+            continue
+        text = gathered(name, Path(source), args.work)
+        prepare = ("data", str(text), "--tokenizer", "bpe:4096", "--val-fraction", "0.02")
+        if not onecard(*prepare, "--out", str(data), until=until):
             return
-    for run in queue(list(corpora), args.budget or list(BUDGETS), results):
+    budgets = args.budget or list(BUDGETS)
+    if args.ideas or args.idea:
+        runs = screening(list(corpora), args.idea or list(IDEAS))
+    elif args.nanogpt:
+        runs = second_opponent(list(corpora), budgets, results)
+    else:
+        runs = queue(list(corpora), budgets, results)
+    for run in runs:
         if run.name not in results.runs:
-            found = trained(run, args.work / "data" / run.corpus, args.work / run.name, until)
+            data = args.work / "data" / run.corpus
+            if run.recipe == "nanogpt":
+                found: dict[str, Any] | None = nanogpt(run, data, args.nanogpt)
+            else:
+                found = trained(run, data, args.work / run.name, until)
             if found is None:
                 return
             results.add(run, found)

@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 from onecard.config import RunConfig
 from onecard.model import gpt2 as model_module
-from onecard.model import host
+from onecard.model import host, lean
 from onecard.model.build import lowered, make_model
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision
@@ -182,7 +182,8 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
     # for a CPU Inductor writes out every tanh, exp and log that is read twice; for a card it computes them again
     ir.is_cpu = lambda node: False
     # Muon's own code, with the dtype that it chooses on CUDA
-    own_orthogonal = muon.orthogonal
+    own_orthogonal, own_on_cpu = muon.orthogonal, lean.on_cpu
+    lean.on_cpu = lambda x: False
     muon.orthogonal = partial(own_orthogonal, dtype=torch.bfloat16)
     model_module.MLP.activation = staticmethod(
         partial(F.gelu, approximate="tanh")
@@ -198,7 +199,7 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
     finally:
         F.scaled_dot_product_attention, F.dropout, F.softmax = originals
         model_module.MLP.activation = staticmethod(own_gelu)
-        ir.is_cpu, muon.orthogonal = own_is_cpu, own_orthogonal
+        ir.is_cpu, muon.orthogonal, lean.on_cpu = own_is_cpu, own_orthogonal, own_on_cpu
 
 
 def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from onecard.model import lean_cpu
 from onecard.model.chunked_loss import chunked_cross_entropy
 from onecard.model.lean import gelu, rms_norm, rotate, squared_relu
 from onecard.model.short_convolution import TAPS, mix_last, mix_recent
@@ -50,9 +51,39 @@ def lean_rotate(x):
     return rotate(x, angles.cos(), angles.sin())
 
 
+def looked_at(q, k, v):
+    """What attention makes of them: products and values; pairs of channels may lie in another order."""
+    return torch.cat(((q @ k.mT).flatten(), v.flatten()))
+
+
+def heads_on_cpu(qkv):
+    angles = torch.arange(qkv.shape[1])[:, None, None, None] * torch.tensor([0.3, 0.1])
+    return looked_at(*lean_cpu.turned_heads(qkv, angles.cos(), angles.sin()))
+
+
+def plain_heads(qkv):
+    angles = torch.arange(qkv.shape[1])[:, None, None, None] * torch.tensor([0.3, 0.1])
+    turned = rotate(F.rms_norm(qkv[:, :, :2], (4,)), angles.cos(), angles.sin())
+    q, k = turned.unbind(2)
+    return looked_at(*(part.transpose(1, 2) for part in (q, k, qkv[:, :, 2])))
+
+
+def plain_normed_mix(x, taps):
+    return plain_mix(F.rms_norm(x, (x.shape[-1],)), taps)
+
+
+def cap_on_cpu(x):
+    return lean_cpu.soft_capped(x * 1, 2.0)  # x * 1: it writes over what it is given
+
+
 @pytest.mark.parametrize(
     ("lean", "plain", "inputs"),
     [
+        (lean_cpu.normed_mix, plain_normed_mix, (random(2, 9, 24), random(TAPS, 24))),
+        (lean_cpu.normed_mix, plain_normed_mix, (random(2, 2, 24), random(TAPS, 24))),
+        (heads_on_cpu, plain_heads, (random(2, 5, 3, 2, 4),)),
+        (cap_on_cpu, lambda x: 2 * torch.tanh(x / 2), (random(3, 700, 64) * 4,)),
+        (lean_cpu.squared_relu, lambda x: F.relu(x).square(), (random(3, 700, 64),)),
         (rms_norm, lambda x: F.rms_norm(x, (x.shape[-1],)), (random(2, 5, 24),)),
         (
             gelu,
@@ -71,6 +102,11 @@ def lean_rotate(x):
         (lean_rotate, plain_rotate, (random(2, 5, 3, 7),)),  # an odd head keeps its last channel
     ],
     ids=[
+        "norm and mix on a CPU",
+        "norm and mix on a CPU, short",
+        "heads on a CPU",
+        "soft cap on a CPU",
+        "squared_relu on a CPU",
         "rms_norm",
         "gelu",
         "squared_relu",

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from onecard.config import RunConfig, load
+from onecard.model import lean
 from onecard.model.build import make_model
 from onecard.model.generate import Sampling, generate
 from onecard.model.modern import SOFT_CAP, ModernGPT
@@ -82,6 +83,22 @@ def test_a_memory_saver_changes_no_gradient(saver, masked):
         torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, about its insides
+@pytest.mark.parametrize("card", [True, False])
+def test_what_is_compiled_is_what_is_run(card, monkeypatch):
+    """The forms for a card's compiler, and for a CPU's, against those that run without; no machine code is made."""
+    if card:
+        monkeypatch.setattr(lean, "on_cpu", lambda x: False)
+    plain, _ = trained(TINY.replace(n_layer=1))
+    loss, wanted = gradients(plain)
+    torch._dynamo.reset()
+    plain.compile(backend="aot_eager", dynamic=False)
+    found_loss, found = gradients(plain)
+    torch.testing.assert_close(found_loss, loss)
+    for name, grad in wanted.items():
+        torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
 def test_a_document_does_not_see_the_one_before():
     model, _ = trained()
     model.eval()
@@ -154,6 +171,18 @@ def test_orthogonal_moves_every_direction_about_equally(shape):
     values = torch.linalg.svdvals(update)
     assert values.min() > 0.3
     assert values.max() < 1.3
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 11), (8, 32), (32, 8)])
+def test_every_form_of_newton_schulz_is_the_textbooks(shape):
+    """In place, and on the Gram matrix of long ones: in fp64 the difference is of rounding."""
+    matrices = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0)).double()
+    x = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-7)
+    a, b, c = 3.4445, -4.7750, 2.0315
+    for _ in range(5):
+        gram = x @ x.mT
+        x = a * x + b * gram @ x + c * gram @ gram @ x
+    torch.testing.assert_close(orthogonal(matrices, torch.float64), x, rtol=1e-9, atol=1e-11)
 
 
 def test_batched_matrices_are_orthogonalised_one_by_one():

@@ -81,3 +81,15 @@ def test_kernels_are_counted_as_they_are_launched(recipe, compiled):
     flash_backward = 2 * config.n_layer  # one operation in the trace, three kernels on a card
     counted = micro_kernels(Workload.of(config, "bfloat16"))
     assert counted == pytest.approx(traced_kernels + flash_backward, rel=0.05)
+
+
+def test_a_modern_layer_takes_hardly_more_kernels_than_gpt2s():
+    """Compiled for a card; that these are the kernels of a trace is the test before this one's."""
+    layer = {}
+    for recipe in ("gpt2", "modern"):
+        deep, flat = (
+            micro_kernels(Workload.of(RunConfig(recipe=recipe, n_layer=layers), "bfloat16"))
+            for layers in (3, 2)
+        )
+        layer[recipe] = deep - flat
+    assert layer["modern"] <= 1.1 * layer["gpt2"]

@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from onecard.config.model_rules import slice_rows
+from onecard.model import lean
 
+_BLOCK = 262_144  # logits that stay in a core's cache from one pass to the next
 IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; with gradients: some_ignored
 
 
@@ -51,6 +53,39 @@ def capped(logits: Tensor, soft_cap: float | None) -> Tensor:
     return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
 
 
+def _weigh(
+    logits: Tensor, targets: Tensor, soft_cap: float | None, lower: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Logits (over soft_cap) become their exponentials, times the cap's slope, in place; each row's loss, sum of
+    exponentials and slope at its target. On a CPU a few rows at a time, which then stay in its cache."""
+    rows = max(1, _BLOCK // logits.shape[1]) if lean.on_cpu(logits) else len(logits)
+    found = [
+        _weigh_rows(part, t[:, None], soft_cap, lower)
+        for part, t in zip(logits.split(rows), targets.split(rows), strict=True)
+    ]
+    losses, sums, slopes = zip(*found, strict=True)
+    return torch.cat(losses), torch.cat(sums), None if soft_cap is None else torch.cat(slopes)
+
+
+def _weigh_rows(
+    logits: Tensor, targets: Tensor, soft_cap: float | None, lower: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    if soft_cap is None:
+        top, at_target = logits.amax(1, keepdim=True), logits.gather(1, targets)
+        sums = logits.sub_(top).exp_().sum(1, keepdim=True)
+        return sums.log() + top - at_target, sums, at_target
+    bent = logits.tanh_()
+    at_target = bent.gather(1, targets)
+    if lower:  # a lower precision holds numbers from 0 to 1
+        top = bent.amax(1, keepdim=True)
+        weights = torch.add(top * -soft_cap, bent, alpha=soft_cap).exp_()
+    else:  # exp(±soft_cap) are numbers as good as any
+        top, weights = torch.zeros_like(at_target), bent.mul(soft_cap).exp_()
+    sums = weights.sum(1, keepdim=True)
+    torch.addcmul(weights, weights, bent.mul_(bent), value=-1, out=bent)
+    return sums.log() + (top - at_target) * soft_cap, sums, 1 - at_target * at_target
+
+
 class _ChunkedLoss(torch.autograd.Function):
     """Softmax minus one-hot is never made: exp(logits − top) goes into the matmuls as it is, and what rows and targets
     need beside it (1 / sum, minus one) is done on the small sides. Two passes less over the largest tensor."""
@@ -80,21 +115,13 @@ class _ChunkedLoss(torch.autograd.Function):
         )
         for start in range(0, positions, rows):
             h, t = hidden[start : start + rows], targets[start : start + rows].clamp_min(0)
-            logits = torch.mm(h, weight.T, out=buffer[: len(h)]).float()
-            tanh_slope = target_slope = None
-            if soft_cap is not None:
-                bent = logits.div_(soft_cap).tanh_()
-                tanh_slope = 1 - bent * bent
-                target_slope = tanh_slope.gather(1, t[:, None])
-                logits = bent.mul_(soft_cap)
-            top = logits.amax(1, keepdim=True)
-            target_logits = logits.gather(1, t[:, None])
-            weights = logits.sub_(top).exp_()
-            sums = weights.sum(1, keepdim=True)
-            losses = sums.log() + top - target_logits
+            logits = buffer[: len(h)]
+            weights = torch.addmm(
+                logits, h, weight.T, beta=0, alpha=1 / (soft_cap or 1), out=logits
+            ).float()
+            losses, sums, target_slope = _weigh(weights, t, soft_cap, lower=not full)
             here = counted[start : start + rows, None]
             total += (losses * here if some_ignored else losses).sum()
-            weights = weights if tanh_slope is None else weights.mul_(tanh_slope)
             weights = weights.to(h.dtype)  # from 0 to 1, so that nothing is lost in fp16 either
             share = 1 / (sums * count)
             minus = (-1 / count) * (torch.ones_like(sums) if target_slope is None else target_slope)

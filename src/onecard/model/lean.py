@@ -15,12 +15,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_EPSILON = torch.finfo(torch.float32).eps  # F.rms_norm's own default
+EPSILON = torch.finfo(torch.float32).eps  # F.rms_norm's own default
 
 
 # GELU's tanh form, 0.5·x·(1 + tanh(k·(x + c·x³))), is x·sigmoid(2·k·(x + c·x³)) (Hendrycks and Gimpel, 2016)
 _K, _C = math.sqrt(2 / math.pi), 0.044715
 _BLOCK = 65_536  # elements whose four buffers fit in a core's second-level cache: 1 MiB
+
+
+def on_cpu(x: Tensor) -> bool:
+    """What a card fuses into one kernel a CPU may not vectorise, and the other way round."""
+    return x.device.type == "cpu"
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -47,7 +52,11 @@ def squared_relu(x: Tensor) -> Tensor:
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Pairs of channels (one from either half of a head) turned by their position's angles; x is (batch, length, …)."""
-    return _Rotate.apply(x, cosine.to(x.dtype), sine.to(x.dtype))
+    if (
+        not torch.compiler.is_compiling()
+    ):  # compiled, what is computed in fp32 is rounded on its way out
+        cosine, sine = cosine.to(x.dtype), sine.to(x.dtype)
+    return _Rotate.apply(x, cosine, sine)
 
 
 class _Gelu(torch.autograd.Function):
@@ -62,10 +71,9 @@ class _Gelu(torch.autograd.Function):
             w = torch.mul(a, a, out=scratch[: a.numel()])
             torch.addcmul(a, a, w, value=_C, out=p).mul_(2 * _K).sigmoid_()
             torch.mul(a, p, out=out)
-            w.mul_(6 * _K * _C).add_(2 * _K).mul_(
-                out
-            )  # slope = p + w·(1 − p), w = y·2k·(1 + 3c·x²)
-            p.add_(w.sub_(w * p))
+            # slope = p + 2k·w·(1 − p), w = y·(1 + 3c·x²)
+            torch.addcmul(out, out, w, value=3 * _C, out=w)
+            p.add_(torch.addcmul(w, w, p, value=-1, out=w), alpha=2 * _K)
         ctx.save_for_backward(slope)
         return y
 
@@ -74,11 +82,22 @@ class _Gelu(torch.autograd.Function):
         return grad * ctx.saved_tensors[0]
 
 
+def rms_scale(x: Tensor) -> Tensor:
+    """One over the root mean square, in fp32."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return (norm.square() / x.shape[-1] + EPSILON).rsqrt()
+
+
+def rms_norm_back(grad: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+    """The gradient of the norm's input, of its output y: the part along y changes only the length."""
+    along = (grad * y).mean(-1, keepdim=True)
+    return torch.addcmul(grad, y, along, value=-1).mul_(scale)
+
+
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        scale = (norm.square() / x.shape[-1] + _EPSILON).rsqrt().to(x.dtype)
+        scale = rms_scale(x).to(x.dtype)
         y = x * scale
         ctx.save_for_backward(
             y, scale
@@ -87,11 +106,7 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        y, scale = ctx.saved_tensors
-        along = (grad * y).mean(
-            -1, keepdim=True
-        )  # the part of the gradient along y changes only the length
-        return torch.addcmul(grad, y, along, value=-1).mul_(scale)
+        return rms_norm_back(grad, *ctx.saved_tensors)
 
 
 class _SquaredRelu(torch.autograd.Function):
@@ -121,6 +136,14 @@ class _Rotate(torch.autograd.Function):
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor, sign: int) -> Tensor:
     half = x.shape[-1] // 2
+    if torch.compiler.is_compiling() and not on_cpu(x) and x.shape[-1] % 2 == 0:
+        # without joining two halves: an index in the kernel that norms them, forward and back
+        pairs, signs = (
+            x.unflatten(-1, (2, half)),
+            sign - 2 * sign * torch.arange(2, device=x.device),
+        )
+        other = pairs.flip(-2) * (sine[..., None, :] * signs[:, None])
+        return (pairs * cosine[..., None, :] + other).flatten(-2).to(x.dtype)
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     first = torch.addcmul(a * cosine, b, sine, value=sign)
     second = torch.addcmul(b * cosine, a, sine, value=-sign)

@@ -1,4 +1,5 @@
 """The modern recipe's model: same matrices as GPT-2's blocks, other parts between them. docs/LOG.md has the measurements.
+On a CPU without the compiler some parts have forms of their own (lean_cpu.py).
 
 | piece | source |
 |---|---|
@@ -7,7 +8,7 @@
 | ReLU² | Primer, So et al., 2021 |
 | projections back into the stream and the head begin at zero | muP, Yang et al., 2022; modded-nanogpt, 2024 |
 | a head of its own, logits softly capped | Gemma 2, 2024 |
-| each norm's output mixed with the three positions before | Canon layers, Allen-Zhu, 2025 (shift.py) |
+| each norm's output mixed with the three positions before | Canon layers, Allen-Zhu, 2025 (short_convolution.py) |
 
 >>> model = ModernGPT(RunConfig(recipe="modern", n_layer=2, n_head=2, n_embd=32, block_size=16, vocab_size=65, tied=False))
 >>> logits, loss = model(torch.zeros(1, 16, dtype=torch.long), targets=torch.zeros(1, 16, dtype=torch.long))
@@ -22,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from onecard.config import RunConfig
-from onecard.model import gpt2
+from onecard.model import gpt2, lean, lean_cpu
 from onecard.model.gpt2 import GPT, INIT_STD, Cache, attend, linear, remember, same_document
 from onecard.model.lean import rms_norm, rotate, squared_relu
-from onecard.model.short_convolution import TAPS, mix_last, mix_recent
+from onecard.model.short_convolution import TAPS, mix_last, mix_of_norms, mix_recent
 
 ROTARY_BASE = 10_000.0  # RoFormer's
 SOFT_CAP = 15.0  # logits stay within ±15; modded-nanogpt's value
@@ -49,7 +50,7 @@ class Around:
 
 
 class Recent(nn.Module):
-    """The taps of one short convolution; a module for its name in the state dict."""
+    """A norm and the taps of the short convolution after it; a module for its name in the state dict."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -57,6 +58,12 @@ class Recent(nn.Module):
 
     def forward(self, x: Tensor, around: Around, place: int) -> Tensor:
         cache = around.cache
+        if cache is None and around.documents is None:
+            if torch.compiler.is_compiling() and not lean.on_cpu(x):
+                return mix_of_norms(x, self.taps)
+            if lean_cpu.serves(x):
+                return lean_cpu.normed_mix(x, self.taps)
+        x = rms_norm(x)
         if cache is None:
             return mix_recent(x, self.taps, around.documents)
         seen = torch.cat((cache.recent[place], x), dim=1)
@@ -77,10 +84,12 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, around: Around, layer: int) -> Tensor:
         batch, length, width = x.shape
         qkv = self.c_attn(x).view(batch, length, 3, self.n_head, width // self.n_head)
-        q, k = (
-            part.transpose(1, 2) for part in rotate(rms_norm(qkv[:, :, :2]), *around.turn).unbind(2)
-        )
-        v = qkv[:, :, 2].transpose(1, 2)
+        if around.cache is None and qkv.shape[-1] % 2 == 0 and lean_cpu.serves(x):
+            q, k, v = lean_cpu.turned_heads(qkv, *around.turn)
+        else:
+            qk, v = qkv.split((2, 1), dim=2)
+            qk = rotate(rms_norm(qk), *around.turn)
+            q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v.squeeze(2)))
         if around.cache is not None:
             k, v = remember(around.cache, layer, k, v)
         y = attend(q, k, v, around.mask, self.dropout if self.training else 0.0, self.flash)
@@ -88,8 +97,12 @@ class Attention(nn.Module):
         return F.dropout(y, self.dropout, self.training) if self.dropout else y
 
 
+def activation(x: Tensor) -> Tensor:
+    return lean_cpu.squared_relu(x) if lean_cpu.serves(x) else squared_relu(x)
+
+
 class MLP(gpt2.MLP):
-    activation = staticmethod(squared_relu)
+    activation = staticmethod(activation)
 
 
 class Block(nn.Module):
@@ -104,8 +117,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, around: Around) -> Tensor:
         # its number is for the cache alone: looked at, it would make a compiled graph one layer's
         layer = 0 if around.cache is None else self.layer
-        x = x + self.attn(self.recent_1(rms_norm(x), around, 2 * layer), around, layer)
-        return x + self.mlp(self.recent_2(rms_norm(x), around, 2 * layer + 1))
+        x = x + self.attn(self.recent_1(x, around, 2 * layer), around, layer)
+        return x + self.mlp(self.recent_2(x, around, 2 * layer + 1))
 
 
 class ModernTransformer(nn.Module):
@@ -138,7 +151,10 @@ class ModernGPT(GPT):
                 nn.init.zeros_(parameter)  # projections into the stream, the head, taps, biases
 
     def head(self, x: Tensor) -> Tensor:
-        return self.soft_cap * torch.tanh(self.lm_head(x).float() / self.soft_cap)
+        logits = self.lm_head(x).float()
+        if lean_cpu.serves(logits):
+            return lean_cpu.soft_capped(logits, self.soft_cap)
+        return self.soft_cap * torch.tanh(logits / self.soft_cap)
 
     def hidden(self, idx: Tensor, doc_mask: Tensor | None = None) -> Tensor:
         mask = None if doc_mask is None else same_document(doc_mask)

@@ -111,12 +111,18 @@ def optimizer_bytes(w: Workload) -> float:
 
 
 def optimizer_flops(w: Workload) -> float:
-    """Muon's five Newton-Schulz rounds on every layer matrix: 4·short²·long + 2·short³ each."""
+    """Muon's five Newton-Schulz rounds on every layer matrix: 4·short²·long + 2·short³ each. In full precision long ones
+    go by their Gram matrix (train/optim/muon.py)."""
     if w.optimizer != "muon":
         return 0.0
-    shapes = ((w.n_embd, w.n_embd),) * 4 + w.layer_matrices[2:]
-    rounds = sum(4 * min(s) ** 2 * max(s) + 2 * min(s) ** 3 for s in shapes)
-    return 5.0 * w.n_layer * rounds * update_share(w)
+    total = 0.0
+    for shape in ((w.n_embd, w.n_embd),) * 4 + w.layer_matrices[2:]:
+        short, long = min(shape), max(shape)
+        if w.full_precision_updates and long > 1.5 * short:
+            total += 4 * short**2 * long + 34 * short**3
+        else:
+            total += 5 * (4 * short**2 * long + 2 * short**3)
+    return w.n_layer * total * update_share(w)
 
 
 def update_share(w: Workload) -> float:
@@ -131,7 +137,7 @@ def micro_kernels(w: Workload) -> float:
     it is compiled, the operations that write memory where it is not. FlashAttention's backward pass is three kernels.
     """
     if w.compiled:
-        return 20 + (38 + 13 * w.modern) * w.n_layer
+        return 20 + (38 + 3 * w.modern) * w.n_layer
     layer = 44 + 15 * w.bias + 99 * w.modern + 12 * (not w.flash) + 20 * (w.recompute == "block")
     return 29 + layer * w.n_layer
 

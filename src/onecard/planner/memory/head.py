@@ -150,17 +150,14 @@ def widest_slice(sizes: Sizes) -> int:
     rows = min(sizes.tokens, work.chunk_rows or slice_rows(work.vocab_size))
     logits = rows * work.vocab_size
     low, full = sizes.matmul * logits, FULL * logits
-    tanh_slope = full if work.modern else 0  # the soft cap's
+    capped = full if work.modern else 0  # exponentials of capped logits, beside these
     hidden = rows * work.n_embd
-    if (
-        not sizes.mixed
-    ):  # the buffer, and the tanh's slope with its square, or with the gradients' small sides
-        return full + tanh_slope + max(tanh_slope, 2 * FULL * hidden)
-    # the buffer in half precision, the slice in full, its weights cast; then the next slice while the previous one's
-    # variables still refer to it, or the head's gradient in both precisions, or the gradient of the slice's input
+    if not sizes.mixed:  # the buffer, and the exponentials or the gradients' small sides
+        return full + max(capped, 2 * FULL * hidden)
+    # the buffer in half precision and the slice in full, with its exponentials or cast; then the cast one alone, beside
+    # the next slice, or the head's gradient in both precisions, or the gradient of the slice's input
     next_slice = FULL * min(rows, sizes.tokens - rows) * work.vocab_size
     head = (sizes.matmul + FULL) * sizes.table
     small_sides = (2 * FULL + sizes.matmul) * hidden
-    return low + max(
-        low + full + tanh_slope + max(next_slice, head, small_sides), full + 2 * tanh_slope
-    )
+    next_slice *= 2 if work.modern else 1
+    return low + max(full + max(capped, low), low + max(next_slice, head, small_sides))

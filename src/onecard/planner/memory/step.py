@@ -65,11 +65,11 @@ def optimizer(sizes: Sizes, rest: Rest) -> None:
     elif work.optimizer == "muon":
         # train/optim/muon.py works by shape. The updates of the first group (c_attn as three squares, attention's c_proj)
         # are still referenced while the second, the MLP's eight squares a layer, is stacked in fp32 and made
-        # orthogonal: in half precision, beside two Gram matrices, and back in fp32; or all of it in fp32, where the new
-        # product stands beside the old one and the Gram matrices beside their polynomials
+        # orthogonal: in half precision, beside two Gram matrices, and back in fp32; or all of it in fp32, where the
+        # product of all steps' factors is multiplied by the matrix at the end
         square = work.n_layer * work.n_embd * work.n_embd
         rest.lives("Muon updates", "optimizer", 16 * square // share, "optimizer", "optimizer")
-        products = 32 + 8 + 8 + 32 if work.full_precision_updates else 16 + 4 + 32
+        products = 32 + 8 + 32 if work.full_precision_updates else 16 + 4 + 32
         stacked = (32 + products) * square
         rest.lives(
             "Muon orthogonal matrices", "optimizer", stacked // share, "optimizer", "optimizer"

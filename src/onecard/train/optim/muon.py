@@ -49,7 +49,9 @@ def momentum_at(step: int) -> float:
 
 
 def orthogonal(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The nearest (half-)orthogonal matrix of each in a batch, roughly; in the fastest dtype of the device that will do."""
+    """The nearest (half-)orthogonal matrix of each in a batch, roughly; in the fastest dtype of the device that will do.
+
+    Three forms of one iteration, equal but for rounding (tests/torch/test_optim.py)."""
     if dtype is None:
         dtype = fast_low_dtype(matrices.device)
     # scaled before it is rounded: gradients of 1e-8 are nothing in fp16, and their direction is all that matters
@@ -58,11 +60,58 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     if tall:
         x = x.mT
     x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)).to(dtype)
+    if dtype.itemsize < 4:
+        x = _newton_schulz(x)
+    elif x.shape[-1] > 1.5 * x.shape[-2]:
+        x = _by_gram_matrix(x)
+    else:
+        x = _in_place(x)
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+def _newton_schulz(x: Tensor) -> Tensor:
     a, b, c = _QUINTIC
     for _ in range(_STEPS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.mT if tall else x).to(matrices.dtype)
+    return x
+
+
+def _in_place(x: Tensor) -> Tensor:
+    """The same in three buffers: on a CPU fresh memory and a copy of x cost as much as a product of small matrices."""
+    gram, other = x.new_empty(*x.shape[:-1], x.shape[-2]), torch.empty_like(x)
+    factor: Tensor | None = None
+    for _ in range(_STEPS):
+        factor = _factor(torch.bmm(x, x.mT, out=gram), factor)
+        x, other = torch.bmm(factor, x, out=other), x
+    return x
+
+
+def _by_gram_matrix(x: Tensor) -> Tensor:
+    """The same for matrices longer than 1.5 times their height: every step multiplies x from the left by a polynomial of
+    its Gram matrix, so the steps are taken on that, and x is multiplied once. 4·m²·n + 34·m³ operations in place of
+    20·m²·n + 10·m³: 0.55 of them for an MLP's. In bf16 the roundings of so many products would not be small."""
+    gram = x @ x.mT
+    product, spare = torch.empty_like(gram), torch.empty_like(gram)
+    factor: Tensor | None = None
+    for step in range(_STEPS):
+        factor = _factor(gram, factor)
+        if step == 0:
+            product.copy_(factor)
+        else:
+            product, spare = torch.bmm(factor, product, out=spare), product
+        if step < _STEPS - 1:
+            torch.bmm(torch.bmm(factor, gram, out=spare), factor, out=gram)
+    del gram, factor, spare  # before there are two of x
+    return product @ x
+
+
+def _factor(gram: Tensor, out: Tensor | None) -> Tensor:
+    """a + b·G + c·G², which a step multiplies by."""
+    a, b, c = _QUINTIC
+    out = torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=out)
+    out.diagonal(dim1=-2, dim2=-1).add_(a)
+    return out
 
 
 def is_matrix(name: str, parameter: Tensor) -> bool:
