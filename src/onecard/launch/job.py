@@ -41,10 +41,16 @@ class Job:
     nodes: int  # machines
     limit_seconds: float  # when the engine may end it
     rental: Rental | None  # what the card costs an hour, where it can be rented
+    restarts: int = 0  # how often torchrun starts the processes again when one of them dies
 
     @property
     def processes(self) -> int:
         return self.cards * self.nodes
+
+    @property
+    def by_torchrun(self) -> bool:
+        """Several processes need it to find each other, one to be started again."""
+        return self.processes > 1 or self.restarts > 0
 
     @property
     def on_cpu(self) -> bool:
@@ -73,6 +79,7 @@ def make_job(
     name: str | None = None,
     data: str | None = None,
     link: str | None = None,
+    restarts: int = 0,
 ) -> Job:
     """The job, planned; refused where it cannot train."""
     from onecard.planner import plan
@@ -80,6 +87,8 @@ def make_job(
     for what, number in (("cards", cards), ("nodes", nodes)):
         if number < 1:
             raise UserError(f"{number} {what} cannot train anything", hint=f"--{what} 1 or more")
+    if restarts < 0:
+        raise UserError(f"{restarts} restarts cannot be", hint="--max-restarts 0 or more")
     rows = config.batch_size * config.gradient_accumulation_steps
     if cards * nodes > rows:
         raise UserError(
@@ -111,6 +120,7 @@ def make_job(
         nodes=nodes,
         limit_seconds=limit,
         rental=rental_of(planned.device.name),
+        restarts=restarts,
     )
 
 
