@@ -96,7 +96,9 @@ def test_processes_that_die_are_started_again_and_the_launcher_ends_when_time_is
     for text in (slurm_text(several, SlurmOptions("run.toml")), sky(several), ssh(several)):
         assert "--nproc_per_node=4 --max-restarts=3 " in text
     script = slurm_text(several, SlurmOptions("run.toml"))
-    assert "scancel --signal=TERM" in script  # SIGUSR1 would end the processes alone, to be restarted
+    assert (
+        "scancel --signal=TERM" in script
+    )  # SIGUSR1 would end the processes alone, to be restarted
     parses(script, "bash")
     one = make_job(load("train_shakespeare_char"), "cpu", restarts=1)
     assert "--nproc_per_node=1 --max-restarts=1 " in slurm_text(one, SlurmOptions("run.toml"))

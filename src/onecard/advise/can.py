@@ -50,7 +50,9 @@ class Answer:
     compute: Compute
     memory: CardMemory
     savers: list[str]  # of the fastest that fits
-    run_seconds: float  # on the tokens that decide; evaluations and checkpoints included where it fits
+    run_seconds: (
+        float  # on the tokens that decide; evaluations and checkpoints included where it fits
+    )
     outlooks: list[Outlook]  # on 10 B, compute-optimal and asked tokens, where it fits
     instead: list[Instead]
     notes: list[Note]
@@ -83,6 +85,7 @@ def can(
     needed = compute(wanted, tuned, config, device, dtype, gpus, seconds, utilization, tokens)
     verdict, because = _verdict(memory, tuned, needed)
     chosen = (tuned.config if tuned else config).replace()  # checked
+    card = device.name if gpus == 1 else f"{gpus} × {device.name}"
     decides = needed.readings[0].reading.tokens
     lengths = {decides, compute_optimal_tokens(wanted.params)}
     ahead = outlooks(chosen, lengths, device, gpus) if tuned else []
@@ -103,7 +106,7 @@ def can(
         verdict=verdict,
         because=because,
         verdict_text=_verdict_note(
-            verdict, because, wanted, tuned, memory, decides, run_seconds, device, seconds
+            verdict, because, wanted, tuned, memory, decides, run_seconds, card, seconds
         ),
         compute=needed,
         memory=memory,
@@ -149,12 +152,12 @@ def _verdict_note(
     memory: CardMemory,
     tokens: float,
     run_seconds: float,
-    device: Device,
+    card: str,
     seconds: float,
 ) -> Note:
     figures = {
         "model": model.label,
-        "card": device.name,
+        "card": card,
         "tokens": tokens,
         "need": run_seconds,
         "time": seconds,
