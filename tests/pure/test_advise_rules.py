@@ -390,7 +390,10 @@ def test_a_saver_that_costs_loss_says_so_in_the_plan():
 
 
 def test_sizes_of_batches_change_at_80_million_and_at_a_billion():
-    assert [usual_batch(size) for size in (79.9e6, 80e6, 0.999e9, 1e9)] == [240, 480, 480, 960]
+    sizes = (59.9e6, 60e6, 99.9e6, 100e6, 0.899e9, 0.9e9, 1.199e9, 1.2e9)
+    batches = [usual_batch(size) for size in sizes]
+    assert batches == [240, 360, 360, 480, 480, 720, 720, 960]
+    assert [usual_batch(124e6, block) for block in (256, 512, 4096)] == [1920, 960, 120]
 
 
 def test_a_run_s_time_is_what_the_plan_says():

@@ -91,6 +91,11 @@ def test_several_machines_meet_at_the_first():
     assert "--standalone" not in text
 
 
+def test_a_config_for_a_cpu_is_not_sent_to_a_card():
+    with pytest.raises(UserError, match="the config trains on a CPU, and the job is for a MI300X"):
+        make_job(load("gpt2", ["device=cpu"]), "MI300X")
+
+
 def test_processes_that_die_are_started_again_and_the_launcher_ends_when_time_is_up():
     several = make_job(load("gpt2"), "A100 80GB", 4, restarts=3)
     for text in (slurm_text(several, SlurmOptions("run.toml")), sky(several), ssh(several)):

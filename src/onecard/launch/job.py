@@ -101,6 +101,11 @@ def make_job(
             "which card the job is for is not known: this machine has none",
             hint='name it, such as --gpu "A100 80GB", or --gpu cpu',
         )
+    if planned.device.kind != "cpu" and config.device == "cpu":
+        raise UserError(
+            f"the config trains on a CPU, and the job is for a {planned.device.name}",
+            hint="--device=auto takes the card, --gpu cpu a machine without one",
+        )
     if planned.device.kind != "cpu":  # the processes of a CPU run share one machine
         planned = plan(config, planned.device, gpus=cards, nodes=nodes, link=link, data=data)
     if planned.memory.fits == "no":
