@@ -389,7 +389,7 @@ def test_a_saver_that_costs_loss_says_so_in_the_plan():
             assert said or mean(more) - 2 * stdev(more) / len(more) ** 0.5 <= 0.01
 
 
-def test_sizes_of_batches_change_at_80_million_and_at_a_billion():
+def test_batches_grow_with_the_size_in_small_steps():
     sizes = (59.9e6, 60e6, 99.9e6, 100e6, 0.899e9, 0.9e9, 1.199e9, 1.2e9)
     batches = [usual_batch(size) for size in sizes]
     assert batches == [240, 360, 360, 480, 480, 720, 720, 960]
