@@ -4,8 +4,9 @@ and the whole step of large models, against their goals.
     python -m bench.saver_memory --json bench/results/saver_memory-DATE.json
 
 The step is onecard's own, traced without data (tests/torch/memory_oracle.py): 4 layers of 1024 with GPT-2's vocabulary,
-micro-batches of one sequence of 1,024 tokens, compiled. Tensors of the computer's memory are counted apart. What the
-file has already is not traced again. bench/performance.py makes tables of it.
+micro-batches of one sequence of 1,024 tokens, compiled; shared out over several cards (shard_oracle.py), not compiled.
+Tensors of the computer's memory are counted apart. What the file has already is not traced again. bench/performance.py
+makes tables of it.
 """
 
 import argparse
@@ -54,6 +55,17 @@ GOALS: dict[str, tuple[str, dict[str, Any], float]] = {
     "gpt2-xl on the card": ("gpt2-xl", ON_CARD, 11.1),
 }
 
+CARDS = 8
+SHARED: dict[str, dict[str, Any]] = {
+    "": {},
+    ", chunked_loss, recompute=block": {"chunked_loss": True, "recompute": "block"},
+    ", chunked_loss, recompute=block, optimizer_state=8bit": {
+        "chunked_loss": True,
+        "recompute": "block",
+        "optimizer_state": "8bit",
+    },
+}
+
 
 def whole_model(model: str, change: dict[str, Any]) -> RunConfig:
     if not change:
@@ -95,8 +107,25 @@ def saver_row(config: RunConfig) -> dict[str, float]:
     }
 
 
+def shard_row(config: RunConfig) -> dict[str, float]:
+    """Of one card, over all parameters of the model."""
+    from shard_oracle import traced
+
+    count = params(config.shape).total
+    predicted = simulate(Workload.of(config, "bfloat16", CARDS)).peak().bytes
+    return {
+        "traced": traced(config, "bfloat16", CARDS).bytes / count,
+        "predicted": predicted / count,
+    }
+
+
 def measure(target: Path) -> None:
-    content: dict[str, Any] = {"parameters": params(MODEL.shape).total, "rows": {}, "models": {}}
+    content: dict[str, Any] = {
+        "parameters": params(MODEL.shape).total,
+        "rows": {},
+        "models": {},
+        "shards": {},
+    }
     if target.exists():
         content |= json.loads(target.read_text())
     configs = [MODEL.replace(optimizer=optimizer) for optimizer in ("adamw", "muon")]
@@ -115,6 +144,13 @@ def measure(target: Path) -> None:
             name = f"{config.optimizer}: {', '.join(savers.names) or 'none'}"
             if name not in content["rows"]:
                 keep("rows", name, saver_row(savers.on(config).replace()))
+    for config in configs:
+        for way in ("grads", "full"):
+            for more, change in SHARED.items():
+                name = f"{config.optimizer}: shard={way}{more}"
+                if name not in content["shards"]:
+                    shared = config.replace(shard=way, compile=False, **change)
+                    keep("shards", name, shard_row(shared))
 
 
 def main() -> None:

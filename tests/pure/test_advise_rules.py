@@ -375,23 +375,37 @@ def test_the_cost_of_muon_in_four_bits_is_the_measured_one():
 
 def test_a_saver_that_costs_loss_says_so_in_the_plan():
     """By the stored losses of bench/saver_loss.py: above 0.01 by more than twice the uncertainty of the mean."""
-    for file in sorted((ROOT / "bench" / "results").glob("saver_loss-*.json"))[-1:]:
-        by_text = json.loads(file.read_text())["losses"].values()
-        for optimizer, bits in itertools.product(("adamw", "muon"), ("8bit", "4bit")):
-            more = []
-            for found in (losses[optimizer] for losses in by_text if optimizer in losses):
-                name = f"weights and gradients bfloat16, optimizer_state {bits}"
-                pairs = zip(found.get(name, []), found["none"], strict=False)
-                more += [loss - plain for loss, plain in pairs]
-            if len(more) < 2:
-                continue
-            config = load("gpt2", [f"optimizer={optimizer}", f"optimizer_state={bits}"])
-            said = any(note.code == "muon-4bit" for note in plan(config, CARD).warnings)
-            assert said or mean(more) - 2 * stdev(more) / len(more) ** 0.5 <= 0.01
+    file = sorted((ROOT / "bench" / "results").glob("saver_loss-*.json"))[-1]
+    by_text = json.loads(file.read_text())["losses"].values()
+    settings = {
+        "weights and gradients bfloat16": {"weights": "bfloat16", "gradients": "bfloat16"},
+        "weights bfloat16": {"weights": "bfloat16"},
+        "gradients bfloat16": {"gradients": "bfloat16"},
+        "optimizer_state 8bit": {"optimizer_state": "8bit"},
+        "optimizer_state 4bit": {"optimizer_state": "4bit"},
+        "offload_optimizer": {"offload_optimizer": True},
+    }
+    names = {name for losses in by_text for found in losses.values() for name in found} - {"none"}
+    judged = set()
+    for optimizer, name in itertools.product(("adamw", "muon"), names):
+        found = [losses[optimizer] for losses in by_text]
+        pairs = [zip(each.get(name, []), each["none"], strict=False) for each in found]
+        more = [loss - plain for pair in pairs for loss, plain in pair]
+        if len(more) < 2:
+            continue
+        change = {k: v for part in name.split(", ") for k, v in settings[part].items()}
+        config = load("gpt2").replace(optimizer=optimizer, **change)
+        said = any(note.code == "muon-4bit" for note in plan(config, CARD).warnings)
+        assert said or mean(more) - 2 * stdev(more) / len(more) ** 0.5 <= 0.01, name
+        judged.add((optimizer, name))
+    assert len(judged) == 14
 
 
-def test_sizes_of_batches_change_at_80_million_and_at_a_billion():
-    assert [usual_batch(size) for size in (79.9e6, 80e6, 0.999e9, 1e9)] == [240, 480, 480, 960]
+def test_batches_grow_with_the_size_in_small_steps():
+    sizes = (59.9e6, 60e6, 99.9e6, 100e6, 0.899e9, 0.9e9, 1.199e9, 1.2e9)
+    batches = [usual_batch(size) for size in sizes]
+    assert batches == [240, 360, 360, 480, 480, 720, 720, 960]
+    assert [usual_batch(124e6, block) for block in (256, 512, 4096)] == [1920, 960, 120]
 
 
 def test_a_run_s_time_is_what_the_plan_says():

@@ -131,6 +131,23 @@ def test_verdicts():
     assert {way.kind for way in late.instead} >= {"smaller", "rent", "cards"}
 
 
+def test_one_run_has_one_time():
+    for model, card, tokens in (("gpt2", "RTX 4070", None), ("gpt2-large", "RTX 4070", 3e9)):
+        answer = can(model, card, tokens=tokens)
+        asked = answer.compute.readings[0].reading.tokens
+        seconds = next(o.seconds.mid for o in answer.outlooks if o.tokens == asked)
+        assert answer.run_seconds == answer.verdict_text.values["need"] == seconds
+        assert seconds > answer.compute.predicted_seconds  # its evaluations take time, too
+    none = can("gpt2-xl", "GTX 1060 6GB")
+    assert none.run_seconds == none.compute.predicted_seconds
+
+
+def test_what_can_be_trained_is_not_advised_to_be_smaller():
+    answer = can("gpt2-large", "RTX 4070")
+    assert answer.verdict == "with_savers"
+    assert {way.kind for way in answer.instead} == {"rent", "finetune"}
+
+
 def test_what_is_offered_instead_can_be_done():
     answer = can("gpt2-xl", "GTX 1060 6GB")
     smaller = next(way for way in answer.instead if way.kind == "smaller")

@@ -92,6 +92,27 @@ def test_several_machines_meet_at_the_first():
     assert "--standalone" not in text
 
 
+def test_a_config_for_a_cpu_is_not_sent_to_a_card():
+    with pytest.raises(UserError, match="the config trains on a CPU, and the job is for a MI300X"):
+        make_job(load("gpt2", ["device=cpu"]), "MI300X")
+
+
+def test_processes_that_die_are_started_again_and_the_launcher_ends_when_time_is_up():
+    several = make_job(load("gpt2"), "A100 80GB", 4, restarts=3)
+    for text in (slurm_text(several, SlurmOptions("run.toml")), sky(several), ssh(several)):
+        assert "--nproc_per_node=4 --max-restarts=3 " in text
+    script = slurm_text(several, SlurmOptions("run.toml"))
+    assert (
+        "scancel --signal=TERM" in script
+    )  # SIGUSR1 would end the processes alone, to be restarted
+    parses(script, "bash")
+    one = make_job(load("train_shakespeare_char"), "cpu", restarts=1)
+    assert "--nproc_per_node=1 --max-restarts=1 " in slurm_text(one, SlurmOptions("run.toml"))
+    assert "max-restarts" not in slurm_text(JOB, SlurmOptions("run.toml"))
+    with pytest.raises(UserError, match="-1 restarts cannot be"):
+        make_job(load("gpt2"), "A100 80GB", restarts=-1)
+
+
 def test_a_task_of_skypilot_is_yaml_with_the_config_in_it(tmp_path):
     text = sky(most_per_hour=48.0, prepare="onecard data fineweb-edu --tokens 3B")
     task = yaml(text)

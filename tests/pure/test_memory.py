@@ -268,12 +268,28 @@ def test_explained_memory_sums_to_the_peak_and_names_what_savers_take() -> None:
         "chunked_loss",
         "recompute",
         "optimizer_state",
-        "compile_unit",
         "weights",
         "gradients",
         "offload_optimizer",
         "batch_size",
     }
+
+
+@pytest.mark.parametrize(
+    ("others", "saves"), [({}, False), ({"chunked_loss": True, "recompute": "block"}, True)]
+)
+def test_a_setting_is_named_only_where_it_takes_memory_away(
+    others: dict[str, object], saves: bool
+) -> None:
+    """Layers compiled one by one hold more logits than a whole compiled model, and fewer gradients."""
+    config = load("gpt2-large").replace(batch_size=1, **others)
+    explained = explain_memory(config, CARD, "bfloat16")
+    assert all(saving.saved_bytes > 0 for saving in explained.savings)
+    named = {name for tensor in explained.tensors for name in tensor.taken_by}
+    named |= {saving.setting for saving in explained.savings}
+    assert ("compile_unit = 'block'" in named) == saves
+    changes = peak_memory(config, CARD, "bfloat16").changes
+    assert any(str(note).startswith("compile_unit = 'block':") for note in changes) == saves
 
 
 def _setting(words: str) -> tuple[str, object]:

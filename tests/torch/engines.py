@@ -68,7 +68,7 @@ ReturnToService=2
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SchedulerParameters=sched_interval=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={mebibytes} State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -88,6 +88,7 @@ def slurm(folder: Path) -> Iterator[None]:
             control_port=free_port(),
             node_port=free_port(),
             cpus=os.cpu_count(),
+            mebibytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         )
     )
     before = os.environ.get("SLURM_CONF")

@@ -3,10 +3,12 @@
 import getpass
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from engines import free_port, program, said, slurm, ssh_server, wait_for
@@ -16,6 +18,7 @@ from onecard.cli import main
 from onecard.config import to_toml
 from onecard.launch import make_job
 from onecard.launch.slurm import SlurmOptions, slurm_text
+from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
 
 pytestmark = [
@@ -55,24 +58,46 @@ def reached(config) -> int:
         return 0
 
 
+def starts(config) -> list[dict]:
+    lines = read_log(Path(config.out_dir) / "log.jsonl")
+    return [line for line in lines if line["kind"] == "start"]
+
+
+def a_worker_of(file: str) -> int:
+    """A process that trains the config, other than its launcher."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if file.encode() in words and b"torch.distributed.run" not in words:
+            return int(folder.name)
+    raise AssertionError("nothing trains")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(program("slurmctld") is None, reason="Slurm is not installed here")
-@pytest.mark.parametrize("cards", [1, 2])
+@pytest.mark.parametrize(("cards", "restarts"), [(1, 0), (2, 0), (2, 2)])
 def test_a_slurm_job_that_is_preempted_ends_as_the_calm_run(
-    long_enough, tmp_path, capsys, monkeypatch, cards
+    long_enough, tmp_path, capsys, monkeypatch, cards, restarts
 ):
     config = long_enough
     monkeypatch.chdir(tmp_path)
     file = write(config, tmp_path / "run.toml")
     with slurm(tmp_path / "slurm"):
         words = ["launch", file, "--on", "slurm", "--gpu", "cpu", "--cpus", "1"]
-        assert main([*words, "--cards", str(cards), "--submit", "--json"]) == 0
+        words += ["--cards", str(cards), "--max-restarts", str(restarts)]
+        assert main([*words, "--submit", "--json"]) == 0
         job = json.loads(capsys.readouterr().out)["job_id"]
 
         def shown(what: str) -> bool:
             return what in said("scontrol", "show", "job", job)
 
         wait_for("the first steps", lambda: reached(config) >= 100, 200)
+        if restarts:
+            os.kill(a_worker_of(file), signal.SIGKILL)
+            wait_for("the restart", lambda: len(starts(config)) == 2, 200)
+            wait_for("steps after it", lambda: reached(config) >= 150, 200)
         assert said("scontrol", "requeue", job) == ""  # as a preemption with requeue does
         wait_for("the preempted job's end", lambda: shown("Restarts=1"))
         stopped = reached(config)
@@ -83,9 +108,54 @@ def test_a_slurm_job_that_is_preempted_ends_as_the_calm_run(
         wait_for("the end", lambda: shown("JobState=COMPLETED"), 300)
     log = next(tmp_path.glob("run-*.log")).read_text()
     assert "queued again" in log
-    assert log.count("resumed: step") == 2
+    assert log.count("resumed: step") == 2 + bool(restarts)
     assert RunRecord(tmp_path / "run").state == "finished"
     assert losses(config.out_dir) == pytest.approx(calm(config, tmp_path, cards), rel=1e-6)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(program("slurmctld") is None, reason="Slurm is not installed here")
+def test_data_and_training_on_one_slurm_as_the_guide_has_it(config, tmp_path, capsys, monkeypatch):
+    """docs/launch.md's own script, on a few texts and with a small model."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    pytest.importorskip("datatrove")
+    (tmp_path / "texts").mkdir()
+    texts = [f"Text {n} says that {n} times {n} is {n * n}. " * 20 for n in range(300)]
+    parquet.write_table(arrow.table({"text": texts}), tmp_path / "texts" / "a.parquet")
+    guide = Path(__file__).parents[2] / "docs" / "launch.md"
+    script = re.search(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)[1]
+    for there, here in (
+        ("hf://datasets/HuggingFaceFW/fineweb-edu/sample/100BT", str(tmp_path / "texts")),
+        ("tasks=64", "tasks=2"),
+        ('partition="cpu"', 'partition="debug"'),
+        ("mem_per_cpu_gb=8", "mem_per_cpu_gb=1"),
+        ("mem_per_cpu_gb=4", "mem_per_cpu_gb=1"),
+    ):
+        assert there in script
+        script = script.replace(there, here)
+    (tmp_path / "prepare.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    small = config.replace(dataset="data/fineweb-edu-100B", vocab_size=50304, block_size=32)
+    file = write(small, tmp_path / "run.toml")
+    with slurm(tmp_path / "slurm"):
+        done = subprocess.run(
+            [sys.executable, "prepare.py"], capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stderr
+        shards = done.stdout.splitlines()[-1]
+        words = ["launch", file, "--on", "slurm", "--gpu", "cpu", "--cpus", "1"]
+        words += ["--sbatch=--partition=debug", f"--sbatch=--dependency=afterok:{shards}"]
+        assert main([*words, "--submit", "--json"]) == 0
+        job = json.loads(capsys.readouterr().out)["job_id"]
+        wait_for(
+            "the end", lambda: "JobState=COMPLETED" in said("scontrol", "show", "job", job), 400
+        )
+    assert RunRecord(Path(small.out_dir)).state == "finished"
+    assert len(losses(small.out_dir)) == small.max_iters
 
 
 @pytest.mark.timeout(300)

@@ -23,6 +23,7 @@ from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner import resolve_device
+from onecard.planner.optimal import compute_optimal_tokens
 from onecard.planner.result import as_plain
 from onecard.planner.step_time import padding_gain
 from onecard.units import YEAR
@@ -49,7 +50,10 @@ class Answer:
     compute: Compute
     memory: CardMemory
     savers: list[str]  # of the fastest that fits
-    outlooks: list[Outlook]  # on 10 B and on compute-optimal tokens, where it fits
+    run_seconds: (
+        float  # on the tokens that decide; evaluations and checkpoints included where it fits
+    )
+    outlooks: list[Outlook]  # on 10 B, compute-optimal and asked tokens, where it fits
     instead: list[Instead]
     notes: list[Note]
 
@@ -81,6 +85,14 @@ def can(
     needed = compute(wanted, tuned, config, device, dtype, gpus, seconds, utilization, tokens)
     verdict, because = _verdict(memory, tuned, needed)
     chosen = (tuned.config if tuned else config).replace()  # checked
+    card = device.name if gpus == 1 else f"{gpus} × {device.name}"
+    decides = needed.readings[0].reading.tokens
+    lengths = {decides, compute_optimal_tokens(wanted.params)}
+    ahead = outlooks(chosen, lengths, device, gpus) if tuned else []
+    run_seconds = next(
+        (outlook.seconds.mid for outlook in ahead if outlook.tokens == decides),
+        needed.predicted_seconds,
+    )
     return Answer(
         schema=SCHEMA,
         version=__version__,
@@ -94,12 +106,13 @@ def can(
         verdict=verdict,
         because=because,
         verdict_text=_verdict_note(
-            verdict, because, wanted, tuned, memory, needed, device, seconds
+            verdict, because, wanted, tuned, memory, decides, run_seconds, card, seconds
         ),
         compute=needed,
         memory=memory,
         savers=tuned.savers.names if tuned else [],
-        outlooks=outlooks(chosen, wanted.params, device, gpus) if tuned else [],
+        run_seconds=run_seconds,
+        outlooks=ahead,
         instead=instead(wanted, chosen, device, gpus, seconds, needed.readings[0], because)
         if verdict != "yes"
         else [],
@@ -137,15 +150,16 @@ def _verdict_note(
     model: NamedModel,
     tuned: Tuned | None,
     memory: CardMemory,
-    compute: Compute,
-    device: Device,
+    tokens: float,
+    run_seconds: float,
+    card: str,
     seconds: float,
 ) -> Note:
     figures = {
         "model": model.label,
-        "card": device.name,
-        "tokens": compute.readings[0].reading.tokens,
-        "need": compute.predicted_seconds,
+        "card": card,
+        "tokens": tokens,
+        "need": run_seconds,
         "time": seconds,
     }
     if verdict == "yes":

@@ -40,8 +40,10 @@ def instead(
     first: "Needed",
     because: str | None,
 ) -> list[Instead]:
-    """The ways that are open, the nearest to what was asked first."""
-    found = [_smaller(device, gpus, seconds, model.params), _rent(config, first, seconds)]
+    """The ways that are open, the nearest to what was asked first. Where it can be trained, a smaller one is none."""
+    found = [_rent(config, first, seconds)]
+    if because is not None:
+        found.insert(0, _smaller(device, gpus, seconds, model.params))
     if because == "time":
         found.append(_cards(first, gpus))
     found.append(_finetune(model, device))

@@ -1,8 +1,10 @@
-"""What a run that fits comes to: hours and loss on 10 B tokens and on as many as are compute-optimal for the size.
+"""What a run that fits comes to: hours and loss on 10 B tokens, on as many as are compute-optimal for the size, and on
+those asked for.
 
-for outlook in outlooks(config, 124_000_000, card, 1): print(outlook.tokens, outlook.seconds)
+for outlook in outlooks(config, {3.1e9}, card, 1): print(outlook.tokens, outlook.seconds)
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from onecard.config import RunConfig
@@ -10,7 +12,6 @@ from onecard.config.length import for_tokens
 from onecard.config.run import MOST_STEPS
 from onecard.facts.gpus import Device
 from onecard.planner import plan
-from onecard.planner.optimal import compute_optimal_tokens
 from onecard.planner.result import Range
 
 ROUND_TOKENS = 10e9  # what public runs are compared by: one pass over FineWeb's 10 B-token samples
@@ -24,9 +25,12 @@ class Outlook:
     dataset: str  # whose text the loss is of
 
 
-def outlooks(config: RunConfig, params: int, device: Device, gpus: int) -> list[Outlook]:
+def outlooks(
+    config: RunConfig, lengths: Collection[float], device: Device, gpus: int
+) -> list[Outlook]:
+    """By the plan: evaluations and checkpoints are in the time."""
     found, most = [], MOST_STEPS * config.tokens_per_step
-    for tokens in sorted({ROUND_TOKENS, compute_optimal_tokens(params)}):
+    for tokens in sorted({ROUND_TOKENS, *lengths}):
         planned = plan(for_tokens(config, min(tokens, most)), device, gpus=gpus)
         loss = planned.loss
         found.append(

@@ -53,17 +53,20 @@ def matmul_params(shape: ModelShape) -> int:
 
 
 def usual_batch(size: float, block_size: int = 1024) -> int:
-    """Sequences in all that a step of a model of `size` parameters wants: 30 × 2^k, which many micro-batches divide.
+    """Sequences in all that a step of a model of `size` parameters wants: 30 or 45 × 2^k, which many micro-batches divide.
 
-    480 of 1024 tokens from 80M to 1B parameters, nanoGPT's own 0.5M tokens (GPT-3's table 2.1, llm.c and modded-nanogpt
-    have as much at 124M); twice that above (the same table), half below, as Cerebras-GPT's smallest (246k tokens for
-    111M) and the smaller critical batch of a higher loss (Kaplan et al. 2020) have it.
+    480 of 1024 tokens from 100M to 900M parameters, nanoGPT's own 0.5M tokens (GPT-3's table 2.1, llm.c and
+    modded-nanogpt have as much at 124M); twice that above 1.2B (the same table), half below 60M, as Cerebras-GPT's
+    smallest (246k tokens for 111M) and the smaller critical batch of a higher loss (Kaplan et al. 2020) have it; what
+    lies between has a batch between.
 
-    >>> usual_batch(124e6), usual_batch(30e6), usual_batch(124e6, block_size=2048)
-    (480, 240, 240)
+    >>> [usual_batch(size) for size in (30e6, 80e6, 124e6, 1e9, 1.5e9)], usual_batch(124e6, block_size=2048)
+    ([240, 360, 480, 720, 960], 240)
     """
-    tokens = 1024 * (240 if size < 80e6 else 480 if size < 1e9 else 960)
-    return 30 << max(0, round(math.log2(tokens / block_size / 30)))
+    steps = ((60e6, 240), (100e6, 360), (900e6, 480), (1.2e9, 720), (math.inf, 960))
+    sequences = next(batch for limit, batch in steps if size < limit) * 1024 / block_size
+    ladder = [base << k for k in range(16) for base in (30, 45)]
+    return min(ladder, key=lambda batch: abs(math.log(batch / sequences)))
 
 
 def shape_of(count: float, vocab_size: int = GPT2_PADDED_VOCAB) -> Shape:

@@ -122,6 +122,7 @@ def _job(args: argparse.Namespace) -> "Job":
         limit_seconds=None if args.time is None else parse_duration(args.time),
         name=args.name,
         link=args.link,
+        restarts=args.max_restarts,
     )
 
 
@@ -211,6 +212,7 @@ def _answer(
         "card": job.plan.device.name,
         "cards": job.cards,
         "nodes": job.nodes,
+        "max_restarts": job.restarts,
         "seconds": asdict(job.plan.time.total_seconds),
         "limit_seconds": job.limit_seconds,
         "max_hours": job.config.max_hours,

@@ -38,6 +38,13 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python", metavar="PATH", help="slurm, ssh: the Python there (slurm default: this one)"
     )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often torchrun starts all processes again, from the last checkpoint, when one dies (default 0)",
+    )
     parser.add_argument("--out", metavar="FILE", help="the file to write (default: from the name)")
     parser.add_argument("--force", action="store_true", help="let it replace a file")
     parser.add_argument(

@@ -41,10 +41,16 @@ class Job:
     nodes: int  # machines
     limit_seconds: float  # when the engine may end it
     rental: Rental | None  # what the card costs an hour, where it can be rented
+    restarts: int = 0  # how often torchrun starts the processes again when one of them dies
 
     @property
     def processes(self) -> int:
         return self.cards * self.nodes
+
+    @property
+    def by_torchrun(self) -> bool:
+        """Several processes need it to find each other, one to be started again."""
+        return self.processes > 1 or self.restarts > 0
 
     @property
     def on_cpu(self) -> bool:
@@ -73,6 +79,7 @@ def make_job(
     name: str | None = None,
     data: str | None = None,
     link: str | None = None,
+    restarts: int = 0,
 ) -> Job:
     """The job, planned; refused where it cannot train."""
     from onecard.planner import plan
@@ -80,6 +87,8 @@ def make_job(
     for what, number in (("cards", cards), ("nodes", nodes)):
         if number < 1:
             raise UserError(f"{number} {what} cannot train anything", hint=f"--{what} 1 or more")
+    if restarts < 0:
+        raise UserError(f"{restarts} restarts cannot be", hint="--max-restarts 0 or more")
     rows = config.batch_size * config.gradient_accumulation_steps
     if cards * nodes > rows:
         raise UserError(
@@ -91,6 +100,11 @@ def make_job(
         raise UserError(
             "which card the job is for is not known: this machine has none",
             hint='name it, such as --gpu "A100 80GB", or --gpu cpu',
+        )
+    if planned.device.kind != "cpu" and config.device == "cpu":
+        raise UserError(
+            f"the config trains on a CPU, and the job is for a {planned.device.name}",
+            hint="--device=auto takes the card, --gpu cpu a machine without one",
         )
     if planned.device.kind != "cpu":  # the processes of a CPU run share one machine
         planned = plan(config, planned.device, gpus=cards, nodes=nodes, link=link, data=data)
@@ -111,6 +125,7 @@ def make_job(
         nodes=nodes,
         limit_seconds=limit,
         rental=rental_of(planned.device.name),
+        restarts=restarts,
     )
 
 

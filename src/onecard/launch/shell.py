@@ -10,6 +10,7 @@ from pathlib import Path
 from onecard.config import RunConfig, to_toml
 from onecard.launch.job import Job, job_name, plain
 
+SECONDS_TO_SAVE = 110  # torchrun's own are 30; less than what Slurm gives before the time limit
 _END = "END_OF_ONECARD_CONFIG"
 
 
@@ -19,15 +20,18 @@ def quoted(text: str, what: str = "a name") -> str:
 
 
 def training(job: Job, python: str, config: str, rendezvous: str = "--standalone") -> str:
-    """The command that starts or continues with the run: plain Python for one process, torchrun for more.
+    """The command that starts or continues with the run: plain Python for one process, torchrun for more, and for
+    restarts. When torchrun is asked to end, or one of its processes ends, the others have time to save.
 
     `python` and `config` are words of the shell already.
     """
     train = f"-m onecard train {config} --continue"
-    if job.processes == 1:
+    if not job.by_torchrun:
         return f"{python} {train}"
+    again = f" --max-restarts={job.restarts}" if job.restarts else ""
     return (
-        f"{python} -m torch.distributed.run {rendezvous} --nproc_per_node={job.cards} \\\n"
+        f"env TORCH_ELASTIC_SHUTDOWN_TIMEOUT={SECONDS_TO_SAVE} \\\n"
+        f"    {python} -m torch.distributed.run {rendezvous} --nproc_per_node={job.cards}{again} \\\n"
         f"    {train}"
     )
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from onecard.errors import UserError
 from onecard.launch.job import Job, plain
-from onecard.launch.shell import quoted, training
+from onecard.launch.shell import SECONDS_TO_SAVE, quoted, training
 
-_BEFORE_END_SECONDS = 120  # how long before the time limit the trainer is asked to save
+_BEFORE_END_SECONDS = SECONDS_TO_SAVE + 10  # before the time limit the trainer is asked to save
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def slurm_text(job: Job, options: SlurmOptions) -> str:
         "export PYTHONUNBUFFERED=1",
         *set_up,
         *_start(job, options),
-        _WAIT,
+        _wait(job),
     ]
     return "\n".join(parts)
 
@@ -111,11 +111,19 @@ def _start(job: Job, options: SlurmOptions) -> list[str]:
     return [*before, "run() {", "  trap '' USR1", f"  exec {command}", "}", "export -f run"]
 
 
-_WAIT = """\
+def _wait(job: Job) -> str:
+    """A launcher that restarts its processes must end itself: SIGTERM; without restarts the trainer is asked alone, whose
+    end is the launcher's."""
+    asks = "TERM" if job.restarts else "USR1"
+    return f"""\
 # srun takes this from its own variable since Slurm 22.05
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 asked=0
-trap 'asked=1; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
+trap 'asked=1; scancel --signal={asks} "$SLURM_JOB_ID"' USR1
+{_WAIT}"""
+
+
+_WAIT = """\
 srun bash -c run &
 step=$!
 wait "$step"

@@ -32,7 +32,8 @@ class Exchange:
 
     @property
     def waiting_seconds(self) -> float:
-        return self.once_bytes / self.link + self.machines_seconds
+        """A tenth more than the links take: the cards are not all ready at once, and flat buffers are filled and emptied."""
+        return 1.1 * (self.once_bytes / self.link + self.machines_seconds)
 
     @property
     def seconds(self) -> float:
@@ -80,7 +81,7 @@ def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> floa
         return 0.0
     if w.waits_for_exchange:
         sent = exchange_of(w, device)
-        return sent.waiting_seconds * 1.1 + _shown(sent.beside_seconds, busy * fit["overlap"])
+        return sent.waiting_seconds + _shown(sent.beside_seconds, busy * fit["overlap"])
     link = w.link_bytes or link_bandwidth(device, w.nvlink)
     share = 2 * (w.gpus - 1) / w.gpus
     volume = share * w.params * (2 if w.pure else 4)

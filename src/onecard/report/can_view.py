@@ -45,7 +45,8 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
     sections = []
     if answer.instead:
         ways = (Notes(tuple(way.text for way in answer.instead)),)
-        sections.append(Section(T("What to do instead"), ways, short=ways))
+        title = T("What to do instead") if answer.because else T("Other ways")
+        sections.append(Section(title, ways, short=ways))
     if answer.outlooks:
         run = (_outlooks(answer), _config(answer))
         sections.append(Section(T("The run"), run, short=run))
@@ -85,7 +86,7 @@ def _headline(answer: Answer) -> tuple[Figure, ...]:
             note=T("{used:bytes} of {card:bytes}", used=m.plain_process_bytes, card=m.card_bytes),
             tone=fits_tone,
         ),
-        Figure(T("Time"), Quantity(c.predicted_seconds, "duration"), note=T("predicted")),
+        Figure(T("Time"), Quantity(answer.run_seconds, "duration"), note=T("predicted")),
     )
 
 

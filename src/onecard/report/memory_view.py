@@ -174,7 +174,7 @@ def _savings(plan: RunPlan, explained: MemoryExplained) -> tuple[Table | Notes, 
         (
             saving.setting,
             Quantity(saving.allocated_bytes, "bytes"),
-            Quantity(max(saving.saved_bytes, 0), "bytes"),
+            Quantity(saving.saved_bytes, "bytes"),
             _where(saving.peak, plan),
         )
         for saving in explained.savings
@@ -216,7 +216,7 @@ def _summary(plan: RunPlan, explained: MemoryExplained) -> tuple[Text, ...]:
         ),
     ]
     best = max(explained.savings, key=lambda saving: saving.saved_bytes, default=None)
-    if best is not None and best.saved_bytes > 0:
+    if best is not None:
         notes.append(
             T(
                 "{setting} takes away the most: {size:bytes}.",
