@@ -58,6 +58,7 @@ def habits_of(
     layers: int,
     gpus: int,
     values: bool,
+    optimizer: str = "",
 ) -> dict[str, Any]:
     """planner/stacks.py's habits, and what a row's words say beyond them."""
     stack = row_stack.split(",")[0]
@@ -74,7 +75,9 @@ def habits_of(
             "half_stream": True,
             "scaled_branches": True,
         }
-    if "train_gpt2" in framework:  # llm.c's PyTorch twin hands back the loss alone
+    # llm.c's PyTorch twin hands back the loss alone; modded-nanogpt before Muon was a copy of it
+    before_muon = stack == "modded" and "adam" in optimizer and "muon" not in optimizer
+    if "train_gpt2" in framework or before_muon:
         return {"spare_logits": False, "returns_logits": False}
     return habits(stack, layers, gpus, modern, values)
 

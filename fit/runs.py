@@ -89,10 +89,13 @@ class Run:
     def memory_reading(self) -> str:
         """Which memory the row's author read: "allocated", "reserved" or "process" (nvidia-smi and all that is like it)."""
         method = self._method
+        if not re.search(r"reserved|cached|alloc|nvidia|smi|used", method):
+            method = self.row.get("vram_method", "").lower()  # brackets that say more than the rest
         if re.search(r"reserved|cached", method) and "alloc" not in method:
             return "reserved"
         other = re.search(r"nvidia|smi|total|minus|used|wandb|system", method)
-        return "allocated" if "alloc" in method and not other else "process"
+        # a peak is what torch counts: nvidia-smi shows what is held now
+        return "allocated" if re.search(r"alloc|peak", method) and not other else "process"
 
     @property
     def _method(self) -> str:
@@ -124,7 +127,7 @@ def all_runs() -> list[Run]:
 
 def read_runs(path: Path) -> list[Run]:
     """Every row of the table, readable or not; a file that is no such table is a UserError."""
-    rows = enumerate(read_rows(path, {"id", "gpu", "n_layer", "n_embd"}), 1)
+    rows = enumerate(read_rows(path, {"gpu"}), 1)
     return [
         Run(f"row {i}", "?", {}, None, None, None, None, row)
         if isinstance(row, str)
@@ -282,7 +285,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     habits: dict[str, Any] = {
         "buckets": "ddp" in parallelism and "zero" not in parallelism,
         "split_optimizer": "zero" in parallelism,
-        **habits_of(stack, framework, words, by_hand, has_rope, layers, gpus, values),
+        **habits_of(stack, framework, words, by_hand, has_rope, layers, gpus, values, optimizer),
         "turned_copies": turned_copies(stack, values, device),
         **({"split_optimizer": False} if "not distributed" in optimizer else {}),
     }
@@ -309,7 +312,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         window=window_of(row, text),
         # logits that could not have been held were not held
         chunked_loss=foreign
-        or "chunked" in text
+        or bool(re.search(r"chunked|in chunks", text))
         or "liger" in text
         or batch * block * vocab * 4 > device.memory_bytes,
         recompute=recompute_of(row.get("act_ckpt", "")),

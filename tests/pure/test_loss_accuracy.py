@@ -280,7 +280,8 @@ def test_many_rows_at_once_are_what_the_planner_says_of_each():
     np = pytest.importorskip("numpy")
     pytest.importorskip("scipy")
     sys.path[:0] = [str(ROOT)]
-    from fit.loss import RECIPES, SHAPE, Rows, _final, unpack, usable
+    from fit.loss import RECIPES, SHAPE, Rows, unpack
+    from fit.loss_expected import final, usable
     from fit.losses import all_losses
 
     rows = [point for point in all_losses() if usable(point)]
@@ -288,4 +289,4 @@ def test_many_rows_at_once_are_what_the_planner_says_of_each():
     shifted = np.array([middle + 0.3 * sigma for middle, sigma in {**SHAPE, **RECIPES}.values()])
     fit = unpack(dict(zip(keys, map(float, shifted), strict=True)))
     assert len({point.family for point in rows}) > 20
-    assert Rows(rows, keys)(shifted) == pytest.approx([_final(point, fit) for point in rows])
+    assert Rows(rows, keys)(shifted) == pytest.approx([final(point, fit) for point in rows])
