@@ -113,7 +113,13 @@ class Run:
         )
 
 
-TABLES = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv", "blind_runs.csv")
+TABLES = (
+    "public_runs.csv",
+    "extra_runs.csv",
+    "public_runs_2.csv",
+    "blind_runs.csv",
+    "blind_runs_2.csv",
+)
 # Rows of the second table that are the very run of another table, and families that are one machine
 TWICE = {"r107": "x002", "r176": "x009", "r188": "x004"}
 ONE_MACHINE = {"lzwjava-4070": "one-4070"}
@@ -257,7 +263,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         runs_compiled = False
         assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
     dropout = dropout_of(text)
-    stack = stack_of(framework, row.get("source", "").lower())
+    stack = stack_of(framework, row.get("source", "").lower(), optimizer)
     words = f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower()
     params = amount_in(row, "n_params_m", 1e6)
     by_hand = is_negative(word_in(row, "flash_sdpa")) or bool(
@@ -285,7 +291,7 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
     habits: dict[str, Any] = {
         "buckets": "ddp" in parallelism and "zero" not in parallelism,
         "split_optimizer": "zero" in parallelism,
-        **habits_of(stack, framework, words, by_hand, has_rope, layers, gpus, values, optimizer),
+        **habits_of(stack, framework, words, by_hand, has_rope, layers, gpus, values),
         "turned_copies": turned_copies(stack, values, device),
         **({"split_optimizer": False} if "not distributed" in optimizer else {}),
     }
