@@ -40,9 +40,7 @@ _BESIDE_GPT2 = re.compile(
 GPT2_BYTES = 4.6
 _TRAINED = ((1024, 2.436), (8192, 3.727))
 _OWN_VOCABULARIES = (1024, 65536)
-_OWN_TOKENIZER = re.compile(
-    r"\b(own|custom|bpe|sp|sentencepiece|nanochat|trained|a vocabulary of)(\b|_|\d)"
-)
+_OWN_TOKENIZER = re.compile(r"\b(own|custom|bpe|sp|sentencepiece|nanochat|trained)(\b|_|\d)")
 
 
 def level_of(row: dict[str, str]) -> tuple[str, str, float]:
