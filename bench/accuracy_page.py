@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.runs import TABLES, read_runs  # noqa: E402
 
-from bench import accuracy, loss_accuracy, score, strangers  # noqa: E402
+from bench import accuracy, blind_losses, loss_accuracy, score, strangers  # noqa: E402
 from bench.several_cards import cards_table  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
@@ -25,16 +25,11 @@ LOSS_TABLES = (
     "public_losses.csv",
     "public_losses_2.csv",
     "public_losses_3.csv",
+    "public_losses_4.csv",
     "public_curves.csv",
     "public_curves_2.csv",
     "public_curves_3.csv",
 )
-BLIND = ROOT / "bench" / "results" / "2026-11-17-loss-blind.json"  # made once, before the fit
-LEFT_OUT = {
-    "_2": ("",),
-    "_3": ("", "_2"),
-    "": ("_2", "_3"),
-}  # a table, and those it is predicted from
 COLOURS = (
     "#2563eb",
     "#dc2626",
@@ -141,30 +136,6 @@ def table(
     return lines
 
 
-def blind_table(keys: tuple[str, str]) -> list[str]:
-    """What was predicted for rows before anybody here had seen how near it comes."""
-    found = json.loads(BLIND.read_text(encoding="utf-8"))
-    ends = {f: each["loss"] for f, each in found["families"].items()}
-    last = {"**all**": found["loss"], "**without quality C**": found["trusted"]}
-    return table(ends, last, keys, loss_accuracy._nats)
-
-
-def left_out_table(keys: tuple[str, str]) -> list[str]:
-    """Each table of losses, predicted from the other ones alone."""
-    scores = {}
-    for name, others in LEFT_OUT.items():
-        words = [w for o in others for w in ("--fitted-on", str(_losses(o)))]
-        title = (
-            f"public_losses{name}.csv from {' and '.join(f'public_losses{o}.csv' for o in others)}"
-        )
-        scores[title] = answer(loss_accuracy.main, str(_losses(name)), *words)["law"]
-    return table({}, scores, keys, loss_accuracy._nats)
-
-
-def _losses(ending: str) -> Path:
-    return ROOT / "fit" / "data" / f"public_losses{ending}.csv"
-
-
 def main() -> int:
     tables = [ROOT / "fit" / "data" / name for name in TABLES]
     held_out = answer(accuracy.main, *map(str, tables), "--cross-validate", "--quality", "AB")
@@ -224,6 +195,10 @@ def main() -> int:
 
     if "llm_analysis" not in held_out["peers"]:
         print(f"without the line for llm-analysis: {accuracy.PEER_INSTALL}")
+
+    def rows(scores: tuple[dict[str, Any], dict[str, Any]]) -> list[str]:
+        return table(*scores, nat_keys, nats)
+
     blocks = {
         "TIME": [
             *table(
@@ -272,8 +247,9 @@ def main() -> int:
             f"{nats(losses['baselines']['nearest_known_run']['mean_of_family_medians_nats'])}. "
             + held([r for r in losses["rows"] if r["kind"] == "end" and r["quality"] != "C"]),
         ],
-        "BLIND": blind_table(nat_keys),
-        "TABLES": left_out_table(nat_keys),
+        "BLIND": rows(blind_losses.first()),
+        "BLIND2": rows(blind_losses.second()),
+        "TABLES": rows(({}, blind_losses.left_out())),
         "CURVES": [*table(losses["curve_families"], {"**all**": losses["curves"]}, nat_keys, nats)],
     }
     for name, lines in blocks.items():

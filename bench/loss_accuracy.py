@@ -18,12 +18,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from fit.loss_expected import expected, final  # noqa: E402
 from fit.losses import Point, all_curves, all_losses, covered, read_curves, read_losses  # noqa: E402
 from fit.table import encoding_of  # noqa: E402
 
 from bench.score import Answer, by_family, family_mean, into_pipe, score  # noqa: E402
 from onecard.errors import OnecardError  # noqa: E402
-from onecard.planner.expected_loss import estimate, running  # noqa: E402
+from onecard.planner.expected_loss import running  # noqa: E402
 from onecard.planner.loss_settings import loss_fit  # noqa: E402
 
 FIRST_TOKENS = (
@@ -48,18 +49,17 @@ def _answer(point: Point, fit: dict[str, Any]) -> Answer:
     why_not = point.trouble or covered(point, fit)
     if why_not or point.config is None:
         return Answer(**base, skipped=why_not or "no shape")
-    whole = estimate(
-        point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size
-    )
-    middle = whole.final.mid + point.offset
+    whole = expected(point, fit)
+    middle = final(point, fit)
     steps = point.config.max_iters
     mid_way = point.at / point.tokens if point.at else point.share
     if mid_way < 0.995:
         now, end = (running(whole, max(1, round(steps * x)), fit) for x in (mid_way, 1.0))
-        middle += now - end
+        middle += point.ratio * (now - end)
     low, high = whole.final.low - whole.final.mid, whole.final.high - whole.final.mid
-    if point.guessed and whole.in_support:  # what the row leaves out may be anything
-        low, high = (fit["pairs"][point.dataset] if point.foreign else fit)["spread"]["odd"]
+    if point.guessed:  # what the row leaves out may be anything
+        odd = (fit["pairs"][point.dataset] if point.foreign else fit)["spread"]["odd"]
+        low, high = min(low, odd[0]), max(high, odd[1])
     widen = 1 + 1.5 * math.exp(-(point.at or point.tokens) / 1e9) if point.at else 1.0
     early = (
         f"before {FIRST_TOKENS / 1e9:g} B tokens" if point.at and point.at < FIRST_TOKENS else None
@@ -76,6 +76,8 @@ def _answer(point: Point, fit: dict[str, Any]) -> Answer:
 
 def _note(point: Point, in_support: bool, fit: dict[str, Any]) -> str:
     notes = [] if in_support else ["outside the sizes or lengths that are known"]
+    if point.ratio != 1.0:
+        notes.append(f"one of its tokens taken for {point.ratio:.2f} of GPT-2's")
     if point.foreign:
         own = fit["pairs"][point.dataset]
         notes.append(
@@ -254,7 +256,10 @@ def main(argv: list[str] | None = None) -> int:
 def refitted(points: list[Point], known: list[Point]) -> dict[str, dict[str, Any]]:
     """For each family of these points, everything fitted from all the others; what does not look at a family is not fitted
     again for it: the curves' fall where it has no curve, the levels of other data where it has none."""
-    from fit.loss import CURVE, fit_curves, fit_loss, fit_pairs, held_out_fits, spread
+    from fit.loss import fit_loss, held_out_fits
+    from fit.loss_curves import CURVE, fit_curves
+    from fit.loss_levels import fit_pairs
+    from fit.loss_ranges import spread
 
     held_out, public = held_out_fits(known), all_curves(known)
     whole = fit_curves(public, fit_loss(known))
@@ -278,7 +283,9 @@ def refitted(points: list[Point], known: list[Point]) -> dict[str, dict[str, Any
 
 def fitted_on(known: list[Point]) -> dict[str, Any]:
     """Law and ranges from these rows alone; how a curve falls, from the public ones."""
-    from fit.loss import CURVE, fit_loss, held_out_fits, spread
+    from fit.loss import fit_loss, held_out_fits
+    from fit.loss_curves import CURVE
+    from fit.loss_ranges import spread
 
     law = {**fit_loss(known), **{key: loss_fit()[key] for key in (*CURVE, "pairs")}}
     return {**law, "spread": spread(known, held_out_fits(known))}

@@ -4,7 +4,8 @@ project's code from all other projects'. What docs/accuracy.md says of strangers
     python bench/strangers.py
 
 fit/data/blind_predictions.csv is what the constants of commit bdeacbe said of fit/data/blind_runs.csv, which had been written down and
-committed before; since then these rows are fitted on like all others.
+committed before, and blind_predictions_2.csv what those of commit 5ba391d said of blind_runs_2.csv and public_losses_4.csv; since
+then these rows are fitted on like all others.
 """
 
 import csv
@@ -25,6 +26,7 @@ from bench.score import Answer, by_family, family_mean, percent, score  # noqa: 
 FIRST = ("public_runs.csv", "extra_runs.csv")
 SECOND = ("public_runs_2.csv",)
 BLIND = ("blind_runs.csv",)
+AGAIN = ("blind_runs_2.csv",)
 HEAD = [
     "| predicted | from | | rows | median | families' mean | GeForce | in the 80 % range |",
     "|---|---|---|---|---|---|---|---|",
@@ -35,9 +37,9 @@ def is_geforce(card: str) -> bool:
     return bool(re.match(r"RTX \d{4}( |$)", card))
 
 
-def blind() -> list[Answer]:
+def blind(name: str = "blind_predictions.csv") -> list[Answer]:
     """As predicted before the rows were known; those of quality C, as they were called then, left out."""
-    with (DATA / "blind_predictions.csv").open(encoding="utf-8", newline="") as table:
+    with (DATA / name).open(encoding="utf-8", newline="") as table:
         return [
             Answer(
                 row["id"],
@@ -80,15 +82,28 @@ def by_project() -> list[Answer]:
     return answers
 
 
+def by_card(name: str) -> list[Answer]:
+    """One card's rows by constants that saw no family with that card in it."""
+    runs = [run for run in all_runs() if run.quality != "C" and run.device]
+    own = [run for run in runs if run.device and run.device.name == name]
+    families = {run.family for run in own}
+    return from_others(own, [run for run in runs if run.family not in families])
+
+
 def lines() -> list[str]:
     """A Markdown table, time and memory of each experiment."""
-    tables = [read_runs(DATA / name) for name in FIRST + SECOND + BLIND]
+    tables = [read_runs(DATA / name) for name in FIRST + SECOND + BLIND + AGAIN]
     cards = {run.id: run.device.name for runs in tables for run in runs if run.device}
     experiments: dict[tuple[str, str], list[Answer]] = {
         ("further readings", "constants of the day before"): blind(),
+        ("a second batch", "constants of the day before"): blind("blind_predictions_2.csv"),
         ("the second table", "the first"): from_others(read(SECOND), read(FIRST)),
         ("the first table", "the second"): from_others(read(FIRST), read(SECOND)),
         ("the further readings", "both tables"): from_others(read(BLIND), read(FIRST + SECOND)),
+        ("the second batch", "all other tables"): from_others(
+            read(AGAIN), read(FIRST + SECOND + BLIND)
+        ),
+        ("the RTX 4070's runs", "all other cards'"): by_card("RTX 4070"),
         ("each project's code", "all other projects'"): by_project(),
     }
     found = list(HEAD)

@@ -23,18 +23,14 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.conformal import Miss, ranges  # noqa: E402
 from fit.held_out import leave_out, write  # noqa: E402
 from fit.learning_rate import fit_settings  # noqa: E402
-from fit.losses import DATA, Point, all_curves, all_losses, covered  # noqa: E402
-from onecard.planner.expected_loss import (  # noqa: E402
-    effective_tokens,
-    estimate,
-    law,
-    multiplier,
-    running,
-)
-from onecard.planner.loss_settings import is_odd, settings_cost  # noqa: E402
+from fit.loss_curves import NOISE, fit_curves  # noqa: E402
+from fit.loss_expected import final, soft, usable  # noqa: E402
+from fit.loss_levels import fit_pairs  # noqa: E402
+from fit.loss_ranges import recipe_spread, spread  # noqa: E402
+from fit.losses import DATA, Point, all_curves, all_losses  # noqa: E402
+from onecard.planner.expected_loss import effective_tokens, law, multiplier  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "loss_fit.json"
 REUSE_EPOCHS = 15.4  # Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", table 2
@@ -70,24 +66,6 @@ SWEEP_SIGMA = 0.3  # a hundred runs of three sweeps on other tokens count like a
 SETTINGS = fit_settings()
 # nats for a dropout of 1, so 0.05 for 0.1 in one epoch: gpjt's interventions, where leaving it out gained more than the 0.049 of another
 DROPOUT = 0.5
-NOISE = (
-    0.4,
-    0.1,
-)  # power of a step's noise (rate over batch) in what an undecayed rate holds up: at most a half, as noise adds
-FEWEST, WIDEST = (
-    10,
-    0.12,
-)  # a combination with fewer runs, or whose 80 % spread is wider (nats), is left out
-WORTHS = [math.exp(i / 20) for i in range(-50, 51)]
-
-
-def usable(point: Point) -> bool:
-    return (
-        point.trouble is None
-        and not point.foreign
-        and point.quality in ("A", "B")
-        and point.share == 1.0
-    )
 
 
 def sweeps() -> list[tuple[str, float, float, float]]:
@@ -141,11 +119,6 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
     return unpack(dict(zip(keys, map(float, best.x), strict=True)))
 
 
-def soft(miss: np.ndarray) -> np.ndarray:
-    """A miss that counts by its square while it is small, and by its size beyond."""
-    return np.asarray(np.sign(miss) * np.sqrt(2 * (np.sqrt(1 + miss**2) - 1)))
-
-
 class Rows:
     """`estimate` of many rows at once: what does not depend on the fitted constants is worked out beforehand."""
 
@@ -169,7 +142,7 @@ class Rows:
         self.level = one_hot([r.dataset for r in rows], keys) + one_hot(
             [f"family {r.family}" for r in rows], keys
         )
-        self.fixed = np.array([_final(r, blank) - _law(r, blank) for r in rows])
+        self.fixed = np.array([final(r, blank) - _law(r, blank) for r in rows])
 
     def __call__(self, theta: np.ndarray) -> np.ndarray:
         v = {key: theta[place] for key, place in self.at.items()}
@@ -243,150 +216,11 @@ def unpack(value: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def fit_pairs(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
-    """Level and worth of a token for each combination that the law's own levels do not cover, where its runs agree: the worth
-    that leaves the least absolute misses, the median miss as the level, and the law's range widened by their spread."""
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        if point.trouble is None and point.foreign and point.quality in ("A", "B"):
-            groups.setdefault(point.dataset, []).append(point)
-    pairs: dict[str, Any] = {}
-    for name, group in sorted(groups.items()):
-        plain: dict[str, Any] = {
-            **fit,
-            "pairs": {name: {"level": 0.0, "worth": 1.0, "spread": fit["spread"]}},
-        }
-        rows = [point for point in group if covered(point, plain) is None]
-        if len(rows) < FEWEST:
-            continue
-        best = math.inf
-        for worth in WORTHS:
-            plain["pairs"][name]["worth"] = worth
-            misses = sorted((row.loss or 0) - _final(row, plain) for row in rows)
-            level = misses[len(misses) // 2]
-            left = sum(abs(miss - level) for miss in misses)
-            if left < best:
-                best = left
-                low, high = (
-                    round(float(np.quantile(misses, share)) - level, 3) for share in (0.1, 0.9)
-                )
-                ranges = {
-                    key: [round(-math.hypot(low, ends[0]), 3), round(math.hypot(high, ends[1]), 3)]
-                    for key, ends in fit["spread"].items()
-                }
-                found: dict[str, Any] = {
-                    "level": level,
-                    "worth": worth,
-                    "runs": len(rows),
-                    "families": len({row.family for row in rows}),
-                    "misses": [low, high],
-                    "spread": ranges,
-                }
-        if found["misses"][1] - found["misses"][0] <= WIDEST:
-            pairs[name] = found
-    return {**fit, "pairs": pairs}
-
-
-def _final(point: Point, fit: dict[str, Any]) -> float:
-    assert point.config is not None
-    whole = estimate(
-        point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size
-    )
-    return whole.final.mid + point.offset
-
-
-def fit_curves(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
-    """How a curve falls to its end: each curve against its own last point, so the level does not matter."""
-    curves: dict[tuple[str, float], list[Point]] = {}
-    for point in points:
-        if (
-            point.trouble is None
-            and not point.foreign
-            and point.quality in ("A", "B")
-            and point.at
-            and point.row.get("split", "val") == "val"
-        ):
-            curves.setdefault((point.family, point.tokens + point.size), []).append(point)
-    pairs = []
-    for curve in curves.values():
-        last = max(curve, key=lambda p: p.at or 0)
-        pairs += [
-            (p, last) for p in curve if p is not last and last.at and last.at > 0.98 * last.tokens
-        ]
-
-    votes = Counter(point.family for point, _ in pairs)
-
-    def residuals(theta: np.ndarray) -> np.ndarray:
-        here = {**fit, **_curve(theta)}
-        misses = [
-            ((p.loss or 0) - (last.loss or 0) - (_running(p, here) - _running(last, here)))
-            / (0.05 * max(1, votes[p.family] / 20) ** 0.5)
-            for p, last in pairs
-        ]
-        return np.append(soft(np.array(misses)), (theta[3] - NOISE[0]) / NOISE[1])
-
-    best = least_squares(residuals, [*np.log([0.06, 1.2, 400.0]), NOISE[0]], max_nfev=20)
-    return {**fit, **_curve(best.x)}
-
-
-CURVE = ("gap", "early", "noise_power")  # what `fit_curves` finds
-
-
-def _curve(theta: np.ndarray) -> dict[str, Any]:
-    gap, scale, steps = (float(x) for x in np.exp(theta[:3]))
-    return {"gap": gap, "early": {"scale": scale, "steps": steps}, "noise_power": float(theta[3])}
-
-
-def _running(point: Point, fit: dict[str, Any]) -> float:
-    assert point.config is not None
-    whole = estimate(
-        point.config, point.tokens, point.dataset, point.unique, point.recipe, fit, point.size
-    )
-    step = round((point.at or point.tokens) / point.tokens * point.config.max_iters)
-    return running(whole, max(1, step), fit)
-
-
 def held_out_fits(points: list[Point]) -> dict[str, dict[str, Any]]:
     """For each family, the law fitted on all the others."""
     return leave_out(
         [point for point in points if usable(point)], lambda point: point.family, fit_loss
     )
-
-
-def spread(points: list[Point], fits: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
-    """The 80 % ranges around the prediction, in nats, by conformal prediction over families that the law never saw."""
-    misses = [
-        Miss(_kind(p, fits[p.family]), p.family, (p.loss or 0) - _final(p, fits[p.family]))
-        for p in points
-        if usable(p) and p.family in fits
-    ]
-    found = {k: [round(low, 3), round(high, 3)] for k, (low, high) in ranges(misses, KINDS).items()}
-    return {**found, "outside": [round(2 * x, 3) for x in found["inside"]]}
-
-
-def recipe_spread(points: list[Point], fits: dict[str, dict[str, Any]]) -> float:
-    """How far off the difference between Muon and AdamW may be, in nats: the widest mean miss of a family that published both, none
-    of which the law saw. What misses have in common (the data, the code) is gone from it."""
-    found: dict[str, dict[bool, list[float]]] = {}
-    for p in points:
-        if usable(p) and p.family in fits and p.recipe.split("-")[-1] in ("adamw", "muon"):
-            both = found.setdefault(p.family, {True: [], False: []})
-            both[p.recipe.endswith("muon")].append((p.loss or 0) - _final(p, fits[p.family]))
-    gaps = [
-        abs(float(np.mean(both[True]) - np.mean(both[False])))
-        for both in found.values()
-        if both[True] and both[False]
-    ]
-    return round(max(gaps), 3)
-
-
-KINDS = ("inside", "odd")
-
-
-def _kind(point: Point, fit: dict[str, Any]) -> str:
-    assert point.config is not None
-    cost = settings_cost(point.config, point.size, point.tokens, point.recipe, fit)
-    return "odd" if point.guessed or is_odd(point.config, cost) else "inside"
 
 
 def main() -> int:
@@ -405,7 +239,7 @@ def main() -> int:
     rows = []
     for p in runs:
         if usable(p):
-            both = [_final(p, f) for f in (fit, fits[p.family])]
+            both = [final(p, f) for f in (fit, fits[p.family])]
             rows.append([p.id, p.family, p.recipe, *(f"{value:.4f}" for value in (p.loss, *both))])
     head = ["id", "family", "recipe", "measured_nats", "fitted_nats", "held_out_nats"]
     return write(

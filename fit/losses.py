@@ -5,22 +5,21 @@
 ('llmc-124M-10B', 'gpt2-adamw', 3.272)
 """
 
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fit.loss_words import done_of, level_of, rate_of, recipe_of_row, schedule_of
 from fit.table import read_rows
-from fit.words import amount_in, dropout_of, number_in, whole_in, word_in
+from fit.words import amount_in, dropout_of, number_in, whole_in
 from onecard.config import RunConfig
 from onecard.errors import OnecardError, UserError
-from onecard.planner.expected_loss import GPT2_VOCABULARY, bare_name, known_dataset
 from onecard.planner.loss_settings import best_rate, loss_fit, usual_rate
 
 DATA = Path(__file__).parent / "data"
-TABLES = ("", "_2", "_3")  # public_losses.csv and public_curves.csv, with these endings
-LONG_CONTEXT = 4096  # beyond it the evaluation reads further back than 1024 tokens, and the loss is lower for it
+TABLES = ("", "_2", "_3", "_4")  # public_losses.csv, with these endings
+CURVES = ("", "_2", "_3")  # public_curves.csv
 FOREIGN_SIZES = (
     3e7,
     1e10,
@@ -31,17 +30,6 @@ MOST_EPOCHS = (
 # Test sets on which the released GPT-2 is worse than on FineWeb's validation split (3.425; rows gpt2-124M-zeroshot-*), by family:
 # gpjt's own gives it 3.500
 HARDER_TESTS = {"gpjt": 0.075}
-_OTHER_TEXT = re.compile(
-    r"%|\+|\bmix|dclm|pile|pajama|\bc4\b|wiki|book|stack|pdf|cosmopedia|climb|github|math|stories"
-)
-# an evaluation that names no other text, and the words that may stand beside GPT-2's name
-_OWN = re.compile(
-    r"((own|the|same|in|domain|train|training|loss|smooth|smoothed|eval|evaluation|set|split|last|shard)\b\W*)*"
-)
-_BESIDE_GPT2 = re.compile(
-    r"((gpt2|r50k|base|tiktoken|bpe|byte|level|tokenizer|tokens|fast|openai|community|hf|huggingface|transformers|vocab|50257|50304)"
-    r"(\b|_)[\W_]*)+"
-)
 
 
 @dataclass(frozen=True)
@@ -66,10 +54,11 @@ class Point:
     share: float = 1.0  # of its schedule that a run had done when the loss was read; `tokens` are the whole run's
     guessed: str = ""  # what moves the loss and is not in the row
     offset: float = 0.0  # nats that its own test set is harder by
+    ratio: float = 1.0  # of GPT-2's tokens that one of its own stands for: bytes over bytes
 
 
 def read_losses(path: Path) -> list[Point]:
-    return [_read(i, row) for i, row in enumerate(read_rows(path, {"id", "loss_nats"}), 1)]
+    return [_read(i, row) for i, row in enumerate(read_rows(path, {"loss_nats"}), 1)]
 
 
 def read_curves(path: Path, runs: list[Point]) -> list[Point]:
@@ -135,7 +124,7 @@ def _point(point: Point, row: dict[str, str]) -> Point:
         raise UserError("no loss in nats given")
     if not 0 < loss < 20:
         raise UserError(f"loss_nats = {loss:g} is not possible")
-    dataset, foreign = _level(row)
+    dataset, foreign, ratio = level_of(row)
     tokens = amount_in(row, "tokens_seen_b", 1e9)
     if tokens is None:
         raise UserError(foreign or "no tokens_seen_b given")
@@ -163,32 +152,10 @@ def _point(point: Point, row: dict[str, str]) -> Point:
         foreign=foreign,
         loss=loss,
         share=share,
-        guessed=guessed,
+        guessed=guessed or ("" if ratio == 1.0 else "bytes of a token"),
         offset=HARDER_TESTS.get(point.family, 0.0),
+        ratio=ratio,
     )
-
-
-def _level(row: dict[str, str]) -> tuple[str, str]:
-    """The law's data set; or, where its level was not measured on GPT-2's tokens and its own text, a name for that combination
-    and why the law itself says nothing."""
-    name, evaluated = row.get("dataset", ""), row.get("eval_set", "")
-    mixed = "dedup" in name.lower() or _OTHER_TEXT.search(name.lower())
-    dataset = None if mixed else known_dataset(name)
-    tokenizer = tokenizer_of(row)
-    on = re.sub(r"[-_ ]*(val|test|dev|held|\().*", "", evaluated.lower())
-    elsewhere = not _OWN.fullmatch(on.strip())
-    if elsewhere:
-        elsewhere = known_dataset(on) != dataset if dataset else bare_name(on) != bare_name(name)
-    if dataset and tokenizer == "gpt2" and not elsewhere:
-        return dataset, ""
-    reason = (
-        f"no level is known for the data set {name!r} with {'GPT-2' if tokenizer == 'gpt2' else tokenizer}'s tokens"
-        if not dataset
-        else f"trained on {name}, measured on {evaluated}"
-        if elsewhere
-        else f"its tokens are {tokenizer}'s, not GPT-2's"
-    )
-    return f"{bare_name(name)}{f' on {bare_name(on)}' if elsewhere else ''}, {tokenizer}", reason
 
 
 def covered(point: Point, fit: dict[str, Any]) -> str | None:
@@ -211,43 +178,6 @@ def covered(point: Point, fit: dict[str, Any]) -> str | None:
     return (
         f"{point.dataset}: known for {FOREIGN_SIZES[0] / 1e6:g} M to {FOREIGN_SIZES[1] / 1e9:g} B parameters, {least:g} to {most:g} "
         f"tokens a parameter, a billion tokens or more and up to {MOST_EPOCHS} epochs"
-    )
-
-
-def tokenizer_of(row: dict[str, str]) -> str:
-    """ "tiktoken gpt2", "r50k_base", "GPT-2 (50257)" and nothing at all are "gpt2"; any other by its own name."""
-    text = word_in(row, "tokenizer")
-    vocab = whole_in(row, "vocab_size", most=1e7)
-    if not text:
-        return "gpt2" if vocab is None or vocab in GPT2_VOCABULARY else f"a vocabulary of {vocab}"
-    same = re.sub(r"gpt[-_ ]2", "gpt2", text)
-    gpt2 = ("gpt2" in same or "r50k" in same) and _BESIDE_GPT2.fullmatch(same)
-    return "gpt2" if gpt2 else text.rsplit("/", 1)[-1]
-
-
-def recipe_of_row(row: dict[str, str]) -> str:
-    """The fitted recipe that a row's own word means; where that names no optimizer, its details may."""
-    text = re.sub(r"gpt[-_ ]2", "gpt2", row.get("recipe", "").lower())
-    detail = row.get("recipe_detail", "").lower()
-    optimizer = text if re.search("adam|muon|soap|shampoo|other", text) else f"{text} {detail}"
-    context = number_in(row, "seq_len") or 1024
-    if "speedrun" in text or "modded" in text:
-        return "speedrun-long" if context > LONG_CONTEXT else "speedrun"
-    if "muon" in optimizer and not re.search(r"\b(no|without|not) muon", optimizer):
-        return "gpt2-muon" if "gpt2" in text else "modern-muon"
-    for name in ("soap", "shampoo"):
-        if name in optimizer:
-            return name
-    if re.search(r"modern|llama", text):
-        return "modern-adamw"
-    if re.search(r"gpt2|nanogpt|llm\.c", text):
-        return "gpt2-adamw"
-    return (
-        "modern-adamw"
-        if re.search(r"rope|rmsnorm|swiglu|llama", detail)
-        else "gpt2-adamw"
-        if text in ("", "adam", "adamw")
-        else "other"
     )
 
 
@@ -281,39 +211,10 @@ def _config(row: dict[str, str], tokens: float, size: float, recipe: str) -> tup
         gradient_accumulation_steps=max(1, round(batch / block)),
         max_iters=max(1, round(tokens / batch)),
         learning_rate=rate,
-        **_schedule(row.get("schedule", "").lower(), max(1, round(tokens / batch)), rate),
+        **schedule_of(row.get("schedule", "").lower(), max(1, round(tokens / batch)), rate),
         dropout=dropout_of(row.get("recipe_detail", "").lower()),
         tied=_tied(row, vocab, layers, width),
     ), guessed if recipe.endswith("adamw") else ""
-
-
-def _schedule(words: str, steps: int, rate: float) -> dict[str, Any]:
-    """A schedule as people write it: "cosine->0.1x warm715", "wsd(29% down)", "linear->6e-5", "constant"."""
-    share = re.search(r"(\d+)(?:-(\d+))?% ?(?:down|decay|cool|warm-?down)", words)
-    warm = re.search(r"warm(?:-?up)?[ =:]*(\d+)(?![\d.]*%)", words)
-    floor = re.search(r"->\s*(\d*\.?\d+)x", words)
-    least = re.search(r"->\s*(\d*\.?\d+e-?\d+)", words)
-    down = (float(share[1]) + float(share[2] or share[1])) / 200 if share else 0.3
-    flat_first = re.search(r"wsd|trapez|warm-?down|cool-?down|stable", words)
-    lowest = rate * float(floor[1]) if floor else float(least[1]) if least else 0.0
-    return {
-        "lr_decay_iters": steps,
-        "warmup_iters": min(int(warm[1]) if warm else 0, steps),
-        "decay_lr": not _constant(words),
-        "min_lr": min(rate, lowest),
-        "schedule": "wsd" if flat_first else "linear" if "linear" in words else "cosine",
-        "decay_fraction": min(1.0, max(0.01, down)),
-    }
-
-
-def rate_of(row: dict[str, str]) -> float | None:
-    """The peak learning rate, where a row gives one: "6e-4", "1.5e-3 (run.sh)", "0.0006?"; or its details, "Adam lr .0015"."""
-    found = re.match(r"[~≈]?\s*(\d*\.?\d+(?:e-?\d+)?)", word_in(row, "lr"))
-    detail = row.get("recipe_detail", "").lower()
-    if not found and not re.search(r"hyperball|adamh", detail):  # whose rate is another thing
-        found = re.search(r"\blr[ =:]*(\d*\.?\d+(?:e-?\d+)?)", detail)
-    rate = float(found[1]) if found else 0.0
-    return rate if 1e-6 < rate < 0.1 else None
 
 
 @cache
@@ -324,36 +225,8 @@ def all_losses() -> list[Point]:
 
 def all_curves(runs: list[Point]) -> list[Point]:
     return [
-        point for name in TABLES for point in read_curves(DATA / f"public_curves{name}.csv", runs)
+        point for name in CURVES for point in read_curves(DATA / f"public_curves{name}.csv", runs)
     ]
-
-
-def done_of(row: dict[str, str], tokens: float) -> float:
-    """How much of its schedule a run had done: "mid(92%)" is 0.92; "mid" alone by the steps that the schedule names ("cosine
-    600k it"), or two thirds; a rate that never decays has no middle."""
-    point, words = row.get("schedule_point", "").lower(), row.get("schedule", "").lower()
-    if not point.startswith("mid") or "no decay" in point:
-        return 1.0
-    share = re.search(r"(\d+(?:\.\d+)?) ?%", point)
-    planned = re.search(r"(\d+(?:\.\d+)?)(k?) ?(?:it|step)", words)
-    batch = number_in(row, "batch_tokens")
-    if share:
-        done = float(share[1]) / 100
-    elif planned and batch:
-        done = tokens / (float(planned[1]) * (1e3 if planned[2] else 1) * batch)
-    else:
-        done = 0.66
-    return min(1.0, max(0.01, done))
-
-
-def _constant(schedule: str) -> bool:
-    """Whether the learning rate never comes down: "constant", "warmup 700 then constant", "no decay"."""
-    if re.search(r"no (lr )?decay|undecayed|without decay", schedule):
-        return True
-    after = re.sub(r"(linear )?warm-?(up)?", "", schedule)
-    return bool(re.search(r"\bconst|\bflat\b", after)) and not re.search(
-        r"decay|down|cosine|linear|wsd|trapez|->", after
-    )
 
 
 def _tied(row: dict[str, str], vocab: int, layers: int, width: int) -> bool:

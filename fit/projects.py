@@ -35,10 +35,13 @@ _PROJECTS = (
 _EARLY = r"\b(jan|feb|mar|apr)[a-z]* 2023|torch (1\.|2\.0)"  # before FlashAttention-2 and its like
 
 
-def stack_of(framework: str, source: str = "") -> str:
-    """Whose code ran, as the fit groups it: the stacks of planner/stacks.py and a few that only tables have."""
+def stack_of(framework: str, source: str = "", optimizer: str = "") -> str:
+    """Whose code ran, as the fit groups it: the stacks of planner/stacks.py and a few that only tables have. What
+    modded-nanogpt was before it had Muon is nanoGPT's code."""
     for name, words in _PROJECTS:
         if re.search(words, framework):
+            if name == "modded" and "adam" in optimizer and "muon" not in optimizer:
+                return "nanogpt"
             return f"{name}, 2023" if name == "nanogpt" and _early(framework, source) else name
     return "plain-pytorch"
 
@@ -74,7 +77,8 @@ def habits_of(
             "half_stream": True,
             "scaled_branches": True,
         }
-    if "train_gpt2" in framework:  # llm.c's PyTorch twin hands back the loss alone
+    if "train_gpt2" in framework or ("modded" in framework and stack == "nanogpt"):
+        # llm.c's PyTorch twin hands back the loss alone; modded-nanogpt before Muon was a copy of it
         return {"spare_logits": False, "returns_logits": False}
     return habits(stack, layers, gpus, modern, values)
 

@@ -53,7 +53,8 @@ PRIORS = {
     "host_seconds": (7e-6, 0.3),
     "dropout": (1.2, 0.1),  # masks drawn in every block and inside attention
     "odd_vocab": (2.0, 0.2),
-    "odd_vocab_compiled": (1.5, 0.2),
+    # two ladders in which only the vocabulary changes (r134 and r135, c025 and c026): 3 and 4 % of a step
+    "odd_vocab_compiled": (1.15, 0.15),
     "half_rate": (1.1, 0.04),
     "power": (1 / 3, 0.3),  # of the watts a unit has, in what it sustains: a clock costs its cube
     "overlap": (0.5, 0.3),

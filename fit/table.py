@@ -18,8 +18,8 @@ from onecard.errors import UserError
 def read_rows(path: Path, wanted: set[str]) -> Iterator[dict[str, str] | str]:
     """Each row, or why that one alone cannot be read; a file that is no such table is a UserError."""
     try:
-        with path.open(encoding=encoding_of(path), newline="") as table:
-            reader = csv.DictReader(table)
+        with path.open(encoding=encoding_of(path), errors="replace", newline="") as table:
+            reader = csv.DictReader(table, delimiter=delimiter_of(path))
             reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
             missing = wanted - set(reader.fieldnames)
             if missing:
@@ -47,6 +47,19 @@ def read_rows(path: Path, wanted: set[str]) -> Iterator[dict[str, str] | str]:
 
 
 def encoding_of(path: Path) -> str:
-    """UTF-8, unless the file opens as what a spreadsheet saves as "Unicode text"."""
-    with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    """UTF-8, unless the file is what a spreadsheet saves as "Unicode text", or as plain text of Western Europe."""
+    content = path.read_bytes()
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    try:
+        content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8-sig"
+
+
+def delimiter_of(path: Path) -> str:
+    """What stands between the names of the columns: commas, or a spreadsheet's semicolons or tabs."""
+    with path.open(encoding=encoding_of(path), errors="replace") as table:
+        names = table.readline()
+    return max(",;\t", key=names.count)

@@ -291,7 +291,8 @@ def test_many_rows_at_once_are_what_the_planner_says_of_each():
     """The fit works on all rows together; it must be the planner's own arithmetic."""
     np = pytest.importorskip("numpy")
     pytest.importorskip("scipy")
-    from fit.loss import RECIPES, SHAPE, Rows, _final, unpack, usable
+    from fit.loss import RECIPES, SHAPE, Rows, unpack
+    from fit.loss_expected import final, usable
     from fit.losses import all_losses
 
     rows = [point for point in all_losses() if usable(point)]
@@ -299,4 +300,27 @@ def test_many_rows_at_once_are_what_the_planner_says_of_each():
     shifted = np.array([middle + 0.3 * sigma for middle, sigma in {**SHAPE, **RECIPES}.values()])
     fit = unpack(dict(zip(keys, map(float, shifted), strict=True)))
     assert len({point.family for point in rows}) > 20
-    assert Rows(rows, keys)(shifted) == pytest.approx([_final(point, fit) for point in rows])
+    assert Rows(rows, keys)(shifted) == pytest.approx([final(point, fit) for point in rows])
+
+
+def test_other_vocabularies_are_converted_by_their_bytes(tmp_path: Path):
+    plain, small, large, again = answers(
+        tmp_path,
+        {"tokenizer": "own BPE 16384", "vocab_size": "16384"},
+        {"tokenizer": "custom BPE", "vocab_size": "32768"},
+        {"tokenizer": "bpe32k", "vocab_size": ""},
+    )
+    assert small["predicted"] < large["predicted"] < plain["predicted"]
+    assert "of GPT-2's" in small["note"]
+    assert again["predicted"] == pytest.approx(large["predicted"], abs=0.03)
+    # what the law does not know of a tokenizer is in the range
+    assert small["high"] - small["low"] >= plain["high"] - plain["low"]
+
+
+def test_settings_far_outside_the_sweep_have_the_widest_range(tmp_path: Path):
+    near, far = answers(
+        tmp_path,
+        {"batch_tokens": "524288", "lr": "6e-4"},
+        {"batch_tokens": "4096", "lr": "1e-5", "schedule": "constant"},
+    )[1:]
+    assert far["high"] - far["low"] > 1.9 * (near["high"] - near["low"])

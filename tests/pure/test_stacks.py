@@ -15,7 +15,8 @@ from onecard.errors import UserError
 from onecard.facts.gpus import find_gpu
 from onecard.planner.card_rate import speed_fit
 from onecard.planner.memory import step_memory
-from onecard.planner.stacks import STACKS
+from onecard.planner.stacks import OWN, STACKS
+from onecard.planner.step_counts import layer_bytes
 from onecard.planner.step_time import step_parts
 
 CONFIG = RunConfig(batch_size=8, gradient_accumulation_steps=64)
@@ -67,6 +68,23 @@ def test_whose_code_ran(framework: str, stack: str):
     assert stack_of(framework) == stack
 
 
+def test_modded_nanogpt_before_muon_is_nanogpts_code():
+    assert stack_of("modded-nanogpt fork", optimizer="adamw") == "nanogpt"
+    assert stack_of("modded-nanogpt fork", optimizer="muon+adamw") == "modded"
+
+
+def test_norms_written_out_cost_more_where_nothing_fuses_them(tmp_path: Path):
+    eager = {"framework": "custom", "compile": "no", "dtype": "bf16 autocast"}
+    plain = row(tmp_path, **eager, model="GPT-2").workload
+    rotary = row(tmp_path, **eager, model="RoPE, RMSNorm").workload
+    assert layer_bytes(rotary, speed_fit()) > 1.5 * layer_bytes(plain, speed_fit())
+    own = replace(rotary, stack=OWN)  # whose norms are one kernel
+    assert layer_bytes(own, speed_fit()) < 0.8 * layer_bytes(rotary, speed_fit())
+    fused = {"framework": "custom", "compile": "yes", "dtype": "bf16 autocast"}
+    compiled = row(tmp_path, **fused, model="RoPE, RMSNorm").workload
+    assert layer_bytes(compiled, speed_fit()) < 0.5 * layer_bytes(rotary, speed_fit())
+
+
 def row(tmp_path: Path, **changes: str):
     values = {
         "id": "a",
@@ -99,6 +117,11 @@ def test_words_that_change_what_a_row_means(tmp_path: Path):
     both = row(tmp_path, vram_method="torch max_memory_allocated (reserved 10200 MiB)")
     assert both.memory_reading == "allocated"
     assert both.memory_unit == 1e9
+    # a peak is torch's counter, wherever the row says no more; what stands in brackets counts where nothing else does
+    assert row(tmp_path, vram_method="peak VRAM of the report").memory_reading == "allocated"
+    assert row(tmp_path, vram_method="the log (torch memory_reserved)").memory_reading == "reserved"
+    assert row(tmp_path, vram_method="nvidia-smi (peak)").memory_reading == "process"
+    assert row(tmp_path, notes="loss in chunks of 4096 tokens").workload.chunked_loss
     assert row(tmp_path, dtype="fp8").workload.kept_half_bytes
     assert not row(tmp_path, dtype="bf16 (fp8 head)").workload.kept_half_bytes
     assert not row(tmp_path, framework="build-nanogpt (copy)").workload.compiled

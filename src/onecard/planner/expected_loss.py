@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from onecard.config import RunConfig
 from onecard.planner.loss_settings import (
     Fit,
+    beyond_sweep,
     held_up,
     is_odd,
     learning_rate_share,
@@ -96,7 +97,8 @@ def estimate(
     final = settled + undecayed(config, fit, relative) + cost + config.dropout * fit["dropout"]
     inside = supported(size, tokens, fit)
     spread = fit["pairs"][dataset]["spread"] if dataset not in fit["datasets"] else fit["spread"]
-    low, high = spread["outside" if not inside else "odd" if is_odd(config, cost) else "inside"]
+    far = not inside or beyond_sweep(config, size, tokens, recipe, fit)
+    low, high = spread["outside" if far else "odd" if is_odd(config, cost) else "inside"]
     return LossEstimate(
         final=Range(final + low, final, final + high),
         repetition=settled - law(size, help_ * tokens, dataset, fit),

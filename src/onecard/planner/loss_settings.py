@@ -26,6 +26,7 @@ USUAL_FLOOR = (
 SMALL_BATCH = 2**16  # tokens a step below which the public runs are few
 MOST_COST = 0.5  # nats; beyond it a run diverges rather than trains badly
 MOST_NOISE = 3.5  # times the usual gap: what one public pair shows, 6,144 against 98,304 tokens a step at a constant rate
+SWEPT_BATCHES = (32_768, 4_194_304)  # tokens a step
 FAR_OFF = 0.15  # nats that settings cost beyond which few public runs say by how much
 
 
@@ -65,6 +66,16 @@ def settings_cost(config: RunConfig, size: float, tokens: float, recipe: str, fi
     flatter = max(1.0, tokens / size / 20) ** known["length"]
     bent = known["rate_bend"] * u**2 + known["batch_bend"] * v**2 + known["both"] * u * v
     return float(min(MOST_COST, flatter * bent))
+
+
+def beyond_sweep(config: RunConfig, size: float, tokens: float, recipe: str, fit: Fit) -> bool:
+    """Whether rate or batch lie so far outside the sweep that its parabola says little: the range is then the widest one."""
+    small, large = SWEPT_BATCHES
+    if not small / 2 <= config.tokens_per_step <= 2 * large:
+        return True
+    if not recipe.endswith("adamw") or config.learning_rate <= 0:
+        return False
+    return abs(math.log(config.learning_rate / best_rate(size, tokens, fit))) > math.log(12)
 
 
 def is_odd(config: RunConfig, cost: float) -> bool:

@@ -8,6 +8,7 @@
 
 from typing import Any
 
+from onecard.planner.stacks import OWN
 from onecard.planner.workload import Workload
 from onecard.units import MIB
 
@@ -15,6 +16,11 @@ Fit = dict[str, Any]  # the constants of facts/speed_fit.json
 # glibc's largest mmap threshold: a tensor above it is mapped by itself, and its pages are faulted in every time
 _LARGE = 32 * MIB
 UNFUSED = 18  # reads and writes of a number by an update made operation by operation; a fused one has seven
+# Bytes that a number of the stream costs in other people's RMSNorm, written operation by operation in fp32 and not compiled: cast,
+# square, mean, product, weight, cast back and the residual's sum; and the same going backward. Of a query or key in rotary
+# positions written so: four products, two sums, stacked and cast back.
+NORM_BY_OPERATIONS = 44 + 82
+ROTARY_BY_OPERATIONS = 38 + 45
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -59,6 +65,8 @@ def layer_bytes(w: Workload, fit: Fit) -> float:
         activation = ff * (2 * gate + (gate > 1)) * e + ff * (3 * gate + 2 * (gate > 1)) * e
         activation += (ff + qkv + 2 * width) * e if w.bias else 0
         rotary = 16 * (width + kv) * e if w.modern else 0
+        if w.modern and w.stack != OWN and e < 4:
+            norms, rotary = 2 * width * NORM_BY_OPERATIONS, (width + kv) * ROTARY_BY_OPERATIONS
     attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
     if not w.flash:
         # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
