@@ -1,6 +1,7 @@
 """Small data in nanoGPT's own format, and runs short enough to repeat by the dozen."""
 
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -10,6 +11,18 @@ from runs_in_tests import TINY
 from onecard.config import RunConfig
 
 torch.set_num_threads(1)  # the models are tiny, and test workers share the cores
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_as_in_a_terminal():
+    """A shell starts what runs in the background, or under nohup, with some of them ignored, and a run would too."""
+    before = {}
+    for name, handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+        if hasattr(signal, name):
+            before[getattr(signal, name)] = signal.signal(getattr(signal, name), handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

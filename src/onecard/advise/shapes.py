@@ -59,7 +59,7 @@ def usual_batch(size: float, block_size: int = 1024) -> int:
     have as much at 124M); twice that above (the same table), half below, as Cerebras-GPT's smallest (246k tokens for
     111M) and the smaller critical batch of a higher loss (Kaplan et al. 2020) have it.
 
-    >>> usual_batch(124e6), usual_batch(30e6), usual_batch(124e6, block_size=2048)
+    >>> usual_batch(80e6), usual_batch(30e6), usual_batch(124e6, block_size=2048)
     (480, 240, 240)
     """
     tokens = 1024 * (240 if size < 80e6 else 480 if size < 1e9 else 960)
