@@ -5,6 +5,7 @@ import functools
 import gc
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -52,17 +53,25 @@ def pytest_configure(config):
         os.environ["MUTANTS_REACHED"] = str(REACHED)
 
 
+def known() -> set[str]:
+    """The tests that need not be run to learn what they reach; one that failed gets a second chance."""
+    runs = collections.Counter(
+        test for each in lines("map.jsonl") for test in [each["test"]] * (1 + each["passed"])
+    )
+    return {test for test, times in runs.items() if times > 1}
+
+
 def pytest_collection_modifyitems(config, items):
-    """While learning: leave out the tests that are known (failed ones get a second chance) or too slow."""
+    """While learning: leave out the tests that are known or too slow, each file as a whole in an order of this process's
+    own, for others may be learning at the same time."""
     if MODE == "map":
-        runs = collections.Counter(
-            test for each in lines("map.jsonl") for test in [each["test"]] * (1 + each["passed"])
-        )
-        tests = {test for test, times in runs.items() if times > 1}
         path = WORK / "durations.json"
         slow = json.loads(path.read_text()) if path.exists() else {}
-        tests |= {test for test, seconds in slow.items() if seconds > SLOWEST_TEST}
+        tests = known() | {test for test, seconds in slow.items() if seconds > SLOWEST_TEST}
+        files = sorted({file_of(item) for item in items})
+        random.Random(os.getpid()).shuffle(files)
         items[:] = [item for item in items if item.nodeid not in tests]
+        items.sort(key=lambda item: files.index(file_of(item)))
 
 
 def forget_results() -> None:
@@ -72,12 +81,15 @@ def forget_results() -> None:
             each.cache_clear()
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
     if MODE != "map":
-        return (yield)
+        return None
     from onecard import _mutant_switch  # type: ignore[attr-defined]
 
+    if item.nodeid in known():  # by another process, meanwhile
+        item.session._setupstate.teardown_exact(nextitem)
+        return True
     if file_of(item) not in begun:
         begun.add(file_of(item))
         forget_results()
@@ -85,18 +97,17 @@ def pytest_runtest_protocol(item, nextitem):
     REACHED.write_text("")
     began = processor_seconds()
     item.passed = True
-    answer = yield
-    seconds = round(processor_seconds() - began, 3)
+    runtestprotocol(item, nextitem=nextitem)
     entry = {
         "test": item.nodeid,
-        "seconds": seconds,
+        "seconds": round(processor_seconds() - began, 3),
         "passed": item.passed,
         "places": sorted(reached()),
     }
     add("map.jsonl", entry)
     if time.monotonic() > END:
         item.session.shouldstop = "the time is over"
-    return answer
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,12 +121,14 @@ def pytest_runtest_makereport(item, call):
 def pytest_runtestloop(session):
     if MODE == "map":
         return None
-    known = {each["test"]: each for each in lines("map.jsonl") if each["passed"]}
-    items = [item for item in session.items if item.nodeid in known]
-    items.sort(key=lambda item: known[item.nodeid]["seconds"])
-    places = {item: set(known[item.nodeid]["places"]) for item in items}
+    reach = {each["test"]: each for each in lines("map.jsonl") if each["passed"]}
+    items = [item for item in session.items if item.nodeid in reach]
+    items.sort(key=lambda item: reach[item.nodeid]["seconds"])
+    places = {item: set(reach[item.nodeid]["places"]) for item in items}
     faults = json.loads((WORK / "places.json").read_text())
-    for number in json.loads(os.environ["MUTANTS_WANTED"]):
+    wanted = json.loads(os.environ["MUTANTS_WANTED"])
+    random.Random(os.getpid()).shuffle(wanted)  # others may be trying at the same time
+    for number in wanted:
         answers = [each for each in lines("answers.jsonl") if each["fault"] == number]
         if any(each["noticed"] for each in answers) or time.monotonic() > END:
             continue
@@ -123,13 +136,13 @@ def pytest_runtestloop(session):
             continue
         # what an import evaluates is used by whatever else reaches the same file
         same = {n for n, each in enumerate(faults) if each["path"] == faults[number]["path"]}
-        wanted = same if MODE == "import" else {number}
-        direct = [item for item in items if places[item] & wanted]
+        reaching = same if MODE == "import" else {number}
+        direct = [item for item in items if places[item] & reaching]
         # a fixture or a cache that several tests share reaches the place in the first of them alone
         files = {file_of(item) for item in direct}
         beside = [item for item in items if file_of(item) in files and item not in direct]
         before = {test for each in answers for test in each["tests"]}
-        seconds = {item: known[item.nodeid]["seconds"] for item in items}
+        seconds = {item: reach[item.nodeid]["seconds"] for item in items}
         first = affordable(direct, seconds, MOST_SECONDS)
         chosen = [*first, *affordable(beside, seconds, MOST_SECONDS / 4)]
         chosen = [item for item in chosen if item.nodeid not in before]

@@ -195,6 +195,20 @@ def test_a_part_that_cannot_be_written_costs_that_checkpoint_alone(several, run)
     assert max(losses(config.out_dir)) == 3
 
 
+@pytest.mark.parametrize("fault", ["", "full@1"])
+def test_the_state_before_the_decay_is_kept_in_parts(several, run, fault):
+    flat = {"schedule": "wsd", "decay_fraction": 0.4, "max_iters": 6, "lr_decay_iters": 6}
+    config = run("run", shard="full", checkpoint_interval=2, **flat)
+    several.train(config, 2, fault=fault)
+    kept = checkpoint.checkpoints(Path(config.out_dir) / "predecay")
+    assert [checkpoint.step_of(path) for path in kept] == ([] if fault else [4])
+    told = {e["text"] for e in events(config.out_dir) if "predecay" in e["text"]}
+    why = "process 1 could not write its part"
+    assert told == ({f"nothing is kept in predecay/: {why}"} if fault else set())
+    if not fault:
+        assert checkpoint.read_state(kept[0])["parts"] == 2
+
+
 def test_damage_for_one_process_is_passed_over_by_all(several, run):
     config = run("run", shard="full", max_iters=4)
     assert several.train(config, 2) == ["finished"] * 2

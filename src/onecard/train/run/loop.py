@@ -161,9 +161,8 @@ def _look_at_the_model(
     if not (samples or measures):
         return state
     with contextlib.ExitStack() as reading:
-        model = outputs.shows.run(
-            "a copy of the model", reading.enter_context, session.reading_model()
-        )
+        opened = session.reading_model()
+        model = outputs.shows.run("a copy of the model", reading.enter_context, opened)
         if model is not None and session.workers.first:
             if samples:
                 outputs.shows.run("the sample", write_sample, session, model, step)

@@ -62,7 +62,9 @@ class PartSaver:
         bad = not_finite((*model.items(), *optimizer.items()))
         if self._workers.any(bad is not None)[0]:
             raise NotFiniteError(bad or "a number in another process")
-        copies, writing, failure, state = {}, None, None, {"step": step}
+        copies: dict[str, dict[str, Tensor]] = {}
+        state: dict[str, Any] = {"step": step}
+        writing, failure = None, None
         try:
             if self._writes:
                 copies = {MODEL: self._copied(model), OPTIMIZER: self._copied(optimizer)}
@@ -74,9 +76,8 @@ class PartSaver:
         if self._workers.any(failure is not None)[0]:
             if writing is not None:
                 writing.give_up()
-            if failure is None or isinstance(failure, OSError):
-                raise failure or OSError("another process cannot begin it")
-            raise OSError(in_words(failure)) from failure
+            why = "another process cannot begin it" if failure is None else in_words(failure)
+            raise OSError(why) from failure
         name = self._workers.name_from_first("" if writing is None else writing.aside.name)
         begun = Waiting(copies, out_dir / "checkpoints" / name, writing, state)
         self._answer = None
@@ -115,7 +116,8 @@ class PartSaver:
 
     def _written(self, begun: "Waiting") -> str | None:
         """Why it is not there, or None."""
-        why, written = None, {}
+        why: str | None = None
+        written: dict[str, dict[str, Any]] = {}
         count = self._slices.count
         try:
             for name, tensors in begun.copies.items():

@@ -202,7 +202,7 @@ def _saved(session: Session, state: RunState, done: SavedParts) -> RunState:
 
 def _failed(session: Session, state: RunState, step: int, error: Exception | str) -> str:
     why = str(error)
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.strerror:
         why = in_words(error)
     elif isinstance(error, NotFiniteError):
         why = f"{error} is not finite"
@@ -245,7 +245,8 @@ def _apart_in_parts(session: Session, state: RunState, folder: Path) -> str | No
     record = partial(_record, session, state)
     session.saver.begin(folder, state.progress.step, *_tensors(session), record)
     done = session.saver.finished(wait=True)
-    return None if done is None else done.why
+    assert done is not None  # it has begun
+    return done.why
 
 
 def _tensors(session: Session) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
