@@ -1,6 +1,7 @@
 """A pytest plugin for `tools/mutants.py`: learns which tests reach which places, and tries faults in forked processes."""
 
 import collections
+import contextlib
 import functools
 import gc
 import json
@@ -48,6 +49,9 @@ def reached() -> set[int]:
 
 
 def pytest_configure(config):
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # through `finally`: what was forked ends
     if MODE == "map":
         REACHED.write_text("")
         os.environ["MUTANTS_REACHED"] = str(REACHED)
@@ -195,6 +199,7 @@ def tried(number, items, patience) -> tuple[bool, str]:
     child = os.fork()
     if child == 0:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         noticed = False
         try:
             os.environ["MUTANTS_ACTIVE"] = str(number)
@@ -213,15 +218,20 @@ def tried(number, items, patience) -> tuple[bool, str]:
             noticed = True
         finally:
             os._exit(1 if noticed else 0)
-    waited, before = 0.0, time.monotonic()
-    while waited < patience:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status != 0, first.read_text() or ("" if status == 0 else f"ended by {status}")
-        time.sleep(0.02)
-        # a long pause is one in which this process was not run, and the other was not either
-        waited += min(time.monotonic() - before, 0.1)
-        before = time.monotonic()
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return True, "did not end"
+    try:
+        waited, before = 0.0, time.monotonic()
+        while waited < patience:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                why = "" if status == 0 else f"ended by {status}"
+                return status != 0, first.read_text() or why
+            time.sleep(0.02)
+            # a long pause is one in which this process was not run, and the other was not either
+            waited += min(time.monotonic() - before, 0.1)
+            before = time.monotonic()
+        return True, "did not end"
+    finally:  # also where this process is asked to end
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)

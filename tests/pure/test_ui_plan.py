@@ -153,3 +153,5 @@ def test_the_page_speaks_the_browsers_language(client, header, wanted):
 def test_answers_are_sent_in_utf8_without_escapes():
     """Half the bytes for Hindi."""
     assert json_answer({"step": "चरण"}).body == '{"step":"चरण"}'.encode()
+    with pytest.raises(ValueError, match="not JSON compliant"):  # no browser reads NaN
+        json_answer({"loss": float("nan")})
