@@ -1,7 +1,12 @@
 """A pytest plugin for `tools/mutants.py`: learns which tests reach which places, and tries faults in forked processes."""
 
+import collections
+import contextlib
+import functools
+import gc
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -17,7 +22,11 @@ REACHED = WORK / f"reached{os.getpid()}"
 MOST_SECONDS = float(os.environ.get("MUTANTS_SECONDS", "60"))
 # Tests that take longer are not used to find faults: there are quicker ones for most places.
 SLOWEST_TEST = float(os.environ.get("MUTANTS_SLOWEST_TEST", "600"))
+END = time.monotonic() + 60 * float(os.environ.get("MUTANTS_MINUTES", "inf"))
 PATIENCE = 20.0  # by the clock, times the processor time without the fault: after that the fault is noticed
+
+
+begun: set[str] = set()  # test files, while learning
 
 
 def lines(name: str) -> list[dict]:
@@ -40,43 +49,69 @@ def reached() -> set[int]:
 
 
 def pytest_configure(config):
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # through `finally`: what was forked ends
     if MODE == "map":
         REACHED.write_text("")
         os.environ["MUTANTS_REACHED"] = str(REACHED)
 
 
+def known() -> set[str]:
+    """The tests that need not be run to learn what they reach; one that failed gets a second chance."""
+    runs = collections.Counter(
+        test for each in lines("map.jsonl") for test in [each["test"]] * (1 + each["passed"])
+    )
+    return {test for test, times in runs.items() if times > 1}
+
+
 def pytest_collection_modifyitems(config, items):
-    """While learning: leave out the tests that are known."""
+    """While learning: leave out the tests that are known or too slow, each file as a whole in an order of this process's
+    own, for others may be learning at the same time."""
     if MODE == "map":
-        tests = {each["test"] for each in lines("map.jsonl")}
+        path = WORK / "durations.json"
+        slow = json.loads(path.read_text()) if path.exists() else {}
+        tests = known() | {test for test, seconds in slow.items() if seconds > SLOWEST_TEST}
+        files = sorted({file_of(item) for item in items})
+        random.Random(os.getpid()).shuffle(files)
         items[:] = [item for item in items if item.nodeid not in tests]
+        items.sort(key=lambda item: files.index(file_of(item)))
 
 
-@pytest.hookimpl(wrapper=True)
+def forget_results() -> None:
+    """Results that functions keep from call to call: a test that finds them there would not reach what made them."""
+    for each in gc.get_objects():
+        if type(each) is functools._lru_cache_wrapper and "onecard" in str(each.__module__):
+            each.cache_clear()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
     if MODE != "map":
-        return (yield)
+        return None
     from onecard import _mutant_switch  # type: ignore[attr-defined]
 
+    if item.nodeid in known():  # by another process, meanwhile
+        item.session._setupstate.teardown_exact(nextitem)
+        return True
+    if file_of(item) not in begun:
+        begun.add(file_of(item))
+        forget_results()
     _mutant_switch.seen.clear()
     REACHED.write_text("")
     began = processor_seconds()
     item.passed = True
-    signal.signal(signal.SIGPROF, lambda *_: pytest.fail("slow"))
-    signal.setitimer(signal.ITIMER_PROF, SLOWEST_TEST)
-    try:
-        answer = yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-    seconds = round(processor_seconds() - began, 3)
+    runtestprotocol(item, nextitem=nextitem)
     entry = {
         "test": item.nodeid,
-        "seconds": seconds,
+        "seconds": round(processor_seconds() - began, 3),
         "passed": item.passed,
         "places": sorted(reached()),
     }
     add("map.jsonl", entry)
-    return answer
+    if time.monotonic() > END:
+        item.session.shouldstop = "the time is over"
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,44 +125,62 @@ def pytest_runtest_makereport(item, call):
 def pytest_runtestloop(session):
     if MODE == "map":
         return None
-    known = {each["test"]: each for each in lines("map.jsonl") if each["passed"]}
-    items = [item for item in session.items if item.nodeid in known]
-    items.sort(key=lambda item: known[item.nodeid]["seconds"])
-    places = {item: set(known[item.nodeid]["places"]) for item in items}
+    reach = {each["test"]: each for each in lines("map.jsonl") if each["passed"]}
+    items = [item for item in session.items if item.nodeid in reach]
+    items.sort(key=lambda item: reach[item.nodeid]["seconds"])
+    places = {item: set(reach[item.nodeid]["places"]) for item in items}
     faults = json.loads((WORK / "places.json").read_text())
-    done = {each["fault"] for each in lines("answers.jsonl")}
-    for number in json.loads(os.environ["MUTANTS_WANTED"]):
-        if number in done or (MODE == "try" and faults[number]["at_import"]):
+    wanted = json.loads(os.environ["MUTANTS_WANTED"])
+    random.Random(os.getpid()).shuffle(wanted)  # others may be trying at the same time
+    for number in wanted:
+        answers = [each for each in lines("answers.jsonl") if each["fault"] == number]
+        if any(each["noticed"] for each in answers) or time.monotonic() > END:
+            continue
+        if MODE == "try" and faults[number]["at_import"]:
             continue
         # what an import evaluates is used by whatever else reaches the same file
         same = {n for n, each in enumerate(faults) if each["path"] == faults[number]["path"]}
-        wanted = same if MODE == "import" else {number}
-        direct = [item for item in items if places[item] & wanted]
+        reaching = same if MODE == "import" else {number}
+        direct = [item for item in items if places[item] & reaching]
         # a fixture or a cache that several tests share reaches the place in the first of them alone
         files = {file_of(item) for item in direct}
         beside = [item for item in items if file_of(item) in files and item not in direct]
-        chosen, total = [], 0.0
-        for item in (*direct, *beside):
-            total += known[item.nodeid]["seconds"]
-            chosen.append(item)
-            if total > MOST_SECONDS:
-                break
+        before = {test for each in answers for test in each["tests"]}
+        seconds = {item: reach[item.nodeid]["seconds"] for item in items}
+        first = affordable(direct, seconds, MOST_SECONDS)
+        chosen = [*first, *affordable(beside, seconds, MOST_SECONDS / 4)]
+        chosen = [item for item in chosen if item.nodeid not in before]
+        if answers and not chosen:
+            continue
         began = time.perf_counter()
-        noticed, by = confirmed(number, chosen, 30 + PATIENCE * total)
+        patience = 30 + PATIENCE * sum(seconds[item] for item in chosen)
+        noticed, by = confirmed(number, chosen, patience)
         took = round(time.perf_counter() - began, 1)
-        answer = {"fault": number, "noticed": noticed, "by": by, "tests": len(chosen)}
-        add("answers.jsonl", {**answer, "seconds": took})
+        tests = [item.nodeid for item in chosen]
+        answer = {"fault": number, "noticed": noticed, "by": by, "seconds": took, "tests": tests}
+        add("answers.jsonl", answer)
     return True
 
 
+def affordable(items, seconds, most) -> list:
+    """The first of them, the quickest, up to so many seconds in all."""
+    total, chosen = 0.0, []
+    for item in items:
+        total += seconds[item]
+        if chosen and total > most:
+            break
+        chosen.append(item)
+    return chosen
+
+
 def confirmed(number, items, patience) -> tuple[bool, str]:
-    """Whether tests fail with the fault and pass without it: one that fails now and then notices nothing."""
+    """Whether a test fails with the fault, passes without it and fails with it again: one that fails now and then notices nothing."""
     while True:
         noticed, by = tried(number, items, patience)
         if not noticed or MODE == "import":
             return noticed, by
         failed = [item for item in items if item.nodeid == by] or items
-        if not tried(-1, failed, patience)[0]:
+        if not tried(-1, failed, patience)[0] and tried(number, failed, patience)[0]:
             return True, by
         if failed is items:
             return False, f"{by}, with the fault and without"
@@ -146,6 +199,7 @@ def tried(number, items, patience) -> tuple[bool, str]:
     child = os.fork()
     if child == 0:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         noticed = False
         try:
             os.environ["MUTANTS_ACTIVE"] = str(number)
@@ -164,12 +218,20 @@ def tried(number, items, patience) -> tuple[bool, str]:
             noticed = True
         finally:
             os._exit(1 if noticed else 0)
-    until = time.monotonic() + patience
-    while time.monotonic() < until:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status != 0, first.read_text() or ("" if status == 0 else f"ended by {status}")
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return True, "did not end"
+    try:
+        waited, before = 0.0, time.monotonic()
+        while waited < patience:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                why = "" if status == 0 else f"ended by {status}"
+                return status != 0, first.read_text() or why
+            time.sleep(0.02)
+            # a long pause is one in which this process was not run, and the other was not either
+            waited += min(time.monotonic() - before, 0.1)
+            before = time.monotonic()
+        return True, "did not end"
+    finally:  # also where this process is asked to end
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)

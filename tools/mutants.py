@@ -51,7 +51,7 @@ def copy_of_the_project(work: Path, count: int, seed: int) -> tuple[list[Fault],
 
 
 def renew_tests(work: Path) -> None:
-    """Today's tests into the copy; what is known of the files that changed is forgotten, and so are the survivors."""
+    """Today's tests into the copy; what is known of the files that changed is forgotten."""
     old, new = work / "tree/tests", ROOT / "tests"
     changed = {
         f"tests/{path.relative_to(old).as_posix()}"
@@ -61,16 +61,37 @@ def renew_tests(work: Path) -> None:
     }
     shutil.rmtree(old)
     shutil.copytree(new, old, ignore=shutil.ignore_patterns(*SKIPPED))
-    keep(work / "map.jsonl", lambda each: each["test"].partition("::")[0] not in changed)
-    keep(work / "answers.jsonl", lambda each: each["noticed"])
+
+    def stays(test: str) -> bool:
+        return test.partition("::")[0] not in changed
+
+    rewrite(work / "map.jsonl", lambda each: each if stays(each["test"]) else None)
+    rewrite(
+        work / "answers.jsonl",
+        lambda each: {**each, "tests": [test for test in each["tests"] if stays(test)]},
+    )
 
 
-def keep(path: Path, wanted: Callable[[dict], bool]) -> None:
-    lines = [line for line in path.read_text().splitlines() if wanted(json.loads(line))]
-    path.write_text("".join(f"{line}\n" for line in lines))
+def rewrite(path: Path, new: Callable[[dict], dict | None]) -> None:
+    """Each line of a file changed, or left out."""
+    if path.exists():
+        lines = [new(json.loads(line)) for line in path.read_text().splitlines()]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line is not None))
 
 
-def pytest(work: Path, mode: str, *arguments: str, wanted: Sequence[int] = ()) -> int:
+def read_durations(work: Path, log: Path) -> None:
+    """What each test took, from the log of `pytest --durations=0`: a test that is too slow need not be run to know it."""
+    found: dict[str, float] = {}
+    for line in log.read_text().splitlines():
+        match line.split():
+            case [seconds, "call" | "setup", test] if seconds.endswith("s"):
+                found[test] = found.get(test, 0.0) + float(seconds.removesuffix("s"))
+    (work / "durations.json").write_text(json.dumps(found))
+
+
+def pytest(
+    work: Path, mode: str, limits: dict[str, str], *arguments: str, wanted: Sequence[int] = ()
+) -> int:
     """pytest in the copy, with the plugin `mutant_runner`."""
     environment = {
         **os.environ,
@@ -80,6 +101,7 @@ def pytest(work: Path, mode: str, *arguments: str, wanted: Sequence[int] = ()) -
         "MUTANTS_WORK": str(work),
         "MUTANTS_MODE": mode,
         "ONECARD_PROFILE": "first_failure",
+        **limits,
     }
     environment["MUTANTS_WANTED"] = json.dumps(list(wanted))
     if mode == "import":
@@ -87,6 +109,7 @@ def pytest(work: Path, mode: str, *arguments: str, wanted: Sequence[int] = ()) -
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_runner"]
     command += ["--doctest-modules", "--doctest-ignore-import-errors", "--doctest-glob=maths.md"]
     marks = ["-m", "not gpu and not long", f"--basetemp={work / f'temporary{os.getpid()}'}"]
+    marks.append("--timeout=0")  # by the clock, which goes on while this process waits for others
     marks += [f"--ignore=tests/pure/test_{name}.py" for name in READ_SOURCES]
     return subprocess.run(
         [*command, *marks, *arguments],
@@ -105,7 +128,10 @@ def read_map(work: Path) -> list[dict]:
 def read_answers(work: Path) -> dict[int, bool]:
     path = work / "answers.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return {each["fault"]: each["noticed"] for each in map(json.loads, lines)}
+    answers: dict[int, bool] = {}
+    for each in map(json.loads, lines):
+        answers[each["fault"]] = answers.get(each["fault"], False) or each["noticed"]
+    return answers
 
 
 def chosen(faults: list[Fault], count: int, seed: int) -> list[int]:
@@ -138,23 +164,36 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="try survivors with today's tests")
     everything = ["tests/pure", "tests/torch", "src/onecard", "docs/maths.md"]  # and doctests
     parser.add_argument("--tests", nargs="+", default=everything)
-    parser.add_argument("--map", nargs="*", help="only learn which tests reach what, in these")
+    parser.add_argument("--map", nargs="+", help="only learn which tests reach what, in these")
+    parser.add_argument("--known", action="store_true", help="only the tests that are known by now")
+    parser.add_argument(
+        "--minutes", default="inf", help="stop after this time; the same command continues"
+    )
+    parser.add_argument(
+        "--slowest", default="600", help="seconds; slower tests are left out, by --durations"
+    )
+    parser.add_argument("--durations", type=Path, help="a log of `pytest --durations=0`")
     args = parser.parse_args()
     args.work = args.work.resolve()
     args.work.mkdir(parents=True, exist_ok=True)
     faults, drawn = copy_of_the_project(args.work, args.count, args.seed)
+    if args.durations is not None:
+        read_durations(args.work, args.durations)
     if args.again:
         renew_tests(args.work)
-    pytest(args.work, "map", *(args.tests if args.map is None else args.map))
+    limits = {"MUTANTS_MINUTES": args.minutes, "MUTANTS_SLOWEST_TEST": args.slowest}
+    if not args.known:
+        pytest(args.work, "map", limits, *(args.map or args.tests))
     if args.map is not None:
         return 0
     wanted = [number for number in drawn if not args.room or faults[number].room in args.room]
     reach = [each for each in read_map(args.work) if each["test"].startswith(tuple(args.tests))]
-    pytest(args.work, "try", *files_of(reach, set(wanted)), wanted=wanted)
+    noticed = {number for number, seen in read_answers(args.work).items() if seen}
+    pytest(args.work, "try", limits, *files_of(reach, {*wanted} - noticed), wanted=wanted)
     for number in wanted:  # evaluated by an import, so the switch has to be set before it
-        if number not in read_answers(args.work):
+        if faults[number].at_import and number not in noticed:
             same = {n for n, fault in enumerate(faults) if fault.path == faults[number].path}
-            pytest(args.work, "import", *files_of(reach, same), wanted=[number])
+            pytest(args.work, "import", limits, *files_of(reach, same), wanted=[number])
     answers = read_answers(args.work)
     for number in wanted:
         if not answers.get(number, True):

@@ -186,6 +186,7 @@ def test_init_from_brings_the_released_shape():
         (["--n_layer=0"], "at least 1", "n_layer"),
         (["--batch_size=-4"], "at least 1", "batch_size"),
         (["--n_embd=76800000"], "beyond anything", "200,000"),
+        (["--n_embd=200001", "--n_head=1"], "beyond anything", "200,000"),
         (["--dropout=1.5"], "dropout", "0"),
         (["--learning_rate=0"], "learning_rate", "6e-4"),
         (["--learning_rate=1e400"], "learning_rate", ""),
@@ -422,3 +423,7 @@ def test_configs_are_parsed_by_one_thread_at_a_time(monkeypatch):
         read = list(pool.map(lambda _: read_python("n_layer = 6", "a.py"), range(12)))
     assert read == [{"n_layer": 6}] * 12
     assert max(most) == 1
+
+
+def test_the_largest_value_that_is_named_is_accepted():
+    assert load("train_gpt2", ["n_embd=200_000", "n_head=1"]).n_embd == 200_000

@@ -30,6 +30,7 @@ from onecard.data import (
 from onecard.data.read.shard_files import header
 from onecard.data.sources.documents import batches, units_of
 from onecard.data.sources.local_files import input_of, local_source
+from onecard.data.sources.parquet_headers import read_footer
 from onecard.data.sources.unit import Reading, Unit
 from onecard.errors import OnecardError, RunFailure, UserError
 
@@ -456,6 +457,19 @@ def test_order_ignores_the_systems_comparison_of_paths(tmp_path: Path) -> None:
     assert found == ["A.txt", "B/c.txt", "a/z.txt", "b.txt"]
 
 
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_the_first_page_of_a_column_is_its_dictionary_where_it_has_one(
+    tmp_path: Path, dictionary: bool
+) -> None:
+    path = tmp_path / "a.parquet"
+    texts = ["one", "two", "three"] * 5
+    pq.write_table(pa.table({"n": list(range(15)), "text": texts}), path, use_dictionary=dictionary)
+    known = pq.ParquetFile(path).metadata.row_group(0).column(1)
+    wanted = known.dictionary_page_offset if dictionary else known.data_page_offset
+    (group,) = read_footer(path)
+    assert group.chunks["text"].first_page == wanted > 4
+
+
 # ---- estimates, named sets, no network ----
 
 
@@ -477,6 +491,9 @@ def test_the_estimate_of_a_parquet_and_its_bar(tmp_path: Path) -> None:
     for event in events:
         assert event.done <= event.total
     whole = [event for event in events if event.stage == "tokenising" and event.done]
+    assert (
+        min(event.done / event.total for event in whole) < 0.9
+    )  # the rest is counted from the first
     assert whole[-1].done == pytest.approx(whole[-1].total, rel=0.05)
     lines = write_jsonl(tmp_path / "y.jsonl", texts[:500], padding="p" * 2000)
     size, _ = sized([str(lines)], tokenizer="bytes")
@@ -594,6 +611,26 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(
     with pytest.raises(RunFailure, match="no answer within"):
         network.check_reachable("https://hub.example")
     answer.set()
+
+
+@pytest.mark.parametrize(
+    ("url", "proxies", "address"),
+    [
+        ("https://hub.example/sets", {}, ("hub.example", 443)),
+        ("http://hub.example", {}, ("hub.example", 80)),
+        ("http://hub.example:8080", {}, ("hub.example", 8080)),
+        (
+            "https://hub.example",
+            {"https_proxy": "http://gate.example:3128"},
+            ("gate.example", 3128),
+        ),
+        ("https://hub.example", {"ALL_PROXY": "gate.example"}, ("gate.example", 80)),
+    ],
+)
+def test_the_address_that_is_asked_first(url: str, proxies: dict, address: tuple) -> None:
+    from onecard.data.sources import network
+
+    assert network._address(url, proxies) == address
 
 
 # ---- Windows ----

@@ -16,7 +16,8 @@ from onecard.facts import find_gpu
 from onecard.runs.explain import explain
 from onecard.runs.figures import figures
 from onecard.runs.foreign.text_log import read_text
-from onecard.runs.step_times import StepTimesBuilder
+from onecard.runs.run import ConfigChange, Eval
+from onecard.runs.step_times import StepTimesBuilder, _spread
 
 CARD = find_gpu("RTX 4070")
 CURVE = {0: 10.9, 100: 6.5, 500: 5.0, 2000: 4.2}
@@ -265,6 +266,21 @@ def test_the_step_times_that_count():
     assert times.median == pytest.approx(4.0, abs=0.02)
     assert (times.first, times.leaks, times.stalls) == (40.0, 9, 0)
     assert times.leaked_seconds == pytest.approx(180, abs=2)
+
+
+def test_the_spread_of_step_times_needs_twenty_of_them():
+    for count, known in ((19, False), (20, True)):
+        assert (_spread([1.0, 2.0] * (count // 2) + [1.0] * (count % 2)) is not None) == known
+
+
+def test_a_loss_that_is_only_as_good_as_before_is_not_back_below_it():
+    f = of(small_run())
+    evals = tuple(
+        Eval(step, loss) for step, loss in ((100, 3.0), (200, 3.3), (300, 3.0), (400, 2.9))
+    )
+    longer = (ConfigChange(100, "max_iters", 100, 400),)
+    lengthened = replace(f, run=replace(f.run, evals=evals, changes=longer))
+    assert found(lengthened)["rewarmed-back"].evidence["back_at"] == 400
 
 
 def test_the_command(tmp_path, capsys):

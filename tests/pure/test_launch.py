@@ -168,6 +168,12 @@ def test_names_never_become_commands(name, tmp_path):
     assert not (tmp_path / "INJECTED").exists()
 
 
+@pytest.mark.parametrize("folder", ['a"b', "a\\b"])
+def test_a_folder_that_slurm_cannot_name_is_refused(folder):
+    with pytest.raises(UserError, match="Slurm cannot run a job in a folder of this name"):
+        slurm_text(JOB, SlurmOptions("run.toml", folder=folder))
+
+
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "x\x1b[2J", "\u202eabc"])
 def test_control_characters_are_refused(text):
     with pytest.raises(UserError, match="control character"):

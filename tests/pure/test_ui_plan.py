@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 from onecard.cli import main
 from onecard.config import load
+from onecard.ui.answers import json_answer
 from onecard.ui.app import application
 from onecard.ui.settings import Settings
 
@@ -148,3 +149,10 @@ def test_keys_that_name_places_are_not_taken_from_a_page(client):
 def test_the_page_speaks_the_browsers_language(client, header, wanted):
     page = client.get("/", headers={"accept-language": header}).text
     assert f'<html lang="{wanted}">' in page
+
+
+def test_answers_are_sent_in_utf8_without_escapes():
+    """Half the bytes for Hindi."""
+    assert json_answer({"step": "चरण"}).body == '{"step":"चरण"}'.encode()
+    with pytest.raises(ValueError, match="not JSON compliant"):  # no browser reads NaN
+        json_answer({"loss": float("nan")})

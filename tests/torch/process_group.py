@@ -47,8 +47,9 @@ class Processes:
         self, config, processes: int, machines: int = 1, fault: str = "", slow: float = 0, **more
     ) -> list[str]:
         """Each process's last words: "finished", or its error. `fault`: as in train/run/faults.py, or where one process
-        runs out of memory within a layer, forward@CALL:RANK or backward@CALL:RANK, or full@RANK: a disk without room for its
-        part. `slow`: seconds that a process takes to write a file."""
+        runs out of memory within a layer, forward@CALL:RANK or backward@CALL:RANK; full@RANK: a disk without room for its
+        part; rows@STEP:RANK and val@CALL:RANK: data that cannot be read; copy@0: no room for a copy of the model;
+        benchmark@SECONDS: one that takes longer than exchanges wait, which is three seconds less. `slow`: seconds that a process takes to write a file."""
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
@@ -84,12 +85,18 @@ def serve() -> None:
         os.environ["LOCAL_WORLD_SIZE"] = str(job["processes"] // job["machines"])
         os.environ["MASTER_PORT"] = str(job["port"])
         fault = job["fault"]
-        inside = fault.startswith(("forward", "backward", "full"))
+        inside = fault.startswith(
+            ("forward", "backward", "full", "rows", "val", "copy", "benchmark")
+        )
         try:
             with (
-                memory_gone(fault if inside else "", rank),
+                memory_gone(fault if fault.startswith(("forward", "backward")) else "", rank),
                 disk(job["slow"], fault == f"full@{rank}"),
+                unreadable(fault, rank),
+                no_room(fault, rank),
             ):
+                if fault.startswith("benchmark"):
+                    job["more"]["benchmark"] = slow_benchmark(float(fault.partition("@")[2]))
                 faults = Faults.parse("" if inside else fault, rank)
                 answer = train(RunConfig(**job["config"]), faults=faults, **job["more"]).state
         except OnecardError as error:
@@ -130,6 +137,70 @@ def memory_gone(fault: str, rank: int):
         return y
 
     return mock.patch.object(gpt2.MLP, "forward", forward)
+
+
+def slow_benchmark(seconds: float):
+    import datetime
+    import time
+
+    from onecard.train.run import workers
+
+    workers._TIMEOUT = datetime.timedelta(seconds=seconds - 3)
+
+    def benchmark(model, data, step):
+        time.sleep(seconds)
+        return {"slow": {"acc": 0.5}}
+
+    return benchmark
+
+
+def unreadable(fault: str, rank: int):
+    """A shard that is gone when the rows of a step, or the windows of the n-th evaluation batch, are read; in one process."""
+    import contextlib
+    from unittest import mock
+
+    from onecard.errors import RunFailure
+    from onecard.train.io.loader import Loader
+    from onecard.train.run import validation
+
+    kind, _, at = fault.partition("@")
+    number, _, only = at.partition(":")
+    if kind not in ("rows", "val") or int(only) != rank:
+        return contextlib.nullcontext()
+    calls = [0]
+
+    def failing(real):
+        def read(first, step, *more):
+            calls[0] += 1
+            if (step if kind == "rows" else calls[0]) == int(number):
+                raise RunFailure("the shard is gone (ordered by the test)")
+            return real(first, step, *more)
+
+        return read
+
+    if kind == "rows":
+        return mock.patch.object(Loader, "rows", failing(Loader.rows))
+    return mock.patch.object(validation, "read_windows", failing(validation.read_windows))
+
+
+def no_room(fault: str, rank: int):
+    """copy@RANK: none in the computer's memory for the model's copy, from the second on."""
+    import contextlib
+    from unittest import mock
+
+    from onecard.train.run.spread import Spread
+
+    if fault != f"copy@{rank}":
+        return contextlib.nullcontext()
+    real, calls = Spread._empty_model, [0]
+
+    def empty(self):
+        calls[0] += 1
+        if calls[0] > 1:  # the first is the preflight's
+            raise MemoryError("ordered by the test")
+        return real(self)
+
+    return mock.patch.object(Spread, "_empty_model", empty)
 
 
 def disk(slow: float, full: bool):

@@ -145,6 +145,8 @@ def test_micro_batches_keep_the_total():
     ]
     assert measured_rows(TINY) == 8
     assert measured(TINY.replace(batch_size=8, gradient_accumulation_steps=1), 8).batch_size == 8
+    four = measured(TINY.replace(batch_size=2), 8)
+    assert (four.batch_size, four.gradient_accumulation_steps) == (2, 4)
 
 
 @pytest.mark.skipif(not processor.cores(), reason="the system does not say")

@@ -1,11 +1,14 @@
 """Gradients applied and freed within the backward pass: the same training, and a bad step goes back to a checkpoint."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from runs_in_tests import assert_same_weights, events, losses
 
 from onecard.config import RunConfig
-from onecard.errors import RunFailure, UserError
+from onecard.errors import InternalError, RunFailure, UserError
+from onecard.model import checkpoint
 from onecard.model.build import make_model
 from onecard.model.machine import Precision
 from onecard.train.optim.sliced import SlicedOptimizer
@@ -94,6 +97,33 @@ def test_memory_that_runs_out_when_some_are_applied(plain, tmp_path, monkeypatch
     found = [event["event"] for event in events(within.out_dir)]
     assert "oom" in found
     assert "bad_step" in found
+
+
+def test_an_error_when_some_are_applied_leaves_the_checkpoint_and_an_exact_resume(
+    plain, tmp_path, monkeypatch
+):
+    within = plain.replace(update_in_backward=True, always_save_checkpoint=True, eval_interval=2)
+    calm = within.replace(out_dir=str(tmp_path / "calm"))
+    train(calm)
+    calls = []
+
+    def failing(self, parameter, own=SlicedOptimizer.update):
+        calls.append(1)
+        if len(calls) == 100:
+            raise RuntimeError("planted")
+        own(self, parameter)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SlicedOptimizer, "update", failing)
+        with pytest.raises(
+            InternalError, match=r"RuntimeError: planted; step (\d+) could not be saved"
+        ):
+            train(within)
+    saved = checkpoint.step_of(checkpoint.checkpoints(Path(within.out_dir))[-1])
+    assert saved % 2 == 0
+    train(within, resume=True)
+    assert losses(within.out_dir) == losses(calm.out_dir)
+    assert_same_weights(within.out_dir, calm.out_dir)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

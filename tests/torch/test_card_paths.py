@@ -1,5 +1,6 @@
 """What only a card would run, by its twin on the CPU: fake devices, a faked NCCL, the compiler with a spy for a back end."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -187,6 +188,58 @@ def test_a_process_that_dies_during_the_exchange_is_noticed(two, monkeypatch):
     assert aborted == [True]  # or copying the weights would wait for the exchange too
     crew._pids = [(workers.socket.gethostname(), os.getpid())] * 2
     assert crew.read(torch.ones(2)) == [1.0, 1.0]
+
+
+def test_the_others_are_looked_at_now_and_then(two, monkeypatch):
+    """Half a second passes at each look at the clock."""
+    crew, _ = two(has_nccl=True)
+    queries, looks, clock = itertools.count(), [], itertools.count()
+
+    class Event:
+        def record(self):
+            pass
+
+        def query(self):
+            return next(queries) > 40
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(workers.time, "monotonic", lambda: next(clock) / 2)
+    monkeypatch.setattr(workers.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(crew, "_check_others", lambda: looks.append(1))
+    crew.read(torch.ones(2))
+    assert len(looks) == 8  # every two seconds and a half
+
+
+def test_what_the_first_process_does_alone_is_waited_for_without_an_exchange(two, monkeypatch):
+    """A benchmark may take longer than any exchange waits; but the end of that process is noticed."""
+    crew, seen = two(has_nccl=False)
+    seen.clear()
+    crew.rank, kept, looks = 1, set(), []
+
+    class Store:
+        def set(self, key, value):
+            kept.add(key)
+
+        def check(self, keys):
+            looks.append(keys[0])
+            if len(looks) == 3:
+                kept.add(keys[0])
+            return keys[0] in kept
+
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", Store)
+    monkeypatch.setattr(workers, "_PATIENCE", 0.01)
+    crew._pids = [(workers.socket.gethostname(), os.getpid())] * 2
+    crew.wait_for_first()
+    assert len(looks) == 3
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    crew._pids[0] = (workers.socket.gethostname(), gone.pid)
+    with pytest.raises(WorkerLostError, match="process 0 is gone"):
+        crew.wait_for_first()
+    crew.rank = 0
+    crew.wait_for_first()
+    assert len(kept) == 2  # each wait by a name of its own
+    assert seen == []
 
 
 @pytest.mark.parametrize(

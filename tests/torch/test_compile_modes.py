@@ -89,9 +89,14 @@ def test_modes_are_torchs_own():
     for name, options in MODES.items():
         assert options == list_mode_options(name)
     precision = Precision("bfloat16", False, "")
-    both = compile_options(SMALL.replace(recompute="block"), precision)
+    again = SMALL.replace(recompute="block")
+    both = compile_options(again, precision)
     assert both["triton.cudagraphs"]
-    assert both["score_fusion_memory_threshold"] > 0
+    activation = 2 * SMALL.n_embd * SMALL.block_size * SMALL.batch_size
+    assert both["score_fusion_memory_threshold"] == activation // 2
+    narrow = again.replace(attention="math", block_size=64 * SMALL.block_size, batch_size=1)
+    mask = narrow.block_size**2
+    assert compile_options(narrow, precision)["score_fusion_memory_threshold"] == 2 * mask
     assert compile_options(SMALL.replace(compile_mode="default"), precision) == {}
 
 

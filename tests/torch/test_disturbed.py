@@ -29,6 +29,7 @@ def test_said_once_when_it_begins_and_once_when_it_is_over(monkeypatch):
     assert disturbed.advice() == ""
     now[0] += 1
     assert watch.share() is None  # too early to tell
+    assert watch.sentence(disturbed.LITTLE) is None  # below it alone is little
 
 
 def test_a_run_writes_it_down(tmp_path, monkeypatch):

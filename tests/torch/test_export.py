@@ -193,6 +193,7 @@ def test_nanogpt_checkpoint_holds_weights_and_moments(run_of, tmp_path):
     saved = torch.load(folder / "ckpt.pt", weights_only=True)
     trained = load_trained(run)
     assert saved["iter_num"] == 4
+    assert saved["config"]["learning_rate"] == trained.config.learning_rate
     assert saved["model_args"]["vocab_size"] == trained.vocab_size < 320
     assert set(saved["model_args"]) == {
         "n_layer",

@@ -59,14 +59,17 @@ def test_a_slow_machine_measures_fewer_shapes_and_rounds(monkeypatch, tick, shap
     clock, done = itertools.count(), []
 
     def steps(self, count):
-        done.append(self)
+        done.append(count)
         return [0.01] * count
 
     monkeypatch.setattr(probing.time, "perf_counter", lambda: tick * next(clock))
     monkeypatch.setattr(probing.Turn, "steps", steps)
     configs = [probing.config_of((1, 1, 16, 8 * n, 1, 1, 64), False) for n in range(1, 6)]
-    seen = probing.measure_steps(torch.device("cpu"), configs, 9.0, lambda *told: None)
+    told = []
+    seen = probing.measure_steps(torch.device("cpu"), configs, 9.0, lambda *each: told.append(each))
+    assert {whole for _, whole, words in told if "first of each" in words} == {1.3 * 9.0}
     assert len(seen) == shapes
+    assert max(done) == 20  # of steps that take a hundredth of a second there is time for more
     assert (
         len(done) == 2 * shapes + 2 * shapes * rounds
     )  # two looks at each shape, then two a round

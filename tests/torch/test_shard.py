@@ -141,6 +141,30 @@ def test_an_error_in_one_process_ends_all_with_the_last_step_saved(several, run)
     assert max(losses(config.out_dir)) == 6
 
 
+@pytest.mark.parametrize("fault", ["rows@5:1", "rows@5:0", "val@1:1"])
+def test_data_that_one_process_cannot_read_ends_all_with_the_last_step_saved(several, run, fault):
+    """val@1: in the first evaluation, after step 3."""
+    config = run("run", shard="full", checkpoint_interval=100)
+    wanted = 5 if fault.startswith("rows") else 3
+    answers = several.train(config, 2, fault=fault)
+    failing = int(fault[-1])
+    assert answers[failing] == (
+        f"RunFailure: the shard is gone (ordered by the test); saved at step {wanted}"
+    )
+    assert answers[1 - failing] == "RunFailure:"
+    assert checkpoint.read_state(newest(config))["step"] == wanted
+    assert several.train(config, 2, resume=True) == ["finished"] * 2
+
+
+def test_no_room_for_a_copy_of_the_model_costs_its_sample_alone(several, run):
+    config = run("run", shard="full", sample_interval=3)
+    assert several.train(config, 2, fault="copy@0") == ["finished"] * 2
+    told = [e["text"] for e in events(config.out_dir) if e["event"] == "side_show_failed"]
+    why = "MemoryError: the first process has no room for a copy of the whole model"
+    assert told == [f"a copy of the model failed ({why}); the run continues without"]
+    assert max(losses(config.out_dir)) == 6
+
+
 def test_training_goes_on_while_parts_are_written(several, run):
     config = run("run", shard="full", checkpoint_interval=2, max_iters=3)
     assert several.train(config, 2, slow=0.5) == ["finished"] * 2
@@ -163,6 +187,20 @@ def test_a_part_that_cannot_be_written_costs_that_checkpoint_alone(several, run)
     assert told[0] == "no checkpoint at step 2: process 1 could not write its part"
     assert list((Path(config.out_dir) / "checkpoints").iterdir()) == []
     assert max(losses(config.out_dir)) == 3
+
+
+@pytest.mark.parametrize("fault", ["", "full@1"])
+def test_the_state_before_the_decay_is_kept_in_parts(several, run, fault):
+    flat = {"schedule": "wsd", "decay_fraction": 0.4, "max_iters": 6, "lr_decay_iters": 6}
+    config = run("run", shard="full", checkpoint_interval=2, **flat)
+    several.train(config, 2, fault=fault)
+    kept = checkpoint.checkpoints(Path(config.out_dir) / "predecay")
+    assert [checkpoint.step_of(path) for path in kept] == ([] if fault else [4])
+    told = {e["text"] for e in events(config.out_dir) if "predecay" in e["text"]}
+    why = "process 1 could not write its part"
+    assert told == ({f"nothing is kept in predecay/: {why}"} if fault else set())
+    if not fault:
+        assert checkpoint.read_state(kept[0])["parts"] == 2
 
 
 def test_damage_for_one_process_is_passed_over_by_all(several, run):
@@ -263,6 +301,16 @@ def test_compiled_layers_have_the_losses_of_eager_ones(several, run, way, recomp
     assert several.train(config, 2) == ["finished"] * 2
     assert not any("compile: off" in line["text"] for line in events(config.out_dir))
     alike(config, losses(eager.out_dir))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["none", "full"])
+def test_a_benchmark_may_take_longer_than_exchanges_wait(run, way):
+    with Processes(2) as two:  # of their own: their patience is short
+        config = run("run", shard=way, eval_tasks_interval=3, max_iters=4)
+        assert two.train(config, 2, fault="benchmark@15") == ["finished"] * 2
+    lines = [line for line in read_log(Path(config.out_dir) / "log.jsonl")]
+    assert [line["step"] for line in lines if line["kind"] == "tasks"] == [3, 4]
 
 
 @pytest.mark.long

@@ -24,17 +24,20 @@ from onecard.export.write import export
 from onecard.model import checkpoint
 from onecard.model.checkpoint_state import checksum
 from onecard.model.opening import open_model
+from onecard.model.tensor_file import checksum_of, write_tensors
 from onecard.model.weights import read_weights
+from onecard.train.optim.slices import Slices
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "pure"))
 from test_data_fuzz import damaged_bytes, damaged_json, odd_value
 
 QUICK, LONG = 40, 3000
+PARTS = [checkpoint.part_name(checkpoint.MODEL, index, 2) for index in range(2)]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """The same small model as a checkpoint, a hub folder and a ckpt.pt, by name."""
+    """The same small model as a checkpoint, one in parts, a hub folder and a ckpt.pt, by name."""
     from onecard.data import prepare
     from onecard.train.run.loop import train
 
@@ -47,9 +50,49 @@ def models(tmp_path_factory):
         **{"dataset": str(place / "data"), "out_dir": str(place / "run")},
     )
     train(config)
+    in_parts(shutil.copytree(place / "run", place / "parts"))
     export(place / "run", "hf", place / "hub")
     export(place / "run", "nanogpt", place / "nanogpt")
     return place
+
+
+def in_parts(folder: Path, count: int = 2) -> None:
+    """The run's checkpoint as so many processes that share the model out would have written it."""
+    newest = checkpoint.checkpoints(folder)[-1]
+    state, *whole = checkpoint.read(newest)
+    shapes = {name: tuple(tensor.shape) for name, tensor in whole[0].items()}
+    files, names = {}, [name for tensors in whole for name in tensors]
+    for index in range(count):
+        slices = Slices.cut(shapes, index, count)
+        for file, tensors in zip((checkpoint.MODEL, checkpoint.OPTIMIZER), whole, strict=True):
+            spans = {name: slices.span(name, bits=32) for name in tensors}
+            kept = {
+                name: tensor if (span := spans[name]) is None else tensor[span.start : span.stop]
+                for name, tensor in tensors.items()
+                if index == 0 or spans[name] is not None
+            }
+            name = checkpoint.part_name(file, index, count)
+            files[name] = write_tensors(newest / name, kept)
+    (newest / checkpoint.MODEL).unlink()
+    (newest / checkpoint.OPTIMIZER).unlink()
+    parts = {"schema": checkpoint.SCHEMA_PARTS, "parts": count, "files": files}
+    write_state(newest, {**state, **parts, "tensors": slices.places(names, bits=32)})
+
+
+def write_state(folder: Path, state: dict) -> None:
+    whole = {**state, "checksum": checksum(state)}
+    (folder / checkpoint.STATE).write_text(json.dumps(whole))
+
+
+def open_sealed(folder: Path) -> None:
+    """With checksums that fit what is there, as somebody would write it who means harm."""
+    newest = checkpoint.checkpoints(folder)[-1]
+    state = json.loads((newest / checkpoint.STATE).read_text())
+    del state["checksum"]
+    for name, known in state["files"].items():
+        known["sha256"] = checksum_of(newest / name)
+    write_state(newest, state)
+    open_run(folder)
 
 
 def open_run(folder: Path) -> None:
@@ -132,7 +175,12 @@ def damaged_pickle(content: bytes):
 # name → (folder, file in it, how it is damaged, who reads it)
 CASES = {
     "checkpoint weights": ("run", checkpoint.MODEL, damaged_tensors, open_run),
+    "checkpoint weights, sealed": ("run", checkpoint.MODEL, damaged_tensors, open_sealed),
+    "checkpoint moments, sealed": ("run", checkpoint.OPTIMIZER, damaged_tensors, open_sealed),
     "checkpoint state": ("run", checkpoint.STATE, damaged_state, open_run),
+    "first part, sealed": ("parts", PARTS[0], damaged_tensors, open_sealed),
+    "second part, sealed": ("parts", PARTS[1], damaged_tensors, open_sealed),
+    "state of parts": ("parts", checkpoint.STATE, damaged_state, open_run),
     "run's config": ("run", "config.toml", damaged_bytes, open_run),
     "hub weights": ("hub", "model.safetensors", damaged_tensors, open_hub),
     "hub config": ("hub", "config.json", lambda c: damaged_json(json.loads(c)), open_hub),
@@ -170,6 +218,15 @@ def run(name: str, models: Path, cases: int) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_damaged_model_gives_a_result_or_a_sentence(name, models):
     run(name, models, QUICK)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_with_a_number_in_the_place_of_rows_is_damage(part, models, tmp_path):
+    place = shutil.copytree(models / "parts", tmp_path / "parts")
+    (path,) = place.rglob(part)
+    write_tensors(path, {"transformer.wte.weight": torch.tensor(1.0)})
+    with pytest.raises(OnecardError, match="none of the 1 checkpoints"):
+        open_sealed(place)
 
 
 @pytest.mark.long

@@ -56,7 +56,7 @@ def write_checkpoint(path: Path, trained: Trained) -> bool:
         "model_args": {**model_args, "vocab_size": trained.vocab_size},
         "iter_num": trained.step,
         "best_val_loss": torch.tensor(state.get("best_val_loss") or 1e9),
-        "config": _plain(dataclasses.asdict(config)),
+        "config": dataclasses.asdict(config),
     }
     torch.save(content, path)
     return bool(moments["state"])
@@ -108,11 +108,3 @@ def _cut(name: str, tensor: Tensor, trained: Trained) -> Tensor:
 def _newest(trained: Trained) -> Path | None:
     found = [f for f in checkpoints(trained.run_folder) if step_of(f) == trained.step]
     return found[-1] if found else None
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in values.items()
-        if value is None or isinstance(value, bool | int | float | str)
-    }

@@ -191,7 +191,7 @@ def read_tensors(
             tensors = in_memory(folder / name, cut)
         else:
             tensors = in_memory_parts([folder / file for file in files], state["tensors"], cut)
-    except (OSError, SafetensorError, ValueError, RuntimeError, TypeError) as error:
+    except (OSError, SafetensorError, ValueError, RuntimeError, TypeError, LookupError) as error:
         raise CorruptError(f"{name} cannot be read ({_short(error)})") from None
     if bad := not_finite(tensors.items()):
         raise CorruptError(f"{bad[:80]} in {name} is not finite")

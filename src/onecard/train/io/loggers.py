@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from onecard.config import RunConfig
-from onecard.errors import UserError
+from onecard.errors import UserError, first_line
 
 # Names in the dashboards: nanoGPT's where it has one, so that old and new runs share their charts.
 NAMES = {
@@ -76,7 +76,7 @@ class Loggers:
             ) as error:  # their network, their disk, their bugs: none of them is worth the run
                 self._loggers.remove(logger)
                 self._message(
-                    f"{logger.name} failed ({error}) and is off from here on; log.jsonl has everything"
+                    f"{logger.name} failed ({first_line(error)}) and is off from here on; log.jsonl has everything"
                 )
 
 
@@ -172,4 +172,4 @@ def _started(start: Callable[[], Any], name: str, hint: str) -> Any:
     try:
         return start()
     except Exception as error:
-        raise UserError(f"{name} cannot start: {error}", hint=hint) from None
+        raise UserError(f"{name} cannot start: {first_line(error)}", hint=hint) from None

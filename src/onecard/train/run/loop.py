@@ -5,6 +5,7 @@
 ('finished', 200)
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ def _loop(
         while not finished(config, state.progress):
             clock.begin()
             step = state.progress.step
-            keep_before_decay(session, state)
+            state = keep_before_decay(session, state)
             rows = session.rows(step)
             seed = random_seed(config.seed, step, workers.rank)
             lr = lr_at(config, state.progress.position)
@@ -159,13 +160,16 @@ def _look_at_the_model(
     measures = measures and (benchmark is not None or config.eval_tasks is not None)
     if not (samples or measures):
         return state
-    with session.reading_model() as model:
-        if model is None or not session.workers.first:
-            return state
-        if samples:
-            outputs.shows.run("the sample", write_sample, session, model, step)
-        if measures and benchmark is not None:
-            state = _run_benchmark(session, model, state, benchmark, clock)
+    with contextlib.ExitStack() as reading:
+        opened = session.reading_model()
+        model = outputs.shows.run("a copy of the model", reading.enter_context, opened)
+        if model is not None and session.workers.first:
+            if samples:
+                outputs.shows.run("the sample", write_sample, session, model, step)
+            if measures and benchmark is not None:
+                state = _run_benchmark(session, model, state, benchmark, clock)
+    if measures and not last:
+        session.workers.wait_for_first()
     return state
 
 

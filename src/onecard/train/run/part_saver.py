@@ -62,23 +62,25 @@ class PartSaver:
         bad = not_finite((*model.items(), *optimizer.items()))
         if self._workers.any(bad is not None)[0]:
             raise NotFiniteError(bad or "a number in another process")
-        copies = {}
-        if self._writes:
-            copies = {
-                MODEL: self._copied(model),
-                OPTIMIZER: self._copied(optimizer),
-            }
-        writing, failure, state = None, None, {"step": step}
-        if self._workers.first:
-            try:
+        copies: dict[str, dict[str, Tensor]] = {}
+        state: dict[str, Any] = {"step": step}
+        writing, failure = None, None
+        try:
+            if self._writes:
+                copies = {MODEL: self._copied(model), OPTIMIZER: self._copied(optimizer)}
+            if self._workers.first:
                 state |= record()
                 writing = Writing.begin(out_dir, step)
-            except OSError as error:
-                failure = error
+        except Exception as error:  # the others are waiting
+            failure = error
         if self._workers.any(failure is not None)[0]:
-            raise failure or OSError("the first process cannot write there")
+            if writing is not None:
+                writing.give_up()
+            why = "another process cannot begin it" if failure is None else in_words(failure)
+            raise OSError(why) from failure
         name = self._workers.name_from_first("" if writing is None else writing.aside.name)
         begun = Waiting(copies, out_dir / "checkpoints" / name, writing, state)
+        self._answer = None
         self._thread = threading.Thread(
             target=self._write, args=(begun,), name="onecard-checkpoint"
         )
@@ -101,7 +103,21 @@ class PartSaver:
         }
 
     def _write(self, begun: "Waiting") -> None:
-        began, why, written = time.perf_counter(), None, {}
+        began = time.perf_counter()
+        try:
+            why = self._written(begun)
+        except BaseException as error:  # without an answer it would pass for a save that never was
+            why = in_words(error)
+        if why is not None and begun.writing is not None:
+            begun.writing.give_up()
+        seconds = time.perf_counter() - began
+        folder = begun.aside if begun.writing is None else begun.writing.final
+        self._answer = SavedParts(begun.state["step"], seconds, folder, why)
+
+    def _written(self, begun: "Waiting") -> str | None:
+        """Why it is not there, or None."""
+        why: str | None = None
+        written: dict[str, dict[str, Any]] = {}
         count = self._slices.count
         try:
             for name, tensors in begun.copies.items():
@@ -117,14 +133,9 @@ class PartSaver:
                     begun.writing.finish(self._manifest(begun.state, files, names))
                 except Exception as error:
                     why = in_words(error)
-            why = self._agreed(why)
+            return self._agreed(why)
         except RuntimeError:  # how gloo reports a broken connection
-            why = "a process of the run ended while it was written"
-        if why is not None and begun.writing is not None:
-            begun.writing.give_up()
-        seconds = time.perf_counter() - began
-        folder = begun.aside if begun.writing is None else begun.writing.final
-        self._answer = SavedParts(begun.state["step"], seconds, folder, why)
+            return "a process of the run ended while it was written"
 
     def _gathered(
         self, why: str | None, written: Mapping[str, Mapping[str, Any]]

@@ -111,8 +111,9 @@ def _parts_missing(session: Session, error: BaseException) -> str | None:
         return None
     if isinstance(error, WorkerLostError):
         return "a part of the model was in the process that ended"
-    together = isinstance(error, RunFailure | OthersFailedError) or session.stepper.failed_together
-    if session.stepper.failed_alone or not together:
+    spread = session.stepper.spread
+    known = spread is not None and spread.failed_together
+    if not known and not isinstance(error, RunFailure):
         return "the other processes do not know of the error"
     return None
 

@@ -55,12 +55,11 @@ class Session:
         return Path(self.config.out_dir)
 
     def rows(self, step: int) -> Tensor:
-        """This process's rows of the step. What fails here fails in this process alone."""
+        """This process's rows of the step."""
         try:
             return to_device(self.loader.rows(step), self.workers.device)
-        except Exception:
-            self.stepper.failed_alone = True
-            raise
+        except Exception as error:
+            self.stepper.no_rows(error)
 
     def is_finite(self) -> bool:
         """Whether all weights and all of the optimizer's memory are finite."""
@@ -203,7 +202,7 @@ def _saved(session: Session, state: RunState, done: SavedParts) -> RunState:
 
 def _failed(session: Session, state: RunState, step: int, error: Exception | str) -> str:
     why = str(error)
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.strerror:
         why = in_words(error)
     elif isinstance(error, NotFiniteError):
         why = f"{error} is not finite"
@@ -212,45 +211,42 @@ def _failed(session: Session, state: RunState, step: int, error: Exception | str
     return why
 
 
-def keep_before_decay(session: Session, state: RunState) -> None:
+def keep_before_decay(session: Session, state: RunState) -> RunState:
     """At the last moment of the flat part of a schedule, unless it was kept already: a checkpoint in a folder of its own
     within the run's, to branch from, not to resume from."""
     config, outputs, folder = session.config, session.outputs, session.folder / PREDECAY
     start, step = decay_start(config), state.progress.step
     if not config.keep_predecay or start is None or not 0 <= state.progress.position - start < 2:
-        return
+        return state
     kept = [checkpoint.step_of(path) for path in checkpoint.checkpoints(folder)]
     due = outputs.log is not None and all(before + 2 < step for before in kept)
     if session.saver is not None:  # as the first process finds it
         (due,) = session.workers.any(due)
     if not due:
-        return
-    state, why = _with_step_settings(session, state), None
+        return state
+    state, _ = collected(session, state)  # of a save in the background: there is one at a time
+    kept_state, why = _with_step_settings(session, state), None
     try:
         if session.saver is not None:
-            why = _apart_in_parts(session, state, folder)
+            why = _apart_in_parts(session, kept_state, folder)
         else:
-            checkpoint.save(folder, step, *_tensors(session), _record(session, state))
+            checkpoint.save(folder, step, *_tensors(session), _record(session, kept_state))
     except (OSError, NotFiniteError) as error:
         why = str(error)
     if why is not None:
         outputs.event(f"nothing is kept in {PREDECAY}/: {why}", event="checkpoint_failed")
-        return
-    if outputs.log is None:
-        return
-    outputs.shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
+    elif outputs.log is not None:
+        outputs.shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
+    return state
 
 
 def _apart_in_parts(session: Session, state: RunState, folder: Path) -> str | None:
     assert session.saver is not None
-    collected(session, state)
     record = partial(_record, session, state)
-    try:
-        session.saver.begin(folder, state.progress.step, *_tensors(session), record)
-    except (OSError, NotFiniteError) as error:
-        return str(error)
+    session.saver.begin(folder, state.progress.step, *_tensors(session), record)
     done = session.saver.finished(wait=True)
-    return None if done is None else done.why
+    assert done is not None  # it has begun
+    return done.why
 
 
 def _tensors(session: Session) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

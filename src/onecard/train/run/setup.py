@@ -87,9 +87,12 @@ def open_session(
         state, resumed, changes = RunState(Progress()), None, parts.changes
         if parts.saved is not None:
             state, resumed = _resumed(session, parts.saved, flight), parts.saved.state
-        with session.reading_model() as model:
-            if model is not None:
-                preflight.check_sampler(model, parts.data)
+        try:
+            with session.reading_model() as model:
+                if model is not None:
+                    preflight.check_sampler(model, parts.data)
+        except MemoryError as error:  # of a model that is shared out: the run itself needs no copy
+            flight.say(f"there will be no samples: {error}")
         del parts  # the checkpoint's tensors, which the model has by now
         if record is not None:
             open_folder(session, state, record, resumed, changes, plan)

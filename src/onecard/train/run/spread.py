@@ -24,7 +24,7 @@ from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
 from onecard.train.optim.slices import Slices, is_cut
 from onecard.train.run.exchanges import Exchanges, Gather, Scatter
-from onecard.train.run.workers import WorkerLostError, Workers, guarded
+from onecard.train.run.workers import OthersFailedError, WorkerLostError, Workers, guarded
 
 _SHORT = 8  # tokens of the row by which exchanges are noted
 
@@ -55,6 +55,7 @@ class Spread:
         mesh: Any = None,
     ):
         self.model: Any = model
+        self.failed_together = False  # by an error that all processes know of
         self._config, self._precision, self._workers = config, precision, workers
         mesh = mesh or mesh_of(workers)
         self._shards, self._copies = mesh["card"], mesh["machine"]
@@ -151,6 +152,14 @@ class Spread:
         """Whether it is so in any process."""
         return self._workers.any(flag)[0]
 
+    def fail_together(self, failed: bool, error: Exception | None) -> None:
+        """Where a process failed, as all know by now: its error here, if it was this one, or that another has it."""
+        self.failed_together = failed
+        if error is not None:
+            raise error
+        if failed:
+            raise OthersFailedError
+
     def reset(self) -> None:
         """Nothing gathered, no gradients, no pass under way."""
         self._forget_gradients()  # of weights that are gathered, which a broken pass leaves
@@ -190,15 +199,19 @@ class Spread:
         return squares.sqrt()
 
     def whole_model(self) -> GPT | None:
-        """A copy of the whole model in the first process, on the host; None in the others. All must call it."""
+        """A copy of the whole model in the first process, on the host; None in the others. All must call it.
+
+        Where the first has no room for it, all raise that."""
         group, first = self._shards.get_group(), self._workers.first
-        copy = None
-        if first:
-            with torch.device("meta"):
-                copy = make_model(self._config)
-            copy.to_empty(device="cpu")
-            if self._config.tied:
-                copy.lm_head.weight = copy.transformer.wte.weight
+        copy, error = None, None
+        try:
+            copy = self._empty_model() if first else None
+        except Exception as failure:  # others are waiting
+            error = failure
+        if self._workers.any(error is not None)[0]:
+            raise MemoryError(
+                "the first process has no room for a copy of the whole model"
+            ) from error
         targets: dict[str, Any] = {} if copy is None else dict(copy.named_parameters())
         leader = dist.get_global_rank(group, 0)
         for name, local in self.local.named_parameters():
@@ -216,6 +229,14 @@ class Spread:
             if first:
                 targets[name].data.copy_(torch.cat(got)[: part.shape[0]])
         return None if copy is None else copy.eval()
+
+    def _empty_model(self) -> GPT:
+        with torch.device("meta"):
+            empty = make_model(self._config)
+        empty.to_empty(device="cpu")
+        if self._config.tied:
+            empty.lm_head.weight = empty.transformer.wte.weight
+        return empty
 
 
 def spread_of(config: RunConfig, model: GPT, precision: Precision, workers: Workers) -> Spread:

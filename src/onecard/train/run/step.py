@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from onecard.train.run.faults import Faults
 from onecard.train.run.gradient_sums import GradientSums
 from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.spread import Spread
-from onecard.train.run.workers import OthersFailedError, WorkerLostError, Workers
+from onecard.train.run.workers import WorkerLostError, Workers
 
 # float16: an overflow at this scale is not caused by the scale
 _SMALLEST_SCALE = 1.0
@@ -53,8 +54,6 @@ class Stepper:
     updates: BackwardUpdates | None = None  # where they are made in the backward pass
     spread: Spread | None = None  # where the model is shared out over the processes
     weights_step: int = 0  # steps in the weights, counting one whose update has begun
-    failed_alone: bool = False  # an error that the other processes do not know of
-    failed_together: bool = False  # one that they have agreed on
 
     def gradients(self, rows: Tensor, step: int, seed: int, lr: float = 0.0) -> tuple[float, float]:
         """Leave the step's mean gradient, clipped, in the parameters; the mean loss and the norm before clipping.
@@ -145,16 +144,25 @@ class Stepper:
                     error = failure
             # outside the except clause, whose traceback would keep the failed step's tensors alive
             ran_out, failed = self.workers.any(loss is None, error is not None)
-            self.failed_together = failed
-            if error is not None:
-                raise error
-            if failed:
-                raise OthersFailedError
+            if self.spread is not None:
+                self.spread.fail_together(failed, error)
             if loss is not None and not ran_out:
                 return loss
             self._shrink()
             if self.weights_step > step:  # some of the updates were made: a bad step
                 return torch.tensor(math.nan, device=rows.device)
+
+    def no_rows(self, error: Exception) -> NoReturn:
+        """In place of `gradients` where this process has none to give: the error ends the run in all, with the step whole."""
+        if self.spread is not None:
+            if self.marks.answers is not None:
+                self.workers.add(torch.zeros(()))  # as _shares
+            passes = self.spread.passes_of(self._rows, self.micro_batch)
+            with contextlib.suppress(type(error)), self.spread.passes(passes):
+                raise error
+            self.workers.any(True, True)
+            self.spread.fail_together(True, error)
+        raise error
 
     def _accumulate(self, rows: Tensor, step: int, seed: int) -> Tensor:
         self._forget_gradients()

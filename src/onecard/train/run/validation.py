@@ -90,14 +90,18 @@ def evaluate(
     of_part = partial(_summed_loss, model, split, block_size, part, workers, precision, marks)
     try:
         while True:
-            total = None
+            total, error = None, None
             try:
                 total = of_part(sources, spread, windows, micro_batch)
-            except Exception as error:
-                if not is_out_of_memory(error):
+            except Exception as failure:
+                if spread is None and not is_out_of_memory(failure):
                     raise
+                if not is_out_of_memory(failure):
+                    error = failure
             # outside the except clause, whose traceback would keep the failed tensors alive
-            (ran_out,) = workers.any(total is None)
+            ran_out, failed = workers.any(total is None, error is not None)
+            if spread is not None:
+                spread.fail_together(failed, error)
             if total is not None and not ran_out:
                 break
             free_cached_memory()

@@ -49,6 +49,7 @@ class Workers:
         self.device = device
         self._pids: list[tuple[str, int]] = []
         self._on_card = False
+        self._waits = 0  # for the first process, so far
         if device.type == "cuda":
             torch.cuda.set_device(
                 device
@@ -127,6 +128,19 @@ class Workers:
         with guarded():
             dist.broadcast(tensor, 0)
         return bytes(tensor.tolist()).rstrip(b"\0").decode()
+
+    def wait_for_first(self) -> None:
+        """For what the first process does alone and which may take longer than any exchange waits. All must call it."""
+        if self.processes == 1:
+            return
+        self._waits += 1
+        store, done = dist.distributed_c10d._get_default_store(), f"onecard/done/{self._waits}"
+        with guarded():
+            if self.first:
+                store.set(done, "")
+            while not store.check([done]):
+                time.sleep(_PATIENCE / 10)
+                self._check_others()
 
     def read(self, tensor: Tensor) -> list[float]:
         """The tensor's values: the one wait for the card in a step. A process that dies while the cards exchange would
