@@ -16,7 +16,7 @@ def saver_loss_section(result: dict[str, Any]) -> list[str]:
         "run without savers, seed by seed, with its standard deviation. Products are computed in fp32 from what is kept, so "
         "that a difference is the savers' own. `chunked_loss`, `recompute`, `compile_unit` and `offload_activations` change "
         f"no result. Goal: all together within {GOAL}. No card and no large model was measured. The number of steps was chosen "
-        "after shorter runs had shown larger differences (docs/LOG.md, \"What memory savers cost in loss\").",
+        'after shorter runs had shown larger differences (docs/LOG.md, "What memory savers cost in loss").',
         "",
         "| text | optimizer | savers | seeds | loss | against none |",
         "|---|---|---|---|---|---|",
