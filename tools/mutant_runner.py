@@ -164,7 +164,8 @@ def pytest_runtestloop(session):
 
 def affordable(items, seconds, most) -> list:
     """The first of them, the quickest, up to so many seconds in all."""
-    total, chosen = 0.0, []
+    total = 0.0
+    chosen: list = []
     for item in items:
         total += seconds[item]
         if chosen and total > most:
