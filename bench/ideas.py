@@ -15,7 +15,7 @@ from unittest.mock import patch
 Patch = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-def muon_constants(**constants: float) -> Patch:
+def muon_constants(**constants: Any) -> Patch:
     def patched() -> contextlib.AbstractContextManager[Any]:
         from onecard.train.optim import muon
 
@@ -59,9 +59,10 @@ def averaged_weights(memory: float = 0.99) -> Iterator[None]:
     import torch
 
     from onecard.train.run import loop
+    from onecard.train.run.session import validate
     from onecard.train.run.step import Stepper
 
-    apply, validate = Stepper.apply, loop.validate
+    apply = Stepper.apply
     averages: dict[torch.Tensor, torch.Tensor] = {}
 
     @torch.no_grad()
