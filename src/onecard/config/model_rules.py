@@ -20,14 +20,14 @@ SMALLEST_PADDED = 1000  # the head of a character-level model is small: its true
 LANES = 3  # streams of an optimizer on the host: one fetches, one computes, one brings back
 HELD_BYTES = 2**27  # gradients that wait for them: about two layers of GPT-2 XL's
 
+LONG_MATRIX = 1.5  # sides' ratio from which Muon, in full precision, works on the Gram matrix
 TAPS = 4  # positions that a short convolution of the modern recipe looks at, its own included
 
 SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time in the chunked loss: 166 rows of GPT-2's
 FEWEST_SLICE_ROWS = 16
 
-EVALUATION_SHARE = (
-    1 / 3
-)  # of a training micro-batch's work: forward only, where backward is twice that
+# of a training micro-batch's work: forward only, where backward is twice that
+EVALUATION_SHARE = 1 / 3
 
 
 def padded_vocab(size: int) -> int:

@@ -8,6 +8,7 @@
 
 from typing import Any
 
+from onecard.config.model_rules import LONG_MATRIX
 from onecard.planner.stacks import OWN
 from onecard.planner.workload import Workload
 from onecard.units import MIB
@@ -126,7 +127,7 @@ def optimizer_flops(w: Workload) -> float:
     total = 0.0
     for shape in ((w.n_embd, w.n_embd),) * 4 + w.layer_matrices[2:]:
         short, long = min(shape), max(shape)
-        if w.full_precision_updates and long > 1.5 * short:
+        if w.full_precision_updates and long > LONG_MATRIX * short:
             total += 4 * short**2 * long + 34 * short**3
         else:
             total += 5 * (4 * short**2 * long + 2 * short**3)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import LONG_MATRIX
 from onecard.model.machine import fast_low_dtype
 from onecard.train.optim.slices import Slices, move_slices
 
@@ -62,7 +63,7 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)).to(dtype)
     if dtype.itemsize < 4:
         x = _newton_schulz(x)
-    elif x.shape[-1] > 1.5 * x.shape[-2]:
+    elif x.shape[-1] > LONG_MATRIX * x.shape[-2]:
         x = _by_gram_matrix(x)
     else:
         x = _in_place(x)
@@ -88,7 +89,7 @@ def _in_place(x: Tensor) -> Tensor:
 
 
 def _by_gram_matrix(x: Tensor) -> Tensor:
-    """The same for matrices longer than 1.5 times their height: every step multiplies x from the left by a polynomial of
+    """The same for matrices much longer than high (LONG_MATRIX): every step multiplies x from the left by a polynomial of
     its Gram matrix, so the steps are taken on that, and x is multiplied once. 4·m²·n + 34·m³ operations in place of
     20·m²·n + 10·m³: 0.55 of them for an MLP's. In bf16 the roundings of so many products would not be small."""
     gram = x @ x.mT
