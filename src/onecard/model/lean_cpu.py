@@ -155,8 +155,9 @@ class _SquaredRelu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        inner = torch.empty_like(ctx.saved_tensors[0])
-        for part, positive, out in _blocks(grad, ctx.saved_tensors[0], inner):
+        (kept,) = ctx.saved_tensors  # asked for once: a layer that is computed again gives it only once
+        inner = torch.empty_like(kept)
+        for part, positive, out in _blocks(grad, kept, inner):
             torch.mul(part, positive, out=out).mul_(2)
         return inner
 
