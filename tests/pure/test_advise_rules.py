@@ -366,11 +366,15 @@ def test_muon_is_never_offered_four_bits():
 
 
 def test_the_cost_of_muon_in_four_bits_is_the_measured_one():
-    file = sorted((ROOT / "bench" / "results").glob("low_bit-*.json"))[-1]
-    losses = json.loads(file.read_text())["losses"]["muon"]
-    found = mean(losses["4bit"]) - mean(losses["float32"])
-    assert pytest.approx(found, abs=0.005) == MUON_4BIT_LOSS
-    assert abs(mean(losses["8bit"]) - mean(losses["float32"])) < 0.005
+    file = sorted((ROOT / "bench" / "results").glob("saver_loss-*.json"))[-1]
+    texts = [
+        by_optimizer["muon"] for by_optimizer in json.loads(file.read_text())["losses"].values()
+    ]
+    plain, small = (
+        mean(loss for losses in texts for loss in losses[name])
+        for name in ("none", "optimizer_state 4bit")
+    )
+    assert pytest.approx(small - plain, abs=0.005) == MUON_4BIT_LOSS
 
 
 def test_a_saver_that_costs_loss_says_so_in_the_plan():

@@ -73,7 +73,7 @@ def test_a_config_that_the_log_contradicts_is_not_planned_from(tmp_path, capsys)
     assert shown["run"]["predicted"] == {}
     assert shown["run"]["projected"] == {"loss": None, "seconds_left": None}
     text = next(each for each in shown["findings"] if each["rule"] == "params-disagree")["text"]
-    assert text.startswith("a: the config makes 123.59 M parameters, but the log printed 40.56 M")
+    assert text.startswith("the config makes 123.59 M parameters, but the log printed 40.56 M")
 
 
 def test_a_config_that_only_the_mfu_could_confirm_is_not_planned_from_when_it_does_not(tmp_path):

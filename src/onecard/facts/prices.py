@@ -69,7 +69,7 @@ def parse_price(text: str) -> Price:
     if not re.search(r"\d", text):
         return electricity(text)
     try:
-        value, currency = parse_money(re.sub(r"\s*/\s*kWh\s*$", "", text))
+        value, currency = parse_money(text.rstrip().removesuffix("kWh").rstrip().removesuffix("/"))
     except UserError:
         hint = "write it like 0.25, 0.25EUR or ES"
         raise UserError(f"{text!r} is not a price of one kWh", hint=hint) from None

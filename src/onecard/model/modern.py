@@ -87,9 +87,9 @@ class Attention(nn.Module):
         if around.cache is None and qkv.shape[-1] % 2 == 0 and lean_cpu.serves(x):
             q, k, v = lean_cpu.turned_heads(qkv, *around.turn)
         else:
-            qk, v = qkv.split((2, 1), dim=2)
-            qk = rotate(rms_norm(qk), *around.turn)
-            q, k, v = (part.transpose(1, 2) for part in (*qk.unbind(2), v.squeeze(2)))
+            qk = rotate(rms_norm(qkv[:, :, :2]), *around.turn)
+            q, k = (part.transpose(1, 2) for part in qk.unbind(2))
+            v = qkv[:, :, 2].transpose(1, 2)
         if around.cache is not None:
             k, v = remember(around.cache, layer, k, v)
         y = attend(q, k, v, around.mask, self.dropout if self.training else 0.0, self.flash)
