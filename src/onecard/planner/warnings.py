@@ -39,7 +39,7 @@ def warnings(
 
 
 HIGHEST_RATE = 3e-3
-MUON_4BIT_LOSS = 0.19  # nats, a small model after 300 steps: bench/saver_loss.py, docs/performance.md
+MUON_4BIT_LOSS = 0.19  # nats, a small model after 300 steps: bench/saver_loss.py
 
 
 def usual_learning_rate(parameters: float) -> float:
