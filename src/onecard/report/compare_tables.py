@@ -186,7 +186,8 @@ def changed(c: Comparison) -> Block:
             else T("The logs do not contain the configs.")
         )
         return Notes((words,))
-    columns = (Column(T("key")), *(Column(f.name) for f in c.runs), Column(T("effect")))
+    values = (Column(f.name, breaks=True) for f in c.runs)  # paths among them
+    columns = (Column(T("key")), *values, Column(T("effect")))
     rows: list[Row] = [(d.key, *map(str, d.values), d.effect) for d in c.differences]
     return Table(columns, tuple(rows))
 

@@ -71,7 +71,7 @@ def _table(table: doc.Table, language: Language) -> dict[str, Any]:
     return {
         "kind": "table",
         "columns": [
-            {"title": language.text(column.title), "align": column.align}
+            {"title": language.text(column.title), "align": column.align, "breaks": column.breaks}
             for column in table.columns
         ],
         "rows": [[language.value(value) for value in row] for row in table.rows],
