@@ -93,19 +93,21 @@ def test_older_cards_are_refused(monkeypatch):
     machine.require_fp8(torch.device("cuda"))
 
 
+SMALL = RunConfig(
+    n_layer=2,
+    n_head=4,
+    n_embd=256,
+    block_size=256,
+    batch_size=8,
+    gradient_accumulation_steps=2,
+    vocab_size=1024,
+    fp8=True,
+)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_plan_knows_its_memory_and_speed(compiled):
-    config = RunConfig(
-        n_layer=2,
-        n_head=4,
-        n_embd=256,
-        block_size=256,
-        batch_size=8,
-        gradient_accumulation_steps=2,
-        vocab_size=1024,
-        compile=compiled,
-        fp8=True,
-    )
+    config = SMALL.replace(compile=compiled)
     card = find_gpu("RTX 4090")
     assert memory_ratio(config) == pytest.approx(1, rel=0.02)
     large = RunConfig(n_embd=1600, n_head=25, n_layer=24, batch_size=8, compile=compiled)
@@ -121,19 +123,7 @@ def test_the_plan_knows_its_memory_and_speed(compiled):
 
 @pytest.mark.long
 def test_the_plan_knows_its_memory_with_the_other_savers():
-    config = RunConfig(
-        n_layer=3,
-        n_head=4,
-        n_embd=256,
-        block_size=256,
-        batch_size=8,
-        gradient_accumulation_steps=2,
-        vocab_size=1024,
-        recipe="modern",
-        recompute="block",
-        chunked_loss=True,
-        fp8=True,
-    )
+    config = SMALL.replace(n_layer=3, recipe="modern", recompute="block", chunked_loss=True)
     assert memory_ratio(config) == pytest.approx(1, rel=0.02)
 
 

@@ -20,7 +20,7 @@ EPSILON = torch.finfo(torch.float32).eps  # F.rms_norm's own default
 
 # GELU's tanh form, 0.5·x·(1 + tanh(k·(x + c·x³))), is x·sigmoid(2·k·(x + c·x³)) (Hendrycks and Gimpel, 2016)
 _K, _C = math.sqrt(2 / math.pi), 0.044715
-_BLOCK = 65_536  # elements whose four buffers fit in a core's second-level cache: 1 MiB
+BLOCK = 65_536  # elements whose four buffers fit in a core's second-level cache: 1 MiB
 
 
 def on_cpu(x: Tensor) -> bool:
@@ -52,9 +52,8 @@ def squared_relu(x: Tensor) -> Tensor:
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Pairs of channels (one from either half of a head) turned by their position's angles; x is (batch, length, …)."""
-    if (
-        not torch.compiler.is_compiling()
-    ):  # compiled, what is computed in fp32 is rounded on its way out
+    # compiled, what is computed in fp32 is rounded on its way out
+    if not torch.compiler.is_compiling():
         cosine, sine = cosine.to(x.dtype), sine.to(x.dtype)
     return _Rotate.apply(x, cosine, sine)
 
@@ -66,8 +65,8 @@ class _Gelu(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous()
         y, slope = torch.empty_like(x), torch.empty_like(x)
-        scratch = x.new_empty(min(_BLOCK, x.numel()))
-        for a, out, p in zip(*(t.view(-1).split(_BLOCK) for t in (x, y, slope)), strict=True):
+        scratch = x.new_empty(min(BLOCK, x.numel()))
+        for a, out, p in zip(*(t.view(-1).split(BLOCK) for t in (x, y, slope)), strict=True):
             w = torch.mul(a, a, out=scratch[: a.numel()])
             torch.addcmul(a, a, w, value=_C, out=p).mul_(2 * _K).sigmoid_()
             torch.mul(a, p, out=out)

@@ -19,8 +19,6 @@ from torch.nn import functional as F
 
 from onecard.model import lean
 
-_BLOCK = 65_536  # elements that stay in a core's cache from one pass to the next
-
 
 def serves(x: Tensor) -> bool:
     """Whether these forms are for it. oneDNN has the convolution; without it torch would loop over the channels."""
@@ -165,13 +163,13 @@ class _SquaredRelu(torch.autograd.Function):
 
 
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(tensor.reshape(-1).split(_BLOCK) for tensor in tensors), strict=True)
+    return zip(*(tensor.reshape(-1).split(lean.BLOCK) for tensor in tensors), strict=True)
 
 
 class _SoftCap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, cap: float) -> Tensor:
-        for part in logits.view(-1).split(_BLOCK):
+        for part in logits.view(-1).split(lean.BLOCK):
             part.mul_(1 / cap).tanh_().mul_(cap)
         ctx.mark_dirty(logits)
         ctx.save_for_backward(logits)

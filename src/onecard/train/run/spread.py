@@ -98,9 +98,8 @@ class Spread:
         for module in (self.model, *self.model.transformer.h):
             module.set_custom_all_gather(Gather(self._exchanges))
             module.set_custom_reduce_scatter(Scatter(self._exchanges))
-            module.set_force_sum_reduction_for_comms(
-                True
-            )  # gradients are summed; the loss is a mean
+            # gradients are summed; the loss is a mean
+            module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
         self.model.register_forward_pre_hook(self._begin_pass, prepend=True)
 
