@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "onecard"
 FLOORS = [
     {"errors", "version"},
     {"units", "sentences"},
-    {"messages", "files", "untrusted", "streams"},
+    {"messages", "files", "untrusted", "streams", "torchrun"},
     {"config", "facts"},
     {"data"},
     {"planner"},
@@ -108,6 +108,12 @@ def test_files_are_replaced_in_one_place():
     moves = re.compile(r"\bos\.(replace|rename)\(|\.rename\(")
     users = [p for p in MODULES if moves.search(p.read_text(encoding="utf-8"))]
     assert users == [SOURCE / "files.py"]
+
+
+def test_torchruns_variables_are_read_in_one_place():
+    name = re.compile(r"environ.*[\"'](LOCAL_)?(RANK|WORLD_SIZE)[\"']")
+    users = [p for p in MODULES if name.search(p.read_text(encoding="utf-8"))]
+    assert users == [SOURCE / "torchrun.py"]
 
 
 def test_a_runs_parts_are_frozen():

@@ -269,7 +269,7 @@ def _stepper(
         stack.enter_context(torch._dynamo.config.patch(recompile_limit=256))
         model.compile_blocks(compiled_run)
     elif config.compile:
-        stack.enter_context(_counting_the_loss(live))
+        _count_the_loss(model, live)
         stack.enter_context(inductor_config.patch(**compile_options(config, precision)))
         forward = compiled_run(model)
 
@@ -315,10 +315,9 @@ def _told_apart(live: Live) -> Iterator[None]:
         host.room_like, host.HostRoom.take = room_like, take
 
 
-@contextlib.contextmanager
-def _counting_the_loss(live: Live) -> Iterator[None]:
+def _count_the_loss(model: GPT, live: Live) -> None:
     """The chunked loss is called from the compiled model but runs eagerly: count there."""
-    original = model_module.chunked_cross_entropy
+    original = model._chunked_loss
 
     @torch.compiler.disable
     def counted(*inputs: Tensor, **options: Any) -> Tensor:
@@ -326,11 +325,7 @@ def _counting_the_loss(live: Live) -> Iterator[None]:
         with live:
             return original(*inputs, **options)
 
-    model_module.chunked_cross_entropy = counted
-    try:
-        yield
-    finally:
-        model_module.chunked_cross_entropy = original
+    model._chunked_loss = counted
 
 
 class _Inductor:

@@ -1,13 +1,13 @@
 """How `onecard train` takes up a run: --resume, --extend, --continue, and the config that each continues with."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onecard.errors import UserError
 from onecard.streams import to_stream
+from onecard.torchrun import process_rank
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
@@ -47,7 +47,7 @@ def resumes(config: "RunConfig", args: argparse.Namespace, speaks: bool) -> bool
     folder = Path(config.out_dir)
     if checkpoints(folder):
         return True
-    if int(os.environ.get("RANK", 0)) == 0:
+    if process_rank() == 0:
         aside = set_aside(folder)
         if aside is not None and speaks and not args.json:
             to_stream(

@@ -12,6 +12,7 @@ from onecard.cli.options import add_config, add_quiet
 from onecard.cli.resuming import add_resume, chosen_config, named_changes, resumes
 from onecard.errors import OnecardError, UserError
 from onecard.streams import to_stream
+from onecard.torchrun import local_rank, process_count, process_rank
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
@@ -43,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    rank = int(os.environ.get("RANK", 0))
+    rank = process_rank()
     try:
         return _run(args, speaks=rank == 0)
     except OnecardError as error:
@@ -73,7 +74,7 @@ def train_config(
     from onecard.train.run.loop import train
 
     config = _as_this_device_can(config, speaks and not args.json)
-    device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
+    device = choose_device(config.device, local_rank())
     planned = planned_here(config, device, speaks and not args.json)
     if planned is not None and getattr(args, "autotune", False) and _may_be_tuned(args):
         from onecard.cli.autotune import tuned_before_run
@@ -121,7 +122,7 @@ def _ordered_faults() -> "Faults | None":
         return None
     from onecard.train.run.faults import Faults
 
-    return Faults.parse(ordered, int(os.environ.get("RANK", 0)))
+    return Faults.parse(ordered, process_rank())
 
 
 def _forecast(config: "RunConfig") -> None:
@@ -142,7 +143,7 @@ def planned_here(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | N
     from onecard.planner import plan
 
     # the processes of a CPU run share one machine
-    cards = 1 if device.type == "cpu" else int(os.environ.get("WORLD_SIZE", 1))
+    cards = 1 if device.type == "cpu" else process_count()
     try:
         return plan(config, facts_of(device), gpus=cards)
     except UserError as error:  # a card that is not in the table can still train
@@ -161,7 +162,7 @@ def _show_plan(planned: "RunPlan") -> None:
 
 def _may_be_tuned(args: argparse.Namespace) -> bool:
     """A resumed run keeps its settings; several processes would each find their own."""
-    if args.resume or args.extend or args.go_on or int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if args.resume or args.extend or args.go_on or process_count() > 1:
         raise UserError(
             "--autotune is for a new run of one process",
             hint="`onecard probe --autotune CONFIG` writes the fastest settings into the config",
@@ -174,7 +175,7 @@ def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
     check never ends a run that could continue slower."""
     from onecard.model.machine import choose_device
 
-    device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", 0)))
+    device = choose_device(config.device, local_rank())
     if device.type == "cpu":  # nothing there that the run does not try by itself
         return config
     from onecard.train.doctor.answers import ask
@@ -183,7 +184,7 @@ def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
 
     try:
         found = ask(device)
-        if kept_for(found) is None and int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        if kept_for(found) is None and process_count() == 1:
             if speaks:
                 print(
                     f"a new device, {found.name}: a short check first (`onecard doctor` is the long one)"

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from dataclasses import asdict, replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from onecard.cli.options import add_overrides, add_quiet, add_report, show_report
 from onecard.errors import UserError
 from onecard.streams import to_stream
+from onecard.torchrun import local_rank, process_rank
 
 if TYPE_CHECKING:
     from onecard.config import RunConfig
@@ -80,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from onecard.cli.train import train_config
 
-    speaks = int(os.environ.get("RANK", 0)) == 0
+    speaks = process_rank() == 0
     if args.resume:
         return _resumed(args, speaks)
     if args.dry_run:
@@ -175,7 +175,7 @@ def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan |
     from onecard.cli.train import planned_here
     from onecard.model.machine import choose_device
 
-    device = choose_device(planned.config.device, int(os.environ.get("LOCAL_RANK", 0)))
+    device = choose_device(planned.config.device, local_rank())
     machine = planned_here(planned.config, device, speaks=False)
     while machine is not None and machine.memory.fits == "no" and not chosen:
         micro, more = planned.config.batch_size, planned.config.gradient_accumulation_steps

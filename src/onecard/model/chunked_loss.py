@@ -22,7 +22,6 @@ _BLOCK = 262_144  # logits that stay in a core's cache from one pass to the next
 IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; with gradients: some_ignored
 
 
-@torch.compiler.disable  # Inductor would unroll the loop and make all slices at once: twice the memory it saves
 def chunked_cross_entropy(
     hidden: Tensor,
     weight: Tensor,

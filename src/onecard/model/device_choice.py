@@ -1,6 +1,5 @@
 """Which device a run gets, and why not the card where there is one that this build of torch cannot use."""
 
-import os
 import sys
 
 import torch
@@ -10,6 +9,7 @@ from onecard.errors import UserError
 from onecard.facts.builds import BUILDS, TORCH, install_hint, runs_on, serving_build, why_unseen
 from onecard.facts.here import seen_cards
 from onecard.facts.nvml import open_nvml
+from onecard.torchrun import local_process_count
 
 
 def choose_device(asked: str, local_rank: int = 0) -> torch.device:
@@ -60,7 +60,7 @@ def _usable_card(local_rank: int) -> torch.device:
     """The card of this process, or the CPU where this torch has no kernels for it. One process alone takes the first card
     that it has kernels for; several need one each, and all of them compute on the CPU where one has none."""
     count = torch.cuda.device_count()
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    processes = local_process_count()
     if processes == 1 and local_rank == 0:
         cards = [torch.device("cuda", index) for index in range(count)]
         return next((card for card in cards if not build_mismatch(card)), torch.device("cpu"))

@@ -132,6 +132,7 @@ class GPT(nn.Module):
         if shape.tied:
             self.lm_head.weight = self.transformer.wte.weight
         self._train_block, self._read_block = block_runner(config), plainly
+        self._chunked_loss: Callable[..., Tensor] = chunked_cross_entropy
         self._init_weights()
 
     def _make_transformer(self) -> nn.Module:
@@ -147,6 +148,11 @@ class GPT(nn.Module):
                 )
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+    def keep_loss_out_of_graphs(self) -> None:
+        """Before the whole model is compiled: Inductor would unroll the loop over slices and make all of them at once, twice the
+        memory that they save. Not a decorator of the function, which would import torch's compiler where nothing is compiled."""
+        self._chunked_loss = torch.compiler.disable(chunked_cross_entropy)
 
     def compile_inside_blocks(self, compiled: Callable[[Runner], Runner]) -> None:
         """Compile what each layer does, but not what is hooked to its call: FSDP2's exchanges."""
@@ -178,7 +184,7 @@ class GPT(nn.Module):
         if targets is None:
             return self.head(x), None
         if self.config.chunked_loss:
-            loss = chunked_cross_entropy(
+            loss = self._chunked_loss(
                 x.flatten(0, 1),
                 self.lm_head.weight,
                 targets.flatten(),

@@ -4,7 +4,6 @@ meter = power_meter(device)
 meter.read_watts()               # the sum of this machine's cards in the run; None where one does not report
 """
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from onecard.facts.nvml import open_nvml
 from onecard.model.machine import uuid_of
+from onecard.torchrun import local_process_count
 
 Reader = Callable[[], float | None]
 _PCI = Path("/sys/bus/pci/devices")
@@ -45,7 +45,7 @@ def power_meter(device: torch.device, cards: int | None = None) -> PowerMeter:
     if device.type != "cuda":
         return PowerMeter()
     if cards is None:
-        cards = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        cards = local_process_count()
     devices = [device] if cards == 1 else [torch.device("cuda", index) for index in range(cards)]
     return PowerMeter([_reader(each) for each in devices])
 

@@ -9,7 +9,6 @@ once a step, as without sharding. All exchanges within passes go through exchang
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from onecard.errors import UserError
 from onecard.model.build import make_model
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
+from onecard.torchrun import local_process_count
 from onecard.train.optim.slices import Slices, is_cut
 from onecard.train.run.exchanges import Exchanges, Gather, Scatter
 from onecard.train.run.workers import OthersFailedError, WorkerLostError, Workers, guarded
@@ -253,7 +253,7 @@ def spread_of(config: RunConfig, model: GPT, precision: Precision, workers: Work
 def cards_of_machine(workers: Workers) -> int:
     """How many processes share out one copy of the model: those of a machine, or all where machines have one each or
     not equally many. All must call it."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", workers.processes))
+    here = local_process_count(otherwise=workers.processes)
     total = int(workers.add(torch.tensor(here)).item())
     even = here > 1 and total == here * workers.processes and workers.processes % here == 0
     return here if even else workers.processes

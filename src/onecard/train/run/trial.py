@@ -79,6 +79,7 @@ def _compiled(
         return model
     if config.compile_unit == "block":
         return ByBlock(model, MODES[config.compile_mode])
+    model.keep_loss_out_of_graphs()
     whole: nn.Module = static_compile(model, options)
     return Replayed(whole) if config.compile_mode == "reduce-overhead" else whole
 

@@ -24,6 +24,7 @@ from onecard.config import RunConfig
 from onecard.errors import UserError, first_line
 from onecard.model.build import gradient_dtype
 from onecard.model.out_of_memory import is_out_of_memory
+from onecard.torchrun import local_rank, process_count, process_rank
 
 _NAME_BYTES = 256  # more than any file system allows
 _BUFFER_ELEMENTS = 16 * 2**20  # 64 MiB of fp32 at a time
@@ -44,8 +45,8 @@ class Workers:
     """rank, processes, and the exchanges a run needs. Use as a context manager."""
 
     def __init__(self, backend: str, device: torch.device):
-        self.rank = int(os.environ.get("RANK", 0))
-        self.processes = int(os.environ.get("WORLD_SIZE", 1))
+        self.rank = process_rank()
+        self.processes = process_count()
         self.device = device
         self._pids: list[tuple[str, int]] = []
         self._on_card = False
@@ -68,7 +69,7 @@ class Workers:
 
     @staticmethod
     def local_rank() -> int:
-        return int(os.environ.get("LOCAL_RANK", 0))
+        return local_rank()
 
     @property
     def first(self) -> bool:
@@ -272,7 +273,7 @@ def made_by_first(make: Callable[[], str]) -> str | None:
 
     Through torchrun's own store, not through an exchange: making it may take longer than any exchange waits.
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if process_count() == 1:
         return make()
     store = _agents_store("made", _PREPARATION)
     if store is None:
@@ -280,7 +281,7 @@ def made_by_first(make: Callable[[], str]) -> str | None:
             "several processes that torchrun did not start cannot begin this together",
             hint="start them with torchrun",
         )
-    if int(os.environ.get("RANK", 0)):
+    if process_rank():
         return store.get("made").decode() or None
     made = ""
     try:
