@@ -103,6 +103,15 @@ def test_a_file_is_short_and_in_plain_words(path):
     assert not re.search(r"\b(told|anew|reckon\w*|kindred|spokesman)\b", text)
 
 
+def test_values_have_names():
+    """What is shown and advised is called by its name; a letter is a coordinate, a counter, one of a pair, or T."""
+    for path in (p for p in MODULES if room_of(p) in ("report", "advise")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Name | ast.arg):
+                name = node.id if isinstance(node, ast.Name) else node.arg
+                assert len(name) > 1 or name in "_TxyikabAB", f"{path.name}: {name}"
+
+
 def test_files_are_replaced_in_one_place():
     """Write aside, flush, rename: a second copy of the rule would forget one of them."""
     moves = re.compile(r"\bos\.(replace|rename)\(|\.rename\(")

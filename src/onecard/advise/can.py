@@ -184,8 +184,10 @@ def _notes(
     if any(not needed.reading.published for needed in compute.readings):
         notes.append(Note("unpublished"))
     if utilization is not None:
-        predicted = next(d for d in compute.deliveries if d.name == "predicted")
-        peak = next(d for d in compute.deliveries if d.name != "predicted")
+        predicted = next(
+            delivery for delivery in compute.deliveries if delivery.name == "predicted"
+        )
+        peak = next(delivery for delivery in compute.deliveries if delivery.name != "predicted")
         reached = predicted.flops_per_second / peak.flops_per_second
         notes.append(Note("utilization", reached=reached, dtype=peak.dtype, asked=utilization))
         if len(compute.deliveries) == 3:

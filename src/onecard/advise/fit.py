@@ -94,7 +94,8 @@ def fit(
         else "compute",
         reasons=_reasons(before, after, best.savers),
         runners_up=[
-            choice_of(tuned) for tuned in sorted(others, key=lambda t: t.seconds_per_token)[:3]
+            choice_of(tuned)
+            for tuned in sorted(others, key=lambda each: each.seconds_per_token)[:3]
         ],
     )
 
@@ -115,11 +116,11 @@ CHOSEN = (
 
 
 def choice_of(tuned: Tuned) -> Choice:
-    c = tuned.config
+    config = tuned.config
     return Choice(
         tuned.savers.names,
-        c.batch_size,
-        c.gradient_accumulation_steps,
+        config.batch_size,
+        config.gradient_accumulation_steps,
         tuned.time.seconds.mid,
         tuned.memory.process_bytes.mid,
         tuned.memory.fits,

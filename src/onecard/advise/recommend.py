@@ -171,8 +171,8 @@ def _rate(best: Candidate) -> Note:
         return Note("choice-muon", rate=config.learning_rate)
     better = best_rate(estimate.size, estimate.tokens, fit)
     costs = (
-        settings_cost(c, estimate.size, estimate.tokens, estimate.recipe, fit)
-        for c in (config, config.replace(learning_rate=better))
+        settings_cost(each, estimate.size, estimate.tokens, estimate.recipe, fit)
+        for each in (config, config.replace(learning_rate=better))
     )
     gain = next(costs) - next(costs)
     if gain < WORTH_SAYING:

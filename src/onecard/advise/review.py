@@ -147,16 +147,16 @@ def _better(
 
 
 def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
-    c, p = as_is.config, as_is.params
+    config, params = as_is.config, as_is.params
     notes = [
         Note(
             "review-is",
-            params=p.total,
-            nanogpt=p.nanogpt,
-            layers=c.n_layer,
-            heads=c.n_head,
-            head=c.n_embd // c.n_head,
-            width=c.n_embd,
+            params=params.total,
+            nanogpt=params.nanogpt,
+            layers=config.n_layer,
+            heads=config.n_head,
+            head=config.n_embd // config.n_head,
+            width=config.n_embd,
         )
     ]
     for claim in claims:
@@ -165,54 +165,54 @@ def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
 
 
 def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
-    m = as_is.memory
+    memory = as_is.memory
     figures = {
-        "used": m.process_bytes.mid,
-        "card": m.card_bytes,
+        "used": memory.process_bytes.mid,
+        "card": memory.card_bytes,
         "name": as_is.device.name,
-        "desktop": m.desktop_bytes,
+        "desktop": memory.desktop_bytes,
     }
     verdict = {
         "yes": Note("review-fits", **figures),
         "tight": Note("review-tight", **figures),
         "no": Note("review-no-fit", **figures),
-    }[m.fits]
-    if m.fits == "yes" or fitted is None:
+    }[memory.fits]
+    if memory.fits == "yes" or fitted is None:
         return [verdict]
-    c = fitted.config
+    config = fitted.config
     return [
         verdict,
         Note(
             "review-mend",
-            batch=c.batch_size,
-            steps=c.gradient_accumulation_steps,
+            batch=config.batch_size,
+            steps=config.gradient_accumulation_steps,
             savers="".join(f", {name}" for name in fitted.savers),
         ),
     ]
 
 
 def _hours(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
-    t = as_is.time
+    time = as_is.time
     notes = [
         Note(
             "review-time",
             steps=as_is.config.max_iters,
-            step=t.step_seconds.mid,
-            total=t.total_seconds.mid,
+            step=time.step_seconds.mid,
+            total=time.total_seconds.mid,
             tokens=as_is.tokens.total,
         )
     ]
     if (
         fitted
         and as_is.memory.fits == "yes"
-        and fitted.plan.time.step_seconds.mid < 0.98 * t.step_seconds.mid
+        and fitted.plan.time.step_seconds.mid < 0.98 * time.step_seconds.mid
     ):
-        c = fitted.config
+        config = fitted.config
         notes.append(
             Note(
                 "review-faster",
-                batch=c.batch_size,
-                steps=c.gradient_accumulation_steps,
+                batch=config.batch_size,
+                steps=config.gradient_accumulation_steps,
                 savers="".join(f", {name}" for name in fitted.savers),
                 total=fitted.plan.time.total_seconds.mid,
             )
@@ -228,11 +228,11 @@ def _gain(
     notes = [Note("review-loss", loss=as_is.loss.expected.mid)]
     if better is not None:
         gain = as_is.loss.expected.mid - better.expected_loss.mid
-        c = better.config
+        config = better.config
         figures = {
             "params": better.plan.params.total,
-            "layers": c.n_layer,
-            "width": c.n_embd,
+            "layers": config.n_layer,
+            "width": config.n_embd,
             "gain": gain,
             "tokens": better.plan.tokens.total,
             "loss": better.expected_loss.mid,

@@ -171,12 +171,12 @@ def fastest(
         (
             (
                 _per_token(
-                    _with_batch(s.on(config), batches[-1], sequences), s, device, dtype, gpus
+                    _with_batch(each.on(config), batches[-1], sequences), each, device, dtype, gpus
                 )[0],
-                i,
-                s,
+                place,
+                each,
             )
-            for i, s in enumerate(choices or all_savers(config, dtype, device.kind))
+            for place, each in enumerate(choices or all_savers(config, dtype, device.kind))
         ),
         key=lambda item: item[:2],
     )
@@ -230,7 +230,7 @@ def _with_batch(config: RunConfig, batch: int, sequences: int) -> RunConfig:
 def micro_batches(config: RunConfig, gpus: int = 1, most: int = 128) -> tuple[int, ...]:
     """The micro-batches that leave the total batch exactly as it is, smallest first."""
     sequences = config.batch_size * config.gradient_accumulation_steps // gpus
-    return tuple(b for b in range(1, min(sequences, most) + 1) if sequences % b == 0)
+    return tuple(rows for rows in range(1, min(sequences, most) + 1) if sequences % rows == 0)
 
 
 def _fitting(

@@ -257,7 +257,7 @@ class Search:
     def best(self) -> Candidate:
         slack = {shape: self._ideal(shape, TIME_SLACK) for shape in self.shapes}
         best: Candidate | None = self.run(self.shapes[0])
-        for shape in sorted(self.shapes, key=lambda s: slack[s]):
+        for shape in sorted(self.shapes, key=lambda each: slack[each]):
             if best is not None and slack[shape] >= self.score(best):
                 break
             run = self.run(shape)
@@ -277,7 +277,8 @@ class Search:
             )
         if self.budget.loss is not None:
             reachable = [
-                self.estimate(self._model(s), self.most_tokens(s)).final.mid for s in self.shapes
+                self.estimate(self._model(shape), self.most_tokens(shape)).final.mid
+                for shape in self.shapes
             ]
             return UserError(
                 f"no run on the {self.device.name} that public losses cover is expected to reach a loss of {self.budget.loss:g}",

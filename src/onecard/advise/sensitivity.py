@@ -130,7 +130,9 @@ def _time_notes(flat: tuple[int, int], error: float) -> list[Note]:
 
 def _nearest(search: Search, params: float) -> Candidate | None:
     """The run of the shape nearest to a size; None if no shape is near, it does not fit, or no public run is so short."""
-    shape = min(search.shapes, key=lambda s: abs(math.log(search.params(s) / params)))
+    shape = min(
+        search.shapes, key=lambda candidate: abs(math.log(search.params(candidate) / params))
+    )
     return search.run(shape) if abs(math.log(search.params(shape) / params)) < 0.2 else None
 
 

@@ -38,7 +38,10 @@ def shapes() -> tuple[Shape, ...]:
     return tuple(
         sorted(
             found,
-            key=lambda s: (s.n_embd**2 * s.n_layer * 12 + GPT2_PADDED_VOCAB * s.n_embd, s.n_layer),
+            key=lambda shape: (
+                shape.n_embd**2 * shape.n_layer * 12 + GPT2_PADDED_VOCAB * shape.n_embd,
+                shape.n_layer,
+            ),
         )
     )
 

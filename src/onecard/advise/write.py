@@ -60,32 +60,32 @@ def _head(plan: RunPlan, how: str) -> str:
 
 
 def _comments(answer: Recommendation) -> dict[str, str]:
-    c, plan, s = answer.config, answer.plan, answer.sensitivity
+    config, plan, sensitivity = answer.config, answer.plan, answer.sensitivity
     around = ", ".join(
         f"{name} the size: {size.loss - answer.expected_loss.mid:+.3f} nats"
-        for name, size in (("half", s.half), ("double", s.double))
+        for name, size in (("half", sensitivity.half), ("double", sensitivity.double))
         if size is not None
     )
-    flat = f"from {show_count(s.flat_params[0])} to {show_count(s.flat_params[1])} parameters the loss is the same to 0.01"
+    flat = f"from {show_count(sensitivity.flat_params[0])} to {show_count(sensitivity.flat_params[1])} parameters the loss is the same to 0.01"
     comments = {
         "dataset": f"at least {show_count(plan.tokens.total / MOST_EPOCHS)} tokens of it, better {show_count(plan.tokens.total)}",
         "n_layer": f"{show_count(plan.params.total)} parameters; {around or 'the largest that fits'}",
-        "n_head": f"heads of {c.n_embd // c.n_head}, which suit the attention kernels",
+        "n_head": f"heads of {config.n_embd // config.n_head}, which suit the attention kernels",
         "n_embd": flat,
         "block_size": "as the public runs that the expected loss comes from",
         "max_iters": f"{show_count(plan.tokens.total)} tokens, {plan.tokens.per_param:.0f} a parameter; limited by {answer.limited_by}",
         "learning_rate": "Muon's own, whatever the size (Jordan et al. 2024)"
-        if c.optimizer == "muon"
+        if config.optimizer == "muon"
         else "6e-4 at 124M, falling with the square root of the size (GPT-3, table 2.1)",
         "min_lr": "a tenth of the peak",
-        "warmup_iters": f"{c.warmup_iters / c.max_iters:.0%} of the steps",
+        "warmup_iters": f"{config.warmup_iters / config.max_iters:.0%} of the steps",
         "lr_decay_iters": "the schedule ends with the run",
-        "eval_interval": f"every {show_duration(c.eval_interval * plan.time.step_seconds.mid)}, with a checkpoint",
-        "eval_iters": f"{show_count(c.eval_iters * c.tokens_per_micro_batch)} held-out tokens",
+        "eval_interval": f"every {show_duration(config.eval_interval * plan.time.step_seconds.mid)}, with a checkpoint",
+        "eval_iters": f"{show_count(config.eval_iters * config.tokens_per_micro_batch)} held-out tokens",
         "max_hours": KEEPS_TIME,
         "vocab_size": "GPT-2's 50257 padded to a multiple of 64, for the tensor cores",
     }
-    return {**comments, **_memory_comments(c, plan)}
+    return {**comments, **_memory_comments(config, plan)}
 
 
 _USUAL = RunConfig()
@@ -105,26 +105,26 @@ def _fit_comments(answer: Fitted) -> dict[str, str]:
     return _memory_comments(answer.config, answer.plan)
 
 
-def _memory_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
+def _memory_comments(config: RunConfig, plan: RunPlan) -> dict[str, str]:
     return {
         "batch_size": f"the fastest that fits: {show_bytes(plan.memory.process_bytes.mid)} of {show_bytes(plan.memory.card_bytes)}",
-        "gradient_accumulation_steps": f"{c.batch_size * c.gradient_accumulation_steps} sequences, {plan.tokens.per_step:,} tokens a step",
+        "gradient_accumulation_steps": f"{config.batch_size * config.gradient_accumulation_steps} sequences, {plan.tokens.per_step:,} tokens a step",
         "compile": "faster and smaller"
-        if c.compile
+        if config.compile
         else "torch.compile does not support this card",
         "chunked_loss": "never holds all logits at once"
-        if c.chunked_loss
+        if config.chunked_loss
         else "the logits fit: no need",
         "recompute": "activations computed again going backward"
-        if c.recompute != "none"
+        if config.recompute != "none"
         else "the activations fit: no need",
-        "optimizer": _OPTIMIZERS[c.optimizer],
-        "optimizer_state": _STATES[c.optimizer_state],
-        **_lean_comments(c, plan),
+        "optimizer": _OPTIMIZERS[config.optimizer],
+        "optimizer_state": _STATES[config.optimizer_state],
+        **_lean_comments(config, plan),
     }
 
 
-def _lean_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
+def _lean_comments(config: RunConfig, plan: RunPlan) -> dict[str, str]:
     """Of keys that are written only where they are not as usual."""
     words = {
         "weights": "2 bytes each, rounded by chance",
@@ -133,7 +133,9 @@ def _lean_comments(c: RunConfig, plan: RunPlan) -> dict[str, str]:
         "offload_optimizer": f"{show_bytes(plan.memory.host_bytes)} of the computer's memory",
         "offload_activations": "the inputs of layers, until the backward pass",
     }
-    return {key: text for key, text in words.items() if getattr(c, key) != getattr(_USUAL, key)}
+    return {
+        key: text for key, text in words.items() if getattr(config, key) != getattr(_USUAL, key)
+    }
 
 
 def check_target(path: Path, force: bool) -> None:

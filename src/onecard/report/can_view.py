@@ -75,15 +75,19 @@ def _card(answer: Answer) -> Text:
 
 def _headline(answer: Answer) -> tuple[Figure, ...]:
     verdict, tone = VERDICTS[answer.verdict]
-    c, m = answer.compute, answer.memory
-    fits, fits_tone = FITS[m.plain_fits]
+    compute, memory = answer.compute, answer.memory
+    fits, fits_tone = FITS[memory.plain_fits]
     return (
         Figure(T("Verdict"), verdict, tone=tone),
-        Figure(T("Compute"), Quantity(c.ratio, ".3g", "×"), note=T("of what it needs")),
+        Figure(T("Compute"), Quantity(compute.ratio, ".3g", "×"), note=T("of what it needs")),
         Figure(
             T("Memory, plain"),
             fits,
-            note=T("{used:bytes} of {card:bytes}", used=m.plain_process_bytes, card=m.card_bytes),
+            note=T(
+                "{used:bytes} of {card:bytes}",
+                used=memory.plain_process_bytes,
+                card=memory.card_bytes,
+            ),
             tone=fits_tone,
         ),
         Figure(T("Time"), Quantity(answer.run_seconds, "duration"), note=T("predicted")),
@@ -111,16 +115,18 @@ def _outlooks(answer: Answer) -> Table:
 
 def _config(answer: Answer) -> Notes:
     """What the config says beside the model's own shape, as `--out` writes it."""
-    c = answer.config
-    batch = f"batch_size = {c.batch_size}, gradient_accumulation_steps = {c.gradient_accumulation_steps}"
-    savers = (f"{key} = {getattr(c, key)!r}" for key in SAVER_KEYS)
-    chosen = [line for line, name in zip(savers, SAVER_KEYS, strict=True) if name in c.changed()]
+    config = answer.config
+    batch = f"batch_size = {config.batch_size}, gradient_accumulation_steps = {config.gradient_accumulation_steps}"
+    savers = (f"{key} = {getattr(config, key)!r}" for key in SAVER_KEYS)
+    chosen = [
+        line for line, name in zip(savers, SAVER_KEYS, strict=True) if name in config.changed()
+    ]
     settings = ", ".join([batch, *chosen])
     return Notes((T("config: {settings}; --out FILE writes it", settings=settings),))
 
 
 def _compute(answer: Answer) -> Section:
-    c = answer.compute
+    compute = answer.compute
     delivered = Table(
         (
             Column(T("Compute available in {time:duration}, at", time=answer.seconds)),
@@ -130,12 +136,12 @@ def _compute(answer: Answer) -> Section:
         ),
         tuple(
             (
-                _delivery(d),
-                Quantity(d.flops_per_second / 1e12, ",.1f"),
-                Quantity(d.utilization, "percent") if d.name != "predicted" else "–",
-                Quantity(d.flops, "power"),
+                _delivery(delivery),
+                Quantity(delivery.flops_per_second / 1e12, ",.1f"),
+                Quantity(delivery.utilization, "percent") if delivery.name != "predicted" else "–",
+                Quantity(delivery.flops, "power"),
             )
-            for d in c.deliveries
+            for delivery in compute.deliveries
         ),
         marked=(0,),
     )
@@ -143,10 +149,12 @@ def _compute(answer: Answer) -> Section:
         Column(T("Needed")),
         Column(T("tokens"), "right"),
         Column("FLOPs", "right"),
-        *(Column(_times(d), "right") for d in c.deliveries),
+        *(Column(_times(delivery), "right") for delivery in compute.deliveries),
     )
     needed = Table(
-        columns, tuple(row for n in c.readings for row in _needed(n, c.deliveries)), marked=(0,)
+        columns,
+        tuple(row for each in compute.readings for row in _needed(each, compute.deliveries)),
+        marked=(0,),
     )
     blocks: list[Block] = [delivered, needed]
     if answer.notes:
@@ -154,36 +162,36 @@ def _compute(answer: Answer) -> Section:
     return Section(T("Compute: available and needed"), tuple(blocks))
 
 
-def _delivery(d: Delivery) -> Text:
+def _delivery(delivery: Delivery) -> Text:
     return (
-        T("its {dtype} tensor peak", dtype=d.dtype)
-        if d.name == "tensor_peak"
-        else DELIVERIES[d.name]
+        T("its {dtype} tensor peak", dtype=delivery.dtype)
+        if delivery.name == "tensor_peak"
+        else DELIVERIES[delivery.name]
     )
 
 
-def _times(d: Delivery) -> Text:
+def _times(delivery: Delivery) -> Text:
     """The title of a column of ratios: how many times over each delivery does it."""
-    if d.name == "predicted":
+    if delivery.name == "predicted":
         return T("× as predicted")
     return (
         "× fp32"
-        if d.name == "float32_peak"
-        else "× " + d.dtype.replace("bfloat", "bf").replace("float", "fp")
+        if delivery.name == "float32_peak"
+        else "× " + delivery.dtype.replace("bfloat", "bf").replace("float", "fp")
     )
 
 
-def _needed(n: Needed, deliveries: list[Delivery]) -> list[tuple[Value, ...]]:
+def _needed(needed: Needed, deliveries: list[Delivery]) -> list[tuple[Value, ...]]:
     """One row, or two where the tokens are a range: the lowest and the highest estimate."""
-    r = n.reading
-    label: Text = READINGS.get(r.kind) or r.name
-    if r.published:
+    reading = needed.reading
+    label: Text = READINGS.get(reading.kind) or reading.name
+    if reading.published:
         return [
             (
                 label,
-                Quantity(r.tokens, "count"),
-                Quantity(r.needed_flops, "power"),
-                *_ratios(n, deliveries, r.needed_flops),
+                Quantity(reading.tokens, "count"),
+                Quantity(reading.needed_flops, "power"),
+                *_ratios(needed, deliveries, reading.needed_flops),
             )
         ]
     return [
@@ -191,17 +199,20 @@ def _needed(n: Needed, deliveries: list[Delivery]) -> list[tuple[Value, ...]]:
             T("{name}, {end}", name=label, end=end),
             Quantity(tokens, "count"),
             Quantity(flops, "power"),
-            *_ratios(n, deliveries, flops),
+            *_ratios(needed, deliveries, flops),
         )
         for end, tokens, flops in (
-            (T("low estimate"), r.tokens_low, r.needed_low),
-            (T("high estimate"), r.tokens_high, r.needed_high),
+            (T("low estimate"), reading.tokens_low, reading.needed_low),
+            (T("high estimate"), reading.tokens_high, reading.needed_high),
         )
     ]
 
 
-def _ratios(n: Needed, deliveries: list[Delivery], flops: float) -> tuple[Value, ...]:
-    ratios = (n.ratios[d.name] * n.reading.needed_flops / flops for d in deliveries)
+def _ratios(needed: Needed, deliveries: list[Delivery], flops: float) -> tuple[Value, ...]:
+    ratios = (
+        needed.ratios[delivery.name] * needed.reading.needed_flops / flops
+        for delivery in deliveries
+    )
     return tuple(
         Quantity(ratio, ",.0f" if ratio >= 100 else ",.1f" if ratio >= 10 else ",.2f")
         for ratio in ratios
@@ -209,18 +220,18 @@ def _ratios(n: Needed, deliveries: list[Delivery], flops: float) -> tuple[Value,
 
 
 def _memory(answer: Answer) -> Section:
-    m = answer.memory
+    memory = answer.memory
     rows: list[tuple[Value, ...]] = [
         (
             T("plain"),
-            Quantity(m.plain_bytes, "bytes"),
-            Quantity(m.plain_process_bytes, "bytes"),
-            FITS[m.plain_fits][0],
+            Quantity(memory.plain_bytes, "bytes"),
+            Quantity(memory.plain_process_bytes, "bytes"),
+            FITS[memory.plain_fits][0],
             "–",
             "–",
         ),
     ]
-    for row in m.with_savers:
+    for row in memory.with_savers:
         rows.append(
             (
                 saver_words(row.savers),
@@ -242,8 +253,8 @@ def _memory(answer: Answer) -> Section:
     reserve = T(
         "The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.",
         card=answer.device.name,
-        room=m.card_bytes,
-        desktop=m.desktop_bytes,
+        room=memory.card_bytes,
+        desktop=memory.desktop_bytes,
     )
     notes = (
         reserve,

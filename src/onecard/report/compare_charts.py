@@ -17,23 +17,23 @@ AXIS: dict[str, tuple[T, T, str]] = {
 }
 
 
-def expected_loss(f: RunFigures, step: float) -> float | None:
-    return expected_at(f.plan, step) if f.plan is not None and step > 0 else None
+def expected_loss(figures: RunFigures, step: float) -> float | None:
+    return expected_at(figures.plan, step) if figures.plan is not None and step > 0 else None
 
 
-def own_chart(f: RunFigures) -> list[Block]:
+def own_chart(figures: RunFigures) -> list[Block]:
     """One run against what the plan expects of it."""
-    points = _curve(f, "tokens")
-    if len(points) < 2 or not f.tokens_per_step:
-        return charts([f])
-    steps = [f.run.last_step * i / 60 for i in range(1, 61)]
+    points = _curve(figures, "tokens")
+    if len(points) < 2 or not figures.tokens_per_step:
+        return charts([figures])
+    steps = [figures.run.last_step * i / 60 for i in range(1, 61)]
     known = [
-        (step * f.tokens_per_step, loss)
+        (step * figures.tokens_per_step, loss)
         for step in steps
-        if (loss := expected_loss(f, step)) is not None
+        if (loss := expected_loss(figures, step)) is not None
     ]
     series = [
-        Series(f.name, points),
+        Series(figures.name, points),
         *([Series(T("expected loss"), tuple(known))] if len(known) > 1 else []),
     ]
     return [LineChart(T("Loss against tokens"), tuple(series), T("tokens"), T("loss"))]
@@ -46,7 +46,11 @@ def charts(runs: Sequence[RunFigures]) -> list[Block]:
         ("hours", T("Loss against hours")),
         ("flops", T("Loss against FLOPs")),
     ):
-        series = [Series(f.name, points) for f in runs if len(points := _curve(f, axis)) > 1]
+        series = [
+            Series(figures.name, points)
+            for figures in runs
+            if len(points := _curve(figures, axis)) > 1
+        ]
         if len(series) == len(runs):
             _, label, spec = AXIS[axis]
             blocks.append(
@@ -61,17 +65,21 @@ def charts(runs: Sequence[RunFigures]) -> list[Block]:
     return blocks
 
 
-def _curve(f: RunFigures, axis: str) -> tuple[tuple[float, float], ...]:
+def _curve(figures: RunFigures, axis: str) -> tuple[tuple[float, float], ...]:
     """A run's training losses against an amount, thinned to what a plot shows; its evaluations where there are none."""
-    steps: Sequence[float] = f.run.curve.steps
-    losses: Sequence[float] = f.run.curve.losses
+    steps: Sequence[float] = figures.run.curve.steps
+    losses: Sequence[float] = figures.run.curve.losses
     if len(steps) < 2:
-        known = [(float(e.step), e.val_loss) for e in f.run.evals if e.val_loss is not None]
+        known = [
+            (float(evaluation.step), evaluation.val_loss)
+            for evaluation in figures.run.evals
+            if evaluation.val_loss is not None
+        ]
         steps, losses = [step for step, _ in known], [loss for _, loss in known]
     every = max(1, len(steps) // POINTS)
     points = []
     for i in range(0, len(steps), every):
-        amount = amount_of(f, axis, steps[i])
+        amount = amount_of(figures, axis, steps[i])
         if amount is not None:
             points.append((amount, sum(losses[i : i + every]) / len(losses[i : i + every])))
     return tuple(points)

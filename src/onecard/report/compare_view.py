@@ -39,51 +39,59 @@ WORKED_OUT: dict[str, T] = {
 }
 
 
-def compare_document(c: Comparison, explain: bool = False) -> Document:
+def compare_document(comparison: Comparison, explain: bool = False) -> Document:
     """Everything the comparison holds; with `explain`, how the figures are worked out."""
     # Findings about the runs together answer the question; most of those about one run are details.
     between = [
-        f for f in c.findings if len(f.runs) != 1 or (f.gain or 0) > 0 or f.note.code in _ALWAYS
+        finding
+        for finding in comparison.findings
+        if len(finding.runs) != 1 or (finding.gain or 0) > 0 or finding.note.code in _ALWAYS
     ]
     sections = [
-        Section(T("Who wins at what"), (won(c),), short=(won(c),)),
-        Section(T("Why"), _findings(c.findings, True), short=_findings(between, True)),
-        Section(T("What changed"), (changed(c),), short=(changed_in_brief(c),)),
-        Section(T("Side by side"), (side_by_side(c.runs),), short=(short_side_by_side(c.runs),)),
-        Section(T("Loss"), tuple(equal(c))),
+        Section(T("Who wins at what"), (won(comparison),), short=(won(comparison),)),
+        Section(T("Why"), _findings(comparison.findings, True), short=_findings(between, True)),
+        Section(T("What changed"), (changed(comparison),), short=(changed_in_brief(comparison),)),
+        Section(
+            T("Side by side"),
+            (side_by_side(comparison.runs),),
+            short=(short_side_by_side(comparison.runs),),
+        ),
+        Section(T("Loss"), tuple(equal(comparison))),
         _formulas(explain),
     ]
     return Document(
         title=T("Runs compared"),
-        subtitle=" · ".join(f.name for f in c.runs),
-        answer=_compared(c),
+        subtitle=" · ".join(figures.name for figures in comparison.runs),
+        answer=_compared(comparison),
         sections=tuple(section for section in sections if section.blocks),
         footer=FOOTER,
     )
 
 
-def explain_document(f: RunFigures, findings: Sequence[Finding], explain: bool = False) -> Document:
+def explain_document(
+    figures: RunFigures, findings: Sequence[Finding], explain: bool = False
+) -> Document:
     shown = _findings(findings)
     sections = [
         Section(T("What it shows"), shown, short=shown),
-        Section(T("The run"), (side_by_side([f]),), short=(short_side_by_side([f]),)),
-        Section(T("Loss"), tuple(own_chart(f))),
+        Section(T("The run"), (side_by_side([figures]),), short=(short_side_by_side([figures]),)),
+        Section(T("Loss"), tuple(own_chart(figures))),
         _formulas(explain),
     ]
     return Document(
         title=T("The run explained"),
-        subtitle=f.name,
-        answer=_explained(f, findings),
+        subtitle=figures.name,
+        answer=_explained(figures, findings),
         sections=tuple(section for section in sections if section.blocks),
         footer=FOOTER,
     )
 
 
-def _compared(c: Comparison) -> Text:
+def _compared(comparison: Comparison) -> Text:
     """Who has the lower loss, who is faster, who should end lower."""
-    clauses = [_lower_loss(c), _faster(c)]
-    final = c.winners.get("projected_loss")
-    losses = {f.name: f.projected_loss for f in c.runs}
+    clauses = [_lower_loss(comparison), _faster(comparison)]
+    final = comparison.winners.get("projected_loss")
+    losses = {figures.name: figures.projected_loss for figures in comparison.runs}
     if final in losses and losses[final] is not None:
         clauses.append(
             T("{run} is expected to end lower, at {loss:.2f}", run=final, loss=losses[final])
@@ -91,29 +99,36 @@ def _compared(c: Comparison) -> Text:
     return _joined([clause for clause in clauses if clause is not None])
 
 
-def _lower_loss(c: Comparison) -> T:
+def _lower_loss(comparison: Comparison) -> T:
     after = {
         "equal_hours": T("{run} has the lower loss after the same hours"),
         "equal_tokens": T("{run} has the lower loss after the same tokens"),
         "equal_steps": T("{run} has the lower loss after the same steps"),
     }
-    if c.comparable is not None:
-        cost = next((f.note for f in c.findings if f.note.code in FORGOTTEN), None)
+    if comparison.comparable is not None:
+        cost = next(
+            (finding.note for finding in comparison.findings if finding.note.code in FORGOTTEN),
+            None,
+        )
         return cost or T("the losses cannot be compared")
     for key, words in after.items():
-        winner = c.winners.get(key)
+        winner = comparison.winners.get(key)
         if winner == DEPENDS:
             return T("which run has the lower loss depends on when you look")
         if winner is not None:
             words.values["run"] = winner
             return words
-    if any(c.at_equal[key.removeprefix("equal_")] for key in after):
+    if any(comparison.at_equal[key.removeprefix("equal_")] for key in after):
         return T("the losses are too close to call")
     return T("the losses cannot be compared")
 
 
-def _faster(c: Comparison) -> T | None:
-    speeds = {f.name: f.tokens_per_second for f in c.runs if f.tokens_per_second}
+def _faster(comparison: Comparison) -> T | None:
+    speeds = {
+        figures.name: figures.tokens_per_second
+        for figures in comparison.runs
+        if figures.tokens_per_second
+    }
     if len(speeds) < 2:
         return None
     fastest, slowest = max(speeds, key=speeds.__getitem__), min(speeds, key=speeds.__getitem__)
@@ -128,25 +143,27 @@ def _faster(c: Comparison) -> T | None:
     )
 
 
-def _explained(f: RunFigures, findings: Sequence[Finding]) -> Text | None:
+def _explained(figures: RunFigures, findings: Sequence[Finding]) -> Text | None:
     """How fast, how good, and what would help most."""
     clauses: list[T] = []
-    if f.tokens_per_second and f.mfu_card:
+    if figures.tokens_per_second and figures.mfu_card:
         clauses.append(
             T(
                 "it processes {tokens:int} tokens per second, {mfu:percent} of the card's peak",
-                tokens=f.tokens_per_second,
-                mfu=f.mfu_card,
+                tokens=figures.tokens_per_second,
+                mfu=figures.mfu_card,
             )
         )
-    elif f.tokens_per_second:
-        clauses.append(T("it processes {tokens:int} tokens per second", tokens=f.tokens_per_second))
-    expected = expected_loss(f, f.run.last_step)
-    if f.final_loss is not None and expected is not None:
+    elif figures.tokens_per_second:
+        clauses.append(
+            T("it processes {tokens:int} tokens per second", tokens=figures.tokens_per_second)
+        )
+    expected = expected_loss(figures, figures.run.last_step)
+    if figures.final_loss is not None and expected is not None:
         clauses.append(
             T(
                 "its loss is {loss:.2f}, where {expected:.2f} was expected",
-                loss=f.final_loss,
+                loss=figures.final_loss,
                 expected=expected,
             )
         )
@@ -182,15 +199,22 @@ def _found(finding: Finding, several: bool) -> T:
 def _findings(findings: Sequence[Finding], several: bool = False) -> tuple[Block, ...]:
     """What was found; then what to try, the largest gain first."""
     gains = sorted(
-        (f for f in findings if f.gain is not None and f.gain > 0), key=lambda f: -(f.gain or 0.0)
+        (finding for finding in findings if finding.gain is not None and finding.gain > 0),
+        key=lambda finding: -(finding.gain or 0.0),
     )
-    rest = [f for f in findings if f not in gains]
+    rest = [finding for finding in findings if finding not in gains]
     blocks: list[Block] = []
     if rest:
-        blocks.append(Notes(tuple(_found(f, several) for f in rest)))
+        blocks.append(Notes(tuple(_found(finding, several) for finding in rest)))
     if gains:
         columns = (Column(T("What to try, and what it should gain")), Column(T("gain"), "right"))
         blocks.append(
-            Table(columns, tuple((_found(f, several), Quantity(f.gain, "percent")) for f in gains))
+            Table(
+                columns,
+                tuple(
+                    (_found(finding, several), Quantity(finding.gain, "percent"))
+                    for finding in gains
+                ),
+            )
         )
     return tuple(blocks)

@@ -180,7 +180,9 @@ class Document:
 def shortened(document: Document) -> Document:
     """The short form: the answer, its reasons and what to do; the tables are for the full one. A document that leaves
     nothing out is its own."""
-    if document.short_summary is None and all(s.short == s.blocks for s in document.sections):
+    if document.short_summary is None and all(
+        each.short == each.blocks for each in document.sections
+    ):
         return document
     sections = tuple(
         Section(section.title, section.short, section.short)

@@ -45,10 +45,10 @@ TOKENIZERS_DIFFER = T(
 def eval_document(results: Sequence[Result], sheets: Sequence[Sheet] = ()) -> Document:
     """All results, a section for each task or text, then the sheet of prompts."""
     tasks = list(dict.fromkeys(result.task for result in results))
-    sections = [_section([r for r in results if r.task == task]) for task in tasks]
+    sections = [_section([each for each in results if each.task == task]) for task in tasks]
     if sheets:
         sections.append(_sheet_section(sheets))
-    models = dict.fromkeys([r.model for r in results] + [s.model for s in sheets])
+    models = dict.fromkeys([each.model for each in results] + [sheet.model for sheet in sheets])
     return Document(
         title=T("How good is it?"), subtitle=" · ".join(models), sections=tuple(sections)
     )
@@ -90,7 +90,7 @@ def _section(results: Sequence[Result]) -> Section:
         notes += _remarks(result, alone=len(results) == 1)
     if first.of:
         notes.append(_limited(first))
-    if text and len({r.tokenizer for r in results}) > 1:
+    if text and len({each.tokenizer for each in results}) > 1:
         notes.append(TOKENIZERS_DIFFER)
     blocks.append(Notes(tuple(notes)))
     title = first.task.removeprefix("text ") if text else TASK_TITLES.get(first.task, first.task)
@@ -117,7 +117,7 @@ def _remarks(result: Result, alone: bool) -> list[Text]:
 
 def _limited(result: Result) -> T:
     """How wide --limit makes the interval; the same for all models of a section, to a point."""
-    share = next((f.value for f in result.figures if f.low is not None), 0.5)
+    share = next((figure.value for figure in result.figures if figure.low is not None), 0.5)
     return T(
         "{items:int} of {all:int} items: the interval is ± {width:.1f} points wide, "
         "± {whole:.1f} with all of them",
@@ -173,7 +173,7 @@ def _sheet_section(sheets: Sequence[Sheet]) -> Section:
     for prompt in prompts:
         answers: list[tuple[Value, ...]] = []
         for sheet in sheets:
-            answers += [_answer_row(sheet, a) for a in sheet.answers if a.prompt == prompt]
+            answers += [_answer_row(sheet, each) for each in sheet.answers if each.prompt == prompt]
         blocks.append(Paragraph(T("Prompt: {prompt}", prompt=prompt)))
         heads = (
             Column(T("model"), breaks=True),

@@ -201,6 +201,6 @@ def _read(path: Path, changed: float) -> gettext.GNUTranslations:
     return gettext.GNUTranslations(buffer)
 
 
-def _whole(n: float) -> int:
+def _whole(number: float) -> int:
     """The number that chooses the plural: a fraction is never one."""
-    return int(n) if float(n).is_integer() else math.ceil(n) + 1
+    return int(number) if float(number).is_integer() else math.ceil(number) + 1

@@ -133,14 +133,14 @@ class LocaleWords(Words):
             pieces.append(f"{shown} {self._unit(unit, float(number))}")
         return " ".join(pieces)
 
-    def _unit(self, unit: str, n: float) -> str:
+    def _unit(self, unit: str, number: float) -> str:
         plurals = {
-            "h": Plural("hour", "hours", n=n),
-            "d": Plural("day", "days", n=n),
-            "y": Plural("year", "years", n=n),
+            "h": Plural("hour", "hours", n=number),
+            "d": Plural("day", "days", n=number),
+            "y": Plural("year", "years", n=number),
         }
         if unit in plurals:
-            return self.catalogue.ngettext(plurals[unit].one, plurals[unit].many, math.ceil(n))
+            return self.catalogue.ngettext(plurals[unit].one, plurals[unit].many, math.ceil(number))
         return self.catalogue.gettext({"ms": T("ms"), "s": T("s"), "min": T("min")}[unit].text)
 
     def percent(self, share: float, digits: int | None = None) -> str:

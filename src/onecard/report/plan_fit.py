@@ -28,18 +28,18 @@ BASIS: dict[str, T] = {
 
 
 def memory_section(plan: RunPlan, why: Formulas) -> Section:
-    m = plan.memory
+    memory = plan.memory
     on_cpu = plan.device.kind == "cpu"
-    fits, tone = FITS[m.fits]
+    fits, tone = FITS[memory.fits]
     bar = StackedBar(
         parts=tuple(
             Part(_memory_part(plan, key), Quantity(size, "bytes"))
-            for key, size in m.parts.items()
+            for key, size in memory.parts.items()
             if size
         ),
-        limit=Quantity(m.card_bytes, "bytes"),
+        limit=Quantity(memory.card_bytes, "bytes"),
         limit_label=T("the machine has") if on_cpu else T("the card has"),
-        total=Quantity(sum(m.parts.values()), "bytes"),
+        total=Quantity(sum(memory.parts.values()), "bytes"),
         total_label=T("all parts"),
         title=T("Peak memory, part by part, against the card"),
         formula=why.get("memory.parts"),
@@ -48,23 +48,26 @@ def memory_section(plan: RunPlan, why: Formulas) -> Section:
         Figure(T("Verdict"), fits, tone=tone, formula=why.get("memory.fits")),
         ranged(
             T("Allocated by torch"),
-            m.allocated_bytes,
+            memory.allocated_bytes,
             "bytes",
             formula=why.get("memory.allocated_bytes"),
         ),
         ranged(
-            _process_label(plan), m.process_bytes, "bytes", formula=why.get("memory.process_bytes")
+            _process_label(plan),
+            memory.process_bytes,
+            "bytes",
+            formula=why.get("memory.process_bytes"),
         ),
         Figure(
             T("The machine") if on_cpu else T("The card"),
-            Quantity(m.card_bytes, "bytes"),
+            Quantity(memory.card_bytes, "bytes"),
             formula=why.get("memory.card_bytes"),
             note=_others(plan),
         ),
     ]
-    if not m.changes:
+    if not memory.changes:
         return Section(T("Does it fit?"), (Figures(tuple(rows)), bar))
-    changes = Notes(tuple(m.changes))
+    changes = Notes(tuple(memory.changes))
     return Section(T("Does it fit?"), (Figures(tuple(rows)), bar, changes), short=(changes,))
 
 
@@ -93,27 +96,27 @@ def _others(plan: RunPlan) -> T | None:
 
 
 def time_section(plan: RunPlan, why: Formulas) -> Section:
-    t = plan.time
+    time = plan.time
     peak = plan.device.matmul_flops(plan.dtype) * plan.gpus / 1e12
     rows = (
-        ranged(T("Total"), t.total_seconds, "duration", formula=why.get("time.total_seconds")),
+        ranged(T("Total"), time.total_seconds, "duration", formula=why.get("time.total_seconds")),
         Figure(T("Finishes, if started now"), finish(plan) or T("too far away for a date")),
         ranged(
             T("One step"),
-            t.step_seconds,
+            time.step_seconds,
             "duration",
-            note=BASIS.get(t.basis),
+            note=BASIS.get(time.basis),
             formula=why.get("time.step_seconds"),
         ),
         ranged(
             T("Tokens per second"),
-            t.tokens_per_second,
+            time.tokens_per_second,
             "int",
             formula=why.get("time.tokens_per_second"),
         ),
         Figure(
             T("First step, compiling"),
-            Quantity(t.compile_seconds, "duration"),
+            Quantity(time.compile_seconds, "duration"),
             formula=why.get("time.compile_seconds"),
         ),
         ranged(
@@ -135,7 +138,7 @@ def time_section(plan: RunPlan, why: Formulas) -> Section:
         ),
     )
     blocks: tuple[Block, ...] = (Figures(rows), _what_if(plan))
-    return Section(T("How long?"), (*blocks, _step_parts(plan)) if t.parts else blocks)
+    return Section(T("How long?"), (*blocks, _step_parts(plan)) if time.parts else blocks)
 
 
 def _step_parts(plan: RunPlan) -> Table:

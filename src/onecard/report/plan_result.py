@@ -91,69 +91,78 @@ def _loss_curve(plan: RunPlan, loss: Loss) -> LineChart:
 
 
 def money_section(plan: RunPlan, why: Formulas) -> Section:
-    e = plan.energy
-    low, mid, high = (cost(plan, end) for end in (e.cost.low, e.cost.mid, e.cost.high))
+    energy = plan.energy
+    low, mid, high = (
+        cost(plan, end) for end in (energy.cost.low, energy.cost.mid, energy.cost.high)
+    )
     rows = (
         Figure(T("Electricity"), mid, (low, high), formula=why.get("energy.cost")),
         ranged(
             T("Energy"),
-            e.kwh,
-            kwh_spec(e.kwh.mid),
+            energy.kwh,
+            kwh_spec(energy.kwh.mid),
             "kWh",
             formula=why.get("energy.kwh"),
-            note=T("at {watts:int} W", watts=e.watts),
+            note=T("at {watts:int} W", watts=energy.watts),
         ),
         Figure(
-            T("Price of a kWh"), Quantity(e.price_per_kwh, ".3g", e.currency), note=e.price_source
+            T("Price of a kWh"),
+            Quantity(energy.price_per_kwh, ".3g", energy.currency),
+            note=energy.price_source,
         ),
     )
     return Section(T("What does it cost?"), (Figures(rows),))
 
 
 def data_section(plan: RunPlan, why: Formulas) -> Section:
-    k, c = plan.tokens, plan.config
+    tokens, config = plan.tokens, plan.config
     rows = [
         Figure(
             T("Tokens per step"),
-            Quantity(k.per_step, "int"),
+            Quantity(tokens.per_step, "int"),
             formula=why.get("tokens.per_step"),
             note=T(
                 "{batch} × {block} × {accumulation} (batch × context × accumulation)",
-                batch=c.batch_size,
-                block=c.block_size,
-                accumulation=c.gradient_accumulation_steps,
+                batch=config.batch_size,
+                block=config.block_size,
+                accumulation=config.gradient_accumulation_steps,
             ),
         ),
         Figure(
             T("Total tokens"),
-            Quantity(k.total, "count"),
+            Quantity(tokens.total, "count"),
             formula=why.get("tokens.total"),
-            note=Plural("in {n:int} step", "in {n:int} steps", n=c.max_iters),
+            note=Plural("in {n:int} step", "in {n:int} steps", n=config.max_iters),
         ),
     ]
-    if k.epochs is not None and k.unique is not None:
-        over = T("over the {unique:count} tokens of {data}", unique=k.unique, data=k.dataset)
-        if k.dataset is None:
-            over = T("over {unique:count} tokens of data", unique=k.unique)
+    if tokens.epochs is not None and tokens.unique is not None:
+        over = T(
+            "over the {unique:count} tokens of {data}", unique=tokens.unique, data=tokens.dataset
+        )
+        if tokens.dataset is None:
+            over = T("over {unique:count} tokens of data", unique=tokens.unique)
         rows.append(
             Figure(
-                T("Epochs"), Quantity(k.epochs, ".2f"), note=over, formula=why.get("tokens.epochs")
+                T("Epochs"),
+                Quantity(tokens.epochs, ".2f"),
+                note=over,
+                formula=why.get("tokens.epochs"),
             )
         )
     else:
         rows.append(
             Figure(T("Epochs"), T("unknown"), note=T("--data names the data set or its size"))
         )
-    ratio = k.total / k.compute_optimal if k.compute_optimal else 0.0
+    ratio = tokens.total / tokens.compute_optimal if tokens.compute_optimal else 0.0
     rows.append(
         Figure(
             T("Tokens per parameter"),
-            Quantity(k.per_param, ",.1f"),
+            Quantity(tokens.per_param, ",.1f"),
             formula=why.get("tokens.per_param"),
             note=T(
                 "{ratio:.1f} × compute-optimal, which is {optimal:count} tokens",
                 ratio=ratio,
-                optimal=k.compute_optimal,
+                optimal=tokens.compute_optimal,
             ),
         )
     )

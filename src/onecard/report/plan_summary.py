@@ -89,22 +89,22 @@ def cost(plan: RunPlan, amount: float) -> Quantity:
 
 def summary(plan: RunPlan) -> tuple[Text, ...]:
     """The plan in sentences."""
-    t, k = plan.time, plan.tokens
+    time, tokens = plan.time, plan.tokens
     card = card_name(plan)
     sentences: list[Text] = [
         T(
             "A GPT of {params:count} parameters trains on {tokens:count} tokens in {steps:int} steps on {card}.",
             params=plan.params.total,
-            tokens=k.total,
+            tokens=tokens.total,
             steps=plan.config.max_iters,
             card=card,
         ),
         _fit_sentence(plan),
         T(
             "It takes about {mid:duration} ({low:duration} to {high:duration}).",
-            mid=t.total_seconds.mid,
-            low=t.total_seconds.low,
-            high=t.total_seconds.high,
+            mid=time.total_seconds.mid,
+            low=time.total_seconds.low,
+            high=time.total_seconds.high,
         ),
     ]
     end = finish(plan)
@@ -129,8 +129,8 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
             cost=(plan.energy.cost.mid, plan.energy.currency),
         )
     )
-    if k.epochs is not None and k.epochs > 1.005:
-        sentences.append(T("It sees its data {epochs:.1f} times.", epochs=k.epochs))
+    if tokens.epochs is not None and tokens.epochs > 1.005:
+        sentences.append(T("It sees its data {epochs:.1f} times.", epochs=tokens.epochs))
     if plan.warnings:
         sentences.append(
             Plural("There is {n:int} warning.", "There are {n:int} warnings.", n=len(plan.warnings))
@@ -139,20 +139,22 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
 
 
 def _fit_sentence(plan: RunPlan) -> T:
-    m = plan.memory
+    memory = plan.memory
     return {
         "yes": T(
-            "It fits: {used:bytes} of {card:bytes}.", used=m.process_bytes.mid, card=m.card_bytes
+            "It fits: {used:bytes} of {card:bytes}.",
+            used=memory.process_bytes.mid,
+            card=memory.card_bytes,
         ),
         "tight": T(
             "It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} at the high end of the range.",
-            used=m.process_bytes.mid,
-            card=m.card_bytes,
-            high=m.process_bytes.high,
+            used=memory.process_bytes.mid,
+            card=memory.card_bytes,
+            high=memory.process_bytes.high,
         ),
         "no": T(
             "It does not fit: it needs {used:bytes} and there are {card:bytes}.",
-            used=m.process_bytes.mid,
-            card=m.card_bytes,
+            used=memory.process_bytes.mid,
+            card=memory.card_bytes,
         ),
-    }[m.fits]
+    }[memory.fits]

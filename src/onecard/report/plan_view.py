@@ -52,31 +52,31 @@ def plan_document(plan: RunPlan, explain: bool = False) -> Document:
 
 
 def subtitle(plan: RunPlan) -> T:
-    c = plan.config
+    config = plan.config
     return T(
         "{card} · {dtype} · {shape} · batch {batch} × {block} × {accumulation}",
         card=card_name(plan),
         dtype=plan.dtype,
-        shape=described_shape(c),
-        batch=c.batch_size,
-        block=c.block_size,
-        accumulation=c.gradient_accumulation_steps,
+        shape=described_shape(config),
+        batch=config.batch_size,
+        block=config.block_size,
+        accumulation=config.gradient_accumulation_steps,
     )
 
 
 def _model(plan: RunPlan, why: Formulas) -> Section:
-    p = plan.params
+    params = plan.params
     rows = (
-        Figure(T("Parameters"), Quantity(p.total, "int"), formula=why.get("params.total")),
+        Figure(T("Parameters"), Quantity(params.total, "int"), formula=why.get("params.total")),
         Figure(
             T("As nanoGPT prints it"),
-            Quantity(p.nanogpt, "count"),
+            Quantity(params.nanogpt, "count"),
             note=T("without position embeddings"),
             formula=why.get("params.nanogpt"),
         ),
         Figure(
             T("Without embeddings"),
-            Quantity(p.non_embedding, "count"),
+            Quantity(params.non_embedding, "count"),
             formula=why.get("params.non_embedding"),
         ),
     )
@@ -87,8 +87,8 @@ def _model(plan: RunPlan, why: Formulas) -> Section:
             Column(T("share"), "right"),
         ),
         tuple(
-            (part_name(key), Quantity(size, "int"), Quantity(size / p.total, "percent"))
-            for key, size in p.parts.items()
+            (part_name(key), Quantity(size, "int"), Quantity(size / params.total, "percent"))
+            for key, size in params.parts.items()
             if size
         ),
         bar=1,
@@ -97,14 +97,14 @@ def _model(plan: RunPlan, why: Formulas) -> Section:
 
 
 def _compute(plan: RunPlan, why: Formulas) -> Section:
-    f = plan.flops
+    flops = plan.flops
     rows: tuple[tuple[Text, float, float, str], ...] = (
-        (T("nanoGPT's (6N + 12·L·C·T)"), f.per_token_nanogpt, f.total_nanogpt, "nanogpt"),
-        (T("rough rule (6·N·D)"), f.per_token_6n, f.total_6nd, "6nd"),
+        (T("nanoGPT's (6N + 12·L·C·T)"), flops.per_token_nanogpt, flops.total_nanogpt, "nanogpt"),
+        (T("rough rule (6·N·D)"), flops.per_token_6n, flops.total_6nd, "6nd"),
         (
             T("as computed (every matmul, causal attention)"),
-            f.per_token_exact,
-            f.total_exact,
+            flops.per_token_exact,
+            flops.total_exact,
             "exact",
         ),
     )

@@ -81,13 +81,13 @@ def asked(budget: Budget) -> Text:
 
 def _sizes(answer: Recommendation) -> Section:
     """The chart of loss against size (of time against size, when a loss is asked for), and what to make of it."""
-    s = answer.sensitivity
+    sensitivity = answer.sensitivity
     blocks: list[Block] = [_size_chart(answer)] if len(answer.sizes) > 2 else []
     rows: list[tuple[Value, ...]] = []
     for label, size in (
-        (T("half the size"), s.half),
+        (T("half the size"), sensitivity.half),
         (T("recommended"), None),
-        (T("double the size"), s.double),
+        (T("double the size"), sensitivity.double),
     ):
         if size is not None:
             rows.append(
@@ -100,17 +100,17 @@ def _sizes(answer: Recommendation) -> Section:
                 )
             )
         elif label == T("recommended"):
-            p = answer.plan
+            plan = answer.plan
             rows.append(
                 (
                     label,
-                    Quantity(p.params.total, "count"),
-                    Quantity(p.tokens.total, "count"),
-                    Quantity(p.time.total_seconds.mid, "duration"),
+                    Quantity(plan.params.total, "count"),
+                    Quantity(plan.tokens.total, "count"),
+                    Quantity(plan.time.total_seconds.mid, "duration"),
                     Quantity(answer.expected_loss.mid, ".3f"),
                 )
             )
-    marked = (1,) if s.half is not None else (0,)
+    marked = (1,) if sensitivity.half is not None else (0,)
     columns = (
         Column(T("Size")),
         Column(T("parameters"), "right"),
@@ -118,8 +118,10 @@ def _sizes(answer: Recommendation) -> Section:
         Column(T("time"), "right"),
         Column(T("loss"), "right"),
     )
-    notes: list[Text] = list(s.notes)
-    if any(size is not None and not size.in_support for size in (s.half, s.double)):
+    notes: list[Text] = list(sensitivity.notes)
+    if any(
+        size is not None and not size.in_support for size in (sensitivity.half, sensitivity.double)
+    ):
         notes.append(
             T(
                 "One of these would see fewer tokens for its size than any public run: its loss is a rough estimate."
@@ -182,7 +184,7 @@ def _row(other: Alternative, answer: Recommendation) -> tuple[Value, ...]:
 
 def _rentals(answer: Recommendation) -> Section:
     """This card first, at the price of its electricity."""
-    plan, e = answer.plan, answer.plan.energy
+    plan, energy = answer.plan, answer.plan.energy
     rows: list[tuple[Value, ...]] = [
         (
             plan.device.name,
@@ -190,7 +192,7 @@ def _rentals(answer: Recommendation) -> Section:
             saver_words(answer.savers),
             Quantity(plan.time.total_seconds.mid / 3600, ",.1f"),
             T("electricity"),
-            Quantity((e.cost.mid, e.currency), "money"),
+            Quantity((energy.cost.mid, energy.currency), "money"),
         )
     ]
     for offer in answer.rentals or ():

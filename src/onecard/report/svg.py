@@ -232,9 +232,9 @@ def _legend(chart: LineChart, language: Language, top: float) -> tuple[list[str]
 def _about(chart: LineChart, language: Language) -> str:
     """The chart in words: where each curve begins and ends."""
     return "; ".join(
-        f"{language.text(s.label)}: {language.quantity(Quantity(s.points[0][1], chart.y_spec))} → "
-        f"{language.quantity(Quantity(s.points[-1][1], chart.y_spec))}"
-        for s in chart.series
+        f"{language.text(series.label)}: {language.quantity(Quantity(series.points[0][1], chart.y_spec))} → "
+        f"{language.quantity(Quantity(series.points[-1][1], chart.y_spec))}"
+        for series in chart.series
     )
 
 
@@ -271,7 +271,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
         return [low]
     rough = (high - low) / about
     size = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * m for m in (1, 2, 5, 10) if size * m >= rough * 0.999)
+    step = next(size * k for k in (1, 2, 5, 10) if size * k >= rough * 0.999)
     start, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(k * step, 12) for k in range(start, end + 1)]
 

@@ -73,18 +73,18 @@ def _machine(run: RunPlan | None) -> list[Figure]:
 
 
 def _data(planned: TuningPlan) -> tuple[Figure, ...]:
-    p, room = planned.prepared, planned.config.block_size
-    own = p.windows - p.base_windows
+    prepared, room = planned.prepared, planned.config.block_size
+    own = prepared.windows - prepared.base_windows
     return (
-        Figure(T("Trained on"), Quantity(p.train, "int", T("conversations"))),
-        Figure(T("Held out"), Quantity(p.held_out, "int", T("conversations"))),
-        Figure(T("Learned from"), Quantity(p.learned, "int", T("tokens"))),
+        Figure(T("Trained on"), Quantity(prepared.train, "int", T("conversations"))),
+        Figure(T("Held out"), Quantity(prepared.held_out, "int", T("conversations"))),
+        Figure(T("Learned from"), Quantity(prepared.learned, "int", T("tokens"))),
         Figure(
             T("Windows"),
             Quantity(own, "int"),
-            note=T("{share:percent} of them filled", share=p.tokens / (own * room)),
+            note=T("{share:percent} of them filled", share=prepared.tokens / (own * room)),
         ),
-        Figure(T("Windows of the base's text"), Quantity(p.base_windows, "int")),
+        Figure(T("Windows of the base's text"), Quantity(prepared.base_windows, "int")),
     )
 
 
