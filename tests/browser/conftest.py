@@ -9,6 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
 
+from ui_server import running
+
+from onecard.ui.settings import Settings
+
 CHROMIUM = next(
     (
         found
@@ -67,3 +71,15 @@ def open_page(browser):
     yield opened
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path.resolve()
+
+
+@pytest.fixture
+def port(root):
+    with running(Settings(root=root, control=True, device="cpu")) as number:
+        yield number

@@ -1,34 +1,19 @@
-"""The rules of the advice at their boundaries, each with figures that were checked by hand."""
+"""The rules of `can`, the savers and `plan` at their boundaries, each with figures that were checked by hand."""
 
 import dataclasses
-import itertools
 import json
 from pathlib import Path
-from statistics import mean, stdev
 
 import pytest
 
 from onecard import UserError, find_gpu, load, plan
-from onecard.advise.budget import Budget
 from onecard.advise.can import can
 from onecard.advise.fit import fit
-from onecard.advise.limits import FLAT, _largest, limits
-from onecard.advise.memory_table import memory_table
 from onecard.advise.models import named_model
 from onecard.advise.need import readings
-from onecard.advise.recipe_choice import Contest, choose, chosen_run, wins
-from onecard.advise.recommend import recommend
-from onecard.advise.review import _claims, review
 from onecard.advise.savers import Savers, all_savers, fastest, micro_batches, with_memory
-from onecard.advise.schedule import run_seconds
-from onecard.advise.shapes import usual_batch
-from onecard.advise.small_run import small_run
-from onecard.advise.write import config_text
 from onecard.cli import main
-from onecard.planner.memory import single_savers
-from onecard.planner.params import params
-from onecard.planner.warnings import MUON_4BIT_LOSS
-from onecard.units import DAY, GIB, HOUR, MIB
+from onecard.units import DAY, GIB, MIB
 
 pytestmark = pytest.mark.usefixtures("tuned_once")
 CARD = find_gpu("RTX 4070")
@@ -213,211 +198,6 @@ def test_nothing_tuned_is_slower_with_more_memory():
     assert large is not None
     assert large.seconds_per_token <= small.seconds_per_token
     assert small.memory.process_bytes.mid < 8 * GIB
-
-
-# --- review and table
-
-
-def test_a_config_that_fits_is_not_mended():
-    codes = {note.code for note in review("fineweb-124M-12gb", "RTX 4070").answers}
-    assert "review-fits" in codes
-    assert "review-mend" not in codes
-    answer = review("fineweb-124M-24gb", "RTX 4090")
-    codes = [note.code for note in answer.answers]
-    assert codes[1:3] == ["review-tight", "review-mend"]
-    assert "review-faster" not in codes  # it is compared with a run that does not exist
-    assert "600 MiB kept for the desktop" in " ".join(map(str, answer.answers))
-
-
-@pytest.mark.parametrize(
-    ("size", "wrong"), [("141M", False), ("143M", False), ("144M", True), ("105M", True)]
-)
-def test_a_name_is_wrong_beyond_fifteen_percent(tmp_path, size, wrong):
-    """123.59 M as nanoGPT prints it, 124.37 M in all: 143 M is 15.0 % above the second, 105 M is 15.04 % below the first."""
-    file = tmp_path / f"run-{size}.toml"
-    file.write_text("vocab_size = 50304\nmax_iters = 1000\n")
-    claims = _claims(str(file), plan(file, "RTX 4070"))
-    assert [claim.said for claim in claims] == ([size] if wrong else [])
-
-
-def test_the_table_prints_what_nanogpt_would():
-    for row in memory_table(Budget(seconds=HOUR)).rows:
-        config = load(
-            None,
-            [f"{key}={getattr(row, key)}" for key in ("recipe", "n_layer", "n_head", "n_embd")],
-        )
-        counts = params(config.shape)
-        assert (row.params, row.nanogpt_params) == (counts.total, counts.nanogpt)
-        step_tokens = row.batch_size * row.gradient_accumulation_steps * 1024
-        assert row.hours_10b == pytest.approx(10e9 / step_tokens * row.step_seconds / 3600)
-
-
-# --- recommend
-
-
-@pytest.mark.parametrize(
-    ("memory", "compute", "data", "by"),
-    [
-        (0.005, 0.15, 0.0, "compute"),
-        (0.045, 0.061, 0.0, "memory"),
-        (0.012, 0.1, 0.0, "compute"),
-        (0.0, 0.0, 0.7, "data"),
-        (0.0, 0.03, 0.02, "compute"),
-        (FLAT, 0.0, 0.0, "compute"),
-        (0.0, 0.0, 0.0, "compute"),
-    ],
-)
-def test_what_changes_the_loss_is_what_limits(memory, compute, data, by):
-    assert _largest(memory, compute, data) == by
-
-
-def test_compute_limits_where_memory_changes_nothing():
-    search, best = chosen_run(CARD, Budget(seconds=20 * HOUR))
-    found = limits(search, best)
-    assert found.by == "compute"
-    assert found.memory_gain < FLAT < found.compute_gain
-    richer = chosen_run(with_memory(CARD, 48), Budget(seconds=20 * HOUR))[1]
-    assert best.loss - richer.loss == pytest.approx(found.memory_gain, abs=1e-6)
-
-
-def test_no_row_of_its_own_table_beats_the_recommendation():
-    for data in ("100M", "30M", None):
-        answer = recommend("RTX 4070", Budget(seconds=20 * HOUR), data=data)
-        s = answer.sensitivity
-        others = [*answer.sizes, *(size for size in (s.half, s.double) if size)]
-        others += [run for run in answer.runners_up if run.kind != "sooner"]
-        assert all(other.loss >= answer.expected_loss.mid for other in others)
-        if data == "100M":
-            assert answer.limited_by == "data"
-            assert answer.limits.data_gain > 0.3  # the modern recipe makes more of few tokens
-            assert s.double is None
-            assert "no-double" in {note.code for note in s.notes}
-
-
-def test_hours_given_are_hours_kept():
-    answer = recommend("RTX 4070", Budget(seconds=20 * HOUR))
-    assert answer.config.max_hours == 20.0
-    assert "max_hours = 20.0  # the time given" in config_text(answer, "run.toml")
-    assert recommend("RTX 4070", Budget(tokens=1e9)).config.max_hours is None
-
-
-def test_the_recipe_is_chosen_by_the_expected_loss():
-    """The modern one where its whole range is better; what the other would give is said either way."""
-    budget = Budget(seconds=20 * HOUR)
-    chosen, gpt2, modern = (
-        recommend("RTX 4070", budget, recipe=r) for r in (None, "gpt2", "modern")
-    )
-    assert chosen.config == modern.config != gpt2.config
-    assert chosen.config.recipe == "modern"
-    assert chosen.config.optimizer == "muon"
-    assert chosen.other_recipe is not None
-    assert chosen.recipe_gain is not None
-    assert gpt2.recipe_gain is not None
-    assert chosen.other_recipe.loss == gpt2.expected_loss
-    assert chosen.recipe_gain.mid == pytest.approx(
-        gpt2.expected_loss.mid - modern.expected_loss.mid
-    )
-    assert 0 < chosen.recipe_gain.low < chosen.recipe_gain.mid < chosen.recipe_gain.high
-    assert gpt2.recipe_gain.mid == pytest.approx(-chosen.recipe_gain.mid)
-    why, exports = chosen.reasons[:2]
-    assert (why.code, exports.code) == ("recipe-modern", "modern-exports")
-    assert f"{chosen.recipe_gain.mid:.2f} nats lower" in str(why)
-    assert "llama.cpp" in str(exports)
-    said = next(note for note in gpt2.notes if note.code == "other-lower")
-    assert f"a loss of {modern.expected_loss.mid:.2f}" in str(said)
-    assert "other-higher" in {note.code for note in modern.notes}
-    assert not {"recipe-modern", "modern-exports"} & {note.code for note in gpt2.reasons}
-
-
-def test_where_no_public_run_compares_the_recipes_gpt2s_is_kept():
-    contest = choose(CARD, Budget(seconds=5 * HOUR))
-    assert contest.other is not None
-    assert wins(contest.search, contest.best, contest.other)
-    own_text = contest.search.with_corpus(dataclasses.replace(contest.search.corpus, family=None))
-    assert not wins(own_text, contest.best, contest.other)
-    unproven = Contest(own_text, contest.other, contest.best, None).notes()
-    assert [note.code for note in unproven] == ["recipe-unproven"]
-    fixed = recommend("RTX 4070", Budget(seconds=5 * HOUR), changes={"optimizer": "adamw"})
-    assert (fixed.config.recipe, fixed.other_recipe) == ("gpt2", None)
-    small = small_run("cpu", 60, data=1_000_000, changes={"vocab_size": 2048})
-    assert small.config.recipe == "gpt2"
-    assert "small-run-recipe" in {note.code for note in small.reasons}
-    asked = small_run("cpu", 60, data=1_000_000, recipe="gpt2", changes={"vocab_size": 2048})
-    assert "small-run-recipe" not in {note.code for note in asked.reasons}
-
-
-def test_a_written_config_says_what_its_moments_are_kept_in():
-    answer = fit(load("gpt2-large"), "RTX 4070")
-    words = {8: "moments in a byte each", 4: "moments in half a byte each"}
-    assert words[answer.config.state_bits] in config_text(answer, "run.toml")
-
-
-def test_muon_is_never_offered_four_bits():
-    """They cost it loss: neither what a plan suggests nor what its explanation tries has them."""
-    muon = load("gpt2-xl", ["optimizer=muon", "learning_rate=0.02"])
-    for config, offered in ((load("gpt2-xl"), True), (muon, False)):
-        changes = [str(note) for note in plan(config, "RTX 4070").memory.changes]
-        assert any("'8bit'" in change for change in changes)
-        assert any("'4bit'" in change for change in changes) == offered
-        alone = [change.get("optimizer_state") for change in single_savers(config)]
-        assert ("4bit" in alone) == offered
-        small = single_savers(config.replace(optimizer_state="4bit"))
-        assert not any("optimizer_state" in change for change in small)
-
-
-def test_the_cost_of_muon_in_four_bits_is_the_measured_one():
-    file = sorted((ROOT / "bench" / "results").glob("saver_loss-*.json"))[-1]
-    texts = [
-        by_optimizer["muon"] for by_optimizer in json.loads(file.read_text())["losses"].values()
-    ]
-    plain, small = (
-        mean(loss for losses in texts for loss in losses[name])
-        for name in ("none", "optimizer_state 4bit")
-    )
-    assert pytest.approx(small - plain, abs=0.005) == MUON_4BIT_LOSS
-
-
-def test_a_saver_that_costs_loss_says_so_in_the_plan():
-    """By the stored losses of bench/saver_loss.py: above 0.01 by more than twice the uncertainty of the mean."""
-    file = sorted((ROOT / "bench" / "results").glob("saver_loss-*.json"))[-1]
-    by_text = json.loads(file.read_text())["losses"].values()
-    settings = {
-        "weights and gradients bfloat16": {"weights": "bfloat16", "gradients": "bfloat16"},
-        "weights bfloat16": {"weights": "bfloat16"},
-        "gradients bfloat16": {"gradients": "bfloat16"},
-        "optimizer_state 8bit": {"optimizer_state": "8bit"},
-        "optimizer_state 4bit": {"optimizer_state": "4bit"},
-        "offload_optimizer": {"offload_optimizer": True},
-    }
-    names = {name for losses in by_text for found in losses.values() for name in found} - {"none"}
-    judged = set()
-    for optimizer, name in itertools.product(("adamw", "muon"), names):
-        found = [losses[optimizer] for losses in by_text]
-        pairs = [zip(each.get(name, []), each["none"], strict=False) for each in found]
-        more = [loss - plain for pair in pairs for loss, plain in pair]
-        if len(more) < 2:
-            continue
-        change = {k: v for part in name.split(", ") for k, v in settings[part].items()}
-        config = load("gpt2").replace(optimizer=optimizer, **change)
-        said = any(note.code == "muon-4bit" for note in plan(config, CARD).warnings)
-        assert said or mean(more) - 2 * stdev(more) / len(more) ** 0.5 <= 0.01, name
-        judged.add((optimizer, name))
-    assert len(judged) == 14
-
-
-def test_batches_grow_with_the_size_in_small_steps():
-    sizes = (59.9e6, 60e6, 99.9e6, 100e6, 0.899e9, 0.9e9, 1.199e9, 1.2e9)
-    batches = [usual_batch(size) for size in sizes]
-    assert batches == [240, 360, 360, 480, 480, 720, 720, 960]
-    assert [usual_batch(124e6, block) for block in (256, 512, 4096)] == [1920, 960, 120]
-
-
-def test_a_run_s_time_is_what_the_plan_says():
-    _, best = chosen_run(CARD, Budget(seconds=5 * HOUR))
-    total = plan(best.config.replace(), CARD).time.total_seconds.mid
-    assert run_seconds(best.config, best.tuned.time) == pytest.approx(total)
-    assert best.seconds == pytest.approx(total)
-    assert best.seconds <= 5 * HOUR
 
 
 # --- plan on the command line

@@ -27,6 +27,19 @@ TINY = RunConfig(
     compile=False,
     device="cpu",
 )
+MODELS = {
+    "gpt2": TINY.replace(dropout=0.0),
+    "modern": RunConfig(
+        recipe="modern",
+        optimizer="muon",
+        n_layer=2,
+        n_head=2,
+        n_embd=32,
+        block_size=16,
+        batch_size=4,
+        vocab_size=64,
+    ),
+}
 
 
 def losses(folder) -> dict[int, float]:

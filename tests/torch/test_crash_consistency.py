@@ -152,7 +152,7 @@ def test_a_small_file_is_the_old_one_or_the_new_one(tmp_path, draws):
 @pytest.mark.parametrize("draws", DRAWS)
 def test_a_calibration(tmp_path, draws, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "pure")
-    from test_calibration import calibration
+    from calibrations import calibration
 
     from onecard.planner import calibration_file
 

@@ -1,9 +1,7 @@
 """A run says when other programs take the processor from it."""
 
-import numpy as np
 import pytest
 
-from onecard.config import RunConfig
 from onecard.model.processor import waited_seconds
 from onecard.runs.log import read_log
 from onecard.train.run import disturbed, loop
@@ -32,9 +30,7 @@ def test_said_once_when_it_begins_and_once_when_it_is_over(monkeypatch):
     assert watch.sentence(disturbed.LITTLE) is None  # below it alone is little
 
 
-def test_a_run_writes_it_down(tmp_path, monkeypatch):
-    for name, count in (("train", 3000), ("val", 300)):
-        (np.arange(count) % 60).astype("<u2").tofile(tmp_path / f"{name}.bin")
+def test_a_run_writes_it_down(config, tmp_path, monkeypatch):
     monkeypatch.setattr(disturbed, "SECONDS", 0.0)
     monkeypatch.setattr(loop, "Disturbed", lambda: Disturbed(read=lambda: {1: disturbed_seconds()}))
     clock = iter(range(10_000))
@@ -42,24 +38,7 @@ def test_a_run_writes_it_down(tmp_path, monkeypatch):
     def disturbed_seconds() -> float:
         return float(next(clock))  # a second more at every reading, which come within milliseconds
 
-    config = RunConfig(
-        n_layer=1,
-        n_head=1,
-        n_embd=16,
-        block_size=16,
-        batch_size=2,
-        gradient_accumulation_steps=1,
-        max_iters=3,
-        lr_decay_iters=3,
-        warmup_iters=1,
-        eval_iters=1,
-        dataset=str(tmp_path),
-        out_dir=str(tmp_path / "run"),
-        compile=False,
-        device="cpu",
-        threads=1,
-    )
-    loop.train(config)
+    loop.train(config.replace(max_iters=3, log_interval=1, threads=1))
     lines = list(read_log(tmp_path / "run" / "log.jsonl"))
     assert [line["cpu_wait"] for line in lines if line["kind"] == "step"] == [1.0, 1.0, 1.0]
     events = [line for line in lines if line.get("event") == "disturbed"]

@@ -27,24 +27,10 @@ def words(tmp_path):
     return folder
 
 
-def test_vocabulary_and_evaluations_are_those_of_the_plan(words, tmp_path):
-    config = RunConfig(
-        n_layer=1,
-        n_head=1,
-        n_embd=16,
-        block_size=16,
-        batch_size=2,
-        gradient_accumulation_steps=1,
-        max_iters=6,
-        lr_decay_iters=6,
-        warmup_iters=1,
-        eval_interval=2,
-        eval_iters=1,
-        dataset=str(words),
-        out_dir=str(tmp_path / "run"),
-        compile=False,
-        device="cpu",
-    )
+def test_vocabulary_and_evaluations_are_those_of_the_plan(config, words, tmp_path):
+    length = {"max_iters": 6, "lr_decay_iters": 6, "gradient_accumulation_steps": 1}
+    config = config.replace(dataset=str(words), vocab_size=None, **length)
+    config = config.replace(eval_interval=2, eval_iters=1)
     answer = plan(config, "cpu")
     train(config)
     lines = list(read_log(tmp_path / "run" / "log.jsonl"))
