@@ -103,7 +103,7 @@ def test_the_cpu(tools):
 
 def test_apple(monkeypatch, tools):
     monkeypatch.setattr(here_module.sys, "platform", "darwin")
-    monkeypatch.setattr(here_module.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
     tools("sysctl", "Apple M3 Max")
     answers = {"machdep.cpu.brand_string": "Apple M3 Max\n", "hw.memsize": f"{48 * GIB}\n"}
     monkeypatch.setattr(here_module, "_output", lambda *command: answers.get(command[-1], ""))
@@ -139,7 +139,7 @@ def test_a_processor_by_its_systems_files(
         (root / name).write_text(text)
     monkeypatch.setattr(here_module, "Path", lambda name: root / name.lstrip("/"))
     monkeypatch.setattr(here_module.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
-    monkeypatch.setattr(here_module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     card = here()
     assert (card.memory_bytes, card.taken_bytes) == (16 * GIB, 8 * GIB)
     assert card.units == cores

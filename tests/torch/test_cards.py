@@ -148,7 +148,7 @@ def test_windows_and_wsl_are_kept_from_paging(monkeypatch, system, release, page
 
 def drivers(monkeypatch, cards, **more):
     library = FakeLibrary(cards, **more)
-    monkeypatch.setattr(here_module, "open_nvml", lambda: Nvml(library))
+    monkeypatch.setattr("onecard.facts.nvml.open_nvml", lambda: Nvml(library))
     monkeypatch.setattr(power, "_driver", lambda: Nvml(library))
     return library
 

@@ -155,7 +155,7 @@ def test_a_card_that_torch_cannot_use_is_named_and_the_cpu_trains(
     """What an old driver looks like: torch finds no card at all, and the driver shows one."""
     monkeypatch.chdir(tmp_path)
     library = Nvml(FakeLibrary([FakeCard()], driver=driver))
-    monkeypatch.setattr("onecard.facts.here.open_nvml", lambda: library)
+    monkeypatch.setattr("onecard.facts.nvml.open_nvml", lambda: library)
     monkeypatch.setattr(device_choice, "open_nvml", lambda: library)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)

@@ -12,7 +12,9 @@ import os
 import re
 import sys
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import NoReturn
 
 from onecard.errors import InternalError, OnecardError, UserError, nearest
@@ -54,23 +56,14 @@ VERBS: dict[str, str] = {
 
 
 # What `pip install onecard` leaves out.
-_TRAINING = {
-    "torch",
-    "numpy",
-    "safetensors",
-    "pyarrow",
-    "zstandard",
-    "tokenizers",
-    "huggingface_hub",
-    "fastokens",
-}
+_TRAINING = set(
+    "torch numpy safetensors pyarrow zstandard tokenizers huggingface_hub fastokens".split()
+)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        message = message.replace(
-            "argument --", "--"
-        )  # "argument --hours: …", "with argument --json"
+        message = message.replace("argument --", "--")  # also in "with argument --json"
         raise UserError(message, hint=f"`{self.prog} --help` shows an example")
 
 
@@ -277,7 +270,8 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         prog=f"onecard {verb}",
         description=module.HELP,
         epilog=f"example:\n  {module.EXAMPLE}",
-        formatter_class=_Help,
+        # asked for once, not by argparse for every option
+        formatter_class=partial(_Help, width=get_terminal_size().columns - 2),
         allow_abbrev=False,
     )
     module.configure(parser)

@@ -8,9 +8,9 @@
 
 import dataclasses
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
-from onecard.config.key_facts import KeyFacts, facts_of, key
+from onecard.config.key_facts import ByValues, KeyFacts, facts_of, key
 from onecard.config.model_rules import GPT2_PADDED_VOCAB, padded_vocab
 from onecard.config.model_shape import ModelShape
 from onecard.config.validate import check, typed
@@ -23,8 +23,8 @@ STATE_BITS = {"float32": 32, "8bit": 8, "4bit": 4}  # of a number in the moments
 MOST_STEPS = 1_000_000_000  # beyond it, a slip of the keyboard
 
 
-@dataclass(frozen=True)
-class RunConfig:
+@dataclass(frozen=True, repr=False, eq=False)
+class RunConfig(ByValues):
     """One run. The first groups are nanoGPT's train.py, key by key and default by default; the last is onecard's."""
 
     # output
@@ -296,4 +296,4 @@ class RunConfig:
 
 KEYS: tuple[str, ...] = tuple(f.name for f in fields(RunConfig))
 _FACTS = {f.name: facts_of(f) for f in fields(RunConfig)}
-HINTS = get_type_hints(RunConfig)
+HINTS = RunConfig.__annotations__

@@ -1,13 +1,11 @@
 """The card in this machine, as its driver tells it (NVML or nvidia-smi, ROCm, Apple); never through torch.
 
 `here()` is what `--gpu here` means: the card that torch counts first, with the memory that other programs already hold, or
-the CPU.
+the CPU. What asks a driver or the system is imported where it is asked: a plan for a named card needs none of it.
 """
 
-import ctypes
 import json
 import os
-import platform
 import re
 import sys
 from dataclasses import dataclass, replace
@@ -15,7 +13,6 @@ from pathlib import Path
 
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu, metal_bytes
-from onecard.facts.nvml import chosen, in_cuda_order, open_nvml
 from onecard.units import GIB, MIB
 
 
@@ -40,6 +37,8 @@ def here(index: int = 0) -> Device:
 
 def seen_cards() -> list[Seen]:
     """Every card that a driver reports and CUDA (or HIP) shows, in the order in which torch counts them."""
+    from onecard.facts.nvml import chosen, in_cuda_order
+
     for ask in (_nvml, _nvidia_smi):
         if cards := ask():
             return in_cuda_order(cards)
@@ -71,6 +70,8 @@ def known_device(seen: Seen) -> Device:
 
 def _nvml() -> list[Seen]:
     """NVIDIA's management library, in milliseconds."""
+    from onecard.facts.nvml import open_nvml
+
     driver = open_nvml()
     return (
         []
@@ -125,7 +126,7 @@ def _rocm_smi() -> list[Seen]:
 
 def apple_gpu() -> Device | None:
     """The GPU of an Apple chip; it shares the machine's memory, of which Metal lets it take a part."""
-    if sys.platform != "darwin" or platform.machine() != "arm64":
+    if sys.platform != "darwin" or _machine() != "arm64":
         return None
     chip = _output("sysctl", "-n", "machdep.cpu.brand_string").strip()
     memory = _output("sysctl", "-n", "hw.memsize").strip()
@@ -174,10 +175,18 @@ def available_cores() -> int:
 
 
 def _cpu_info() -> str:
+    import platform
+
     try:
         return Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         return _output("sysctl", "-a") if sys.platform == "darwin" else platform.processor()
+
+
+def _machine() -> str:
+    import platform
+
+    return platform.machine()
 
 
 def _flops_per_clock(info: str) -> int:
@@ -185,7 +194,7 @@ def _flops_per_clock(info: str) -> int:
     flags = info.lower()
     if "avx512f" in flags:
         return 64
-    if "avx2" in flags or platform.machine() == "arm64":
+    if "avx2" in flags or _machine() == "arm64":
         return 32
     return 16
 
@@ -211,6 +220,8 @@ def _memory() -> tuple[int, int]:
 
 
 def _windows_memory() -> tuple[int, int]:
+    import ctypes
+
     class Status(ctypes.Structure):
         _fields_ = (
             ("length", ctypes.c_ulong),
@@ -236,7 +247,7 @@ def _windows_memory() -> tuple[int, int]:
 
 def _output(*command: str) -> str:
     """What a system tool prints; "" where it is missing, fails or hangs."""
-    import subprocess  # not needed to plan for a named card
+    import subprocess
 
     try:
         done = subprocess.run(
