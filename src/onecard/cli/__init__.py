@@ -56,8 +56,9 @@ VERBS: dict[str, str] = {
 
 
 # What `pip install onecard` leaves out.
-_TRAINING = set(
-    "torch numpy safetensors pyarrow zstandard tokenizers huggingface_hub fastokens".split()
+_TRAINING = {"torch", "numpy", "safetensors", "pyarrow", "zstandard"}
+_TRAINING |= {"tokenizers", "huggingface_hub", "fastokens"}
+)
 )
 
 
