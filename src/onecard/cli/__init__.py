@@ -58,8 +58,6 @@ VERBS: dict[str, str] = {
 # What `pip install onecard` leaves out.
 _TRAINING = {"torch", "numpy", "safetensors", "pyarrow", "zstandard"}
 _TRAINING |= {"tokenizers", "huggingface_hub", "fastokens"}
-)
-)
 
 
 class _Parser(argparse.ArgumentParser):
