@@ -154,10 +154,14 @@ def test_the_list(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert "finished" in shown
     assert "500 / 1,000" in shown
+    assert main(["runs", "--lang", "es"]) == 0
+    shown = capsys.readouterr().out
+    assert "terminada" in shown
+    assert "500 / 1.000" in shown
     assert main(["runs", "nowhere"]) == 2
     empty.end("stopped")
 
 
 def test_no_runs_is_said(tmp_path, capsys):
     assert main(["runs", str(tmp_path)]) == 0
-    assert "no runs here" in capsys.readouterr().out
+    assert "No runs here" in capsys.readouterr().out

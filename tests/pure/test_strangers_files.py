@@ -287,7 +287,7 @@ def test_json_is_read_to_a_depth_of_a_hundred(opening, middle, end):
 def test_names_of_folders_are_neither_markup_nor_commands(tmp_path, capsys, name):
     make(tmp_path / name, steps=20)
     assert main(["runs", str(tmp_path)]) == 0
-    shown = "".join(capsys.readouterr().out.split())
+    shown = "".join(capsys.readouterr().out.replace("│", "").split())
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     visible = name.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")

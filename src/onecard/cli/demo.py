@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onecard.cli.options import add_language
 from onecard.messages import T
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="where things are and how long it took, at the end"
     )
-    parser.add_argument(
-        "--lang", metavar="en|es|hi", help="the report's language (default: your locale's)"
-    )
+    add_language(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -108,6 +108,10 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain", action="store_true", help="each figure with its formula and source"
     )
+    add_language(parser)
+
+
+def add_language(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lang", metavar="en|es|hi", help="the report's language (default: your locale's)"
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from onecard.messages import T
 from onecard.report.compare_charts import AXIS, charts, expected_loss
 from onecard.report.document import (
+    NONE,
     Block,
     Column,
     Figure,
@@ -15,6 +16,7 @@ from onecard.report.document import (
     Table,
     Text,
     Value,
+    if_known,
 )
 from onecard.runs.compare import AXES, DEPENDS, Comparison, EqualRow
 from onecard.runs.eval_results import TASK_TITLES, Result, main_figure, newest
@@ -22,7 +24,6 @@ from onecard.runs.explain.tune_findings import base_text_losses
 from onecard.runs.figures import RunFigures
 from onecard.units import HOUR
 
-NONE = "–"
 KIND = {"val": T("validation"), "train": T("training"), "bits_per_byte": T("bits per byte")}
 WON: dict[str, T] = {
     "tokens_per_second": T("Tokens per second"),
@@ -72,7 +73,7 @@ def _speed(runs: Sequence[RunFigures]) -> list[Row]:
         _row_of(runs, T("MFU of this card"), "mfu_card", ".1%"),
         (
             T("one step, predicted"),
-            *(_quantity(each.predicted.get("step_seconds"), "duration") for each in runs),
+            *(if_known(each.predicted.get("step_seconds"), "duration") for each in runs),
         ),
         (T("TFLOPS"), *tflops),
         _row_of(runs, T("MFU as printed"), "mfu_printed", ".1%"),
@@ -81,21 +82,21 @@ def _speed(runs: Sequence[RunFigures]) -> list[Row]:
 
 def _progress(runs: Sequence[RunFigures]) -> list[Row]:
     return [
-        (T("steps done"), *(_quantity(each.run.last_step, "int") for each in runs)),
+        (T("steps done"), *(if_known(each.run.last_step, "int") for each in runs)),
         _row_of(runs, T("tokens seen"), "tokens_seen", "count"),
         (T("hours of training"), *map(_hours, runs)),
         (T("loss"), *map(_loss, runs)),
         (
             T("expected loss"),
-            *(_quantity(expected_loss(each, each.run.last_step), ".2f") for each in runs),
+            *(if_known(expected_loss(each, each.run.last_step), ".2f") for each in runs),
         ),
         (
             T("loss at the end, projected"),
-            *(_quantity(each.projected_loss, ".2f") for each in runs),
+            *(if_known(each.projected_loss, ".2f") for each in runs),
         ),
         _row_of(runs, T("bits per byte"), "final_bits_per_byte", ".4f"),
         *_benchmarks(runs),
-        (T("time left"), *(_quantity(each.seconds_left, "duration") for each in runs)),
+        (T("time left"), *(if_known(each.seconds_left, "duration") for each in runs)),
     ]
 
 
@@ -109,7 +110,7 @@ def _parts_of_loss(runs: Sequence[RunFigures]) -> list[Row]:
     rows: list[Row] = [
         (
             T("loss of {source}", source=name),
-            *(_quantity(sources.get(name), ".4f") for sources in last),
+            *(if_known(sources.get(name), ".4f") for sources in last),
         )
         for name in names
     ]
@@ -130,7 +131,7 @@ def _benchmarks(runs: Sequence[RunFigures]) -> list[Row]:
         next((entry.core for entry in reversed(each.run.evals) if entry.core is not None), None)
         for each in runs
     )
-    rows: list[Row] = [(T("CORE metric"), *(_quantity(value, ".4f") for value in core))]
+    rows: list[Row] = [(T("CORE metric"), *(if_known(value, ".4f") for value in core))]
     for task in dict.fromkeys(task for results in found for task in results):
         title = TASK_TITLES.get(task, task.removeprefix("text "))
         rows.append((title, *(_result(results.get(task)) for results in found)))
@@ -158,7 +159,7 @@ def _cost(runs: Sequence[RunFigures]) -> list[Row]:
         (T("kWh so far"), *kwh),
         (T("cost so far"), *cost),
         (T("exported"), *("; ".join(each.run.exports) or NONE for each in runs)),
-        (T("lines not read"), *(_quantity(each.run.unreadable or None, "int") for each in runs)),
+        (T("lines not read"), *(if_known(each.run.unreadable or None, "int") for each in runs)),
     ]
 
 
@@ -167,12 +168,8 @@ def _row_of(runs: Sequence[RunFigures], label: Text, name: str, spec: str) -> Ro
 
 
 def _figure(figures: RunFigures, name: str, spec: str) -> Value:
-    value = _quantity(getattr(figures, name), spec)
+    value = if_known(getattr(figures, name), spec)
     return T("≈ {value}", value=value) if name in figures.inferred and value != NONE else value
-
-
-def _quantity(value: float | None, spec: str) -> Value:
-    return NONE if value is None else Quantity(value, spec)
 
 
 def _hours(figures: RunFigures) -> Value:

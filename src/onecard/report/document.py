@@ -35,6 +35,11 @@ class Quantity:
 
 
 Value = Quantity | T | str
+NONE = "–"  # in the place of a figure that is not known
+
+
+def if_known(value: float | None, spec: str) -> Value:
+    return NONE if value is None else Quantity(value, spec)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

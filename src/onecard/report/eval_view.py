@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from onecard.evals.prompts import Answer, Sheet, SheetFigures
 from onecard.messages import T
 from onecard.report.document import (
+    NONE,
     Block,
     Column,
     Document,
@@ -20,7 +21,6 @@ from onecard.report.document import (
 from onecard.runs.eval_meaning import beside, chance, half_width, meaning_of
 from onecard.runs.eval_results import TASK_TITLES, Figure, Result
 
-NONE = "–"
 FIGURE = {
     "acc": T("accuracy"),
     "acc_norm": T("accuracy, normalised by length"),
