@@ -26,7 +26,7 @@ CODE = "modeling_onecard.py"
 def write_folder(folder: Path, trained: Trained, dtype: str = "float32") -> None:
     """config.json, generation_config.json, weights and tokeniser."""
     modern = trained.config.recipe == "modern"
-    tensors = modern_tensors(trained) if modern else gpt2_tensors(trained)
+    tensors = _parameters(trained) if modern else gpt2_tensors(trained)
     number = getattr(torch, dtype)
     ready = {name: tensor.to(number).contiguous() for name, tensor in tensors.items()}
     save_file(ready, folder / "model.safetensors", metadata={"format": "pt"})
@@ -50,10 +50,6 @@ def gpt2_tensors(trained: Trained) -> dict[str, Tensor]:
     if not trained.config.bias:
         found["transformer.ln_f.bias"] = torch.zeros(trained.config.n_embd)
     return found
-
-
-def modern_tensors(trained: Trained) -> dict[str, Tensor]:
-    return _parameters(trained)
 
 
 def gpt2_config(trained: Trained) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def read_csv(lines: Iterable[str], name: str) -> list[Run]:
         return []
     columns = _charts(heads)
     if not columns:
-        found = {figure: i for i, head in enumerate(lower) if (figure := _figure(head))}
+        found = {figure: i for i, head in enumerate(lower) if (figure := _FIGURES.get(head))}
         columns = {name: found}
     check_count(len(columns))
     if not any(set(found) & {"loss", "val_loss", "bits_per_byte"} for found in columns.values()):
@@ -75,7 +75,9 @@ def _charts(heads: list[str]) -> dict[str, dict[str, int]]:
     columns: dict[str, dict[str, int]] = {}
     for i, head in enumerate(heads):
         run, _, name = head.rpartition(" - ")
-        if run and (figure := _figure(name.lower())):  # its __MIN and __MAX columns are no figures
+        if run and (
+            figure := _FIGURES.get(name.lower())
+        ):  # its __MIN and __MAX columns are no figures
             columns.setdefault(run, {})[figure] = i
     return columns
 
@@ -92,10 +94,6 @@ def _rows(rows: Iterator[list[str]], builders: dict[str, RunBuilder]) -> Iterato
             continue
         if row:
             yield row
-
-
-def _figure(head: str) -> str | None:
-    return _FIGURES.get(head)
 
 
 def _take(builder: RunBuilder, row: list[str], step_column: int, columns: dict[str, int]) -> None:
