@@ -69,7 +69,7 @@ class Traced:
     at: str  # the operation during which the peak was reached
     moments: dict[str, int] = field(default_factory=dict)  # the peak inside each phase of the step
     tensors: list[tuple[int, str]] = field(default_factory=list)  # alive at the peak: bytes, maker
-    kernels: int = 0  # of forward and backward passes, over both steps and their micro-batches
+    kernels: int = 0  # of forward and backward passes, of all micro-batches
     host_bytes: int = 0  # the most there was in the computer's memory
 
 
@@ -222,8 +222,10 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
         stack.enter_context(_told_apart(live))
         step = _stepper(config, dtype, model, live, fake, stack)
         for number in range(2):
-            rows = torch.zeros(micro * config.batch_size, config.block_size + 1, dtype=torch.long)
-            live.moment, live.peak = "loss", 0
+            # the first step only makes the optimizer's memory: one micro-batch has all gradients
+            count = config.batch_size * (1 if number == 0 else micro)
+            rows = torch.zeros(count, config.block_size + 1, dtype=torch.long)
+            live.moment, live.peak, live.kernels = "loss", 0, 0
             step._accumulate(rows, number, seed=1)
             live.moment = "optimizer"
             step._clipped()

@@ -164,14 +164,14 @@ def search_gpus(words: list[str]) -> list[Device]:
 def _matches(name: str, memory_gib: float | None) -> list[Device]:
     key, named_gib = name_key(name)
     gib = memory_gib or named_gib
-    devices = all_gpus()
-    for candidates in (
-        [d for d in devices if name_key(d.name) == (key, named_gib)],
-        [d for d in devices if (key, named_gib) in _keys(d)],
-        [d for d in devices if key in {k for k, _ in _keys(d)}],
+    for meant in (  # aliases are looked at only where no name is the one
+        lambda device: name_key(device.name) == (key, named_gib),
+        lambda device: (key, named_gib) in _keys(device),
+        lambda device: key in {known for known, _ in _keys(device)},
     ):
+        candidates = list(filter(meant, all_gpus()))
         if gib is not None:
-            candidates = [_with_memory(d, gib) for d in candidates if _sold_with(d, gib)]
+            candidates = [_with_memory(each, gib) for each in candidates if _sold_with(each, gib)]
         if candidates:
             return candidates
     return []
