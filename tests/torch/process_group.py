@@ -50,18 +50,18 @@ class Processes:
         runs out of memory within a layer, forward@CALL:RANK or backward@CALL:RANK; full@RANK: a disk without room for its
         part; rows@STEP:RANK and val@CALL:RANK: data that cannot be read; copy@0: no room for a copy of the model;
         benchmark@SECONDS: one that takes longer than exchanges wait, which is three seconds less. `slow`: seconds that a process takes to write a file."""
+        job = {"config": asdict(config), "fault": fault, "slow": slow, "more": more}
+        return self._answers(job, processes, machines)
+
+    def energy(self, processes: int) -> list[str]:
+        """The watts and kWh that each counts for all, where they draw 100 W, 200 W, … for 36 s."""
+        return self._answers({"energy": True}, processes)
+
+    def _answers(self, job: dict, processes: int, machines: int = 1) -> list[str]:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        job = {
-            "config": asdict(config),
-            "processes": processes,
-            "machines": machines,
-            "port": port,
-            "fault": fault,
-            "slow": slow,
-            "more": more,
-        }
+            job["port"] = found.getsockname()[1]
+        job |= {"processes": processes, "machines": machines}
         chosen = self._started(processes)
         for process in chosen:
             process.stdin.write(json.dumps(job) + "\n")
@@ -84,6 +84,10 @@ def serve() -> None:
         os.environ["WORLD_SIZE"] = str(job["processes"])
         os.environ["LOCAL_WORLD_SIZE"] = str(job["processes"] // job["machines"])
         os.environ["MASTER_PORT"] = str(job["port"])
+        if "energy" in job:
+            answers.write(f"{energy_in_all()}\n")
+            answers.flush()
+            continue
         fault = job["fault"]
         inside = fault.startswith(
             ("forward", "backward", "full", "rows", "val", "copy", "benchmark")
@@ -105,6 +109,18 @@ def serve() -> None:
             answer = f"{type(error).__name__}: {error}"
         answers.write(answer.replace("\n", " ") + "\n")
         answers.flush()
+
+
+def energy_in_all() -> tuple[float, float]:
+    import torch
+
+    from onecard.train.run.energy import EnergyMeter
+    from onecard.train.run.workers import Workers
+
+    with Workers("gloo", torch.device("cpu")) as workers:
+        ticks, watts = iter([0.0, 36.0]), 100.0 * (workers.rank + 1)
+        total, kwh = EnergyMeter(lambda: watts, workers, lambda: next(ticks)).in_all()
+        return total, round(kwh, 9)
 
 
 def memory_gone(fault: str, rank: int):
