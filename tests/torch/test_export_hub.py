@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import start_onecard
 from runs_in_tests import TINY
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
@@ -48,8 +49,9 @@ def onecard(url, home, *words):
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_ETAG_TIMEOUT": "2",
     }
-    command = [sys.executable, "-m", "onecard", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=home)
+    process = start_onecard(*words, env=environment, cwd=home)
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 def push(hub, run, target, name, *more):

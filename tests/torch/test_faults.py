@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import Forked, start_onecard
 from runs_in_tests import assert_same_weights, events, losses
 
 from onecard.config import to_toml
@@ -37,18 +38,16 @@ class Runs:
         self.file.write_text(to_toml(config))
         self.sittings = 0
 
-    def start(self, faults: str = "", file_limit: int | None = None) -> subprocess.Popen:
+    def start(self, faults: str = "", file_limit: int | None = None) -> Forked:
         self.sittings += 1
-        command = [sys.executable, "-m", "onecard", "train", str(self.file), "--quiet"]
+        words = ["train", str(self.file), "--quiet"]
         if checkpoints(self.folder):
-            command.append("--resume")
+            words.append("--resume")
         else:  # killed before its first checkpoint: there is nothing to resume
             shutil.rmtree(self.folder, ignore_errors=True)
-        if file_limit is not None:  # in blocks of 1024 bytes; larger writes fail as on a full disk
-            command = ["bash", "-c", f'ulimit -f {file_limit}; exec "$@"', "bash", *command]
-        quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "ONECARD_FAULT": faults}
-        return subprocess.Popen(
-            command, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        # larger writes fail as on a full disk
+        return start_onecard(
+            *words, env={**os.environ, "ONECARD_FAULT": faults}, file_limit=file_limit
         )
 
     def steps(self) -> int:
@@ -57,7 +56,7 @@ class Runs:
         except FileNotFoundError:
             return 0
 
-    def wait_steps(self, process: subprocess.Popen, more: int) -> None:
+    def wait_steps(self, process: Forked, more: int) -> None:
         """Until that many more steps are logged (or it ended), then a random moment more: any instruction may be hit."""
         deadline, reached, last = time.monotonic() + 120, None, None
         while process.poll() is None and time.monotonic() < deadline:
@@ -77,7 +76,7 @@ class Runs:
         next_step = self.steps()
         process = self.start(
             faults=f"{kind}@{next_step + self.rng.randint(1, 5)}" if kind in ("nan", "oom") else "",
-            file_limit=40 if kind == "disk" else None,
+            file_limit=40 * 1024 if kind == "disk" else None,
         )
         # an ordered fault lies up to five steps beyond the log's end, and a resume may go seven steps back
         self.wait_steps(
@@ -95,14 +94,14 @@ class Runs:
         if kind == "oom":
             ended = (0, 143)
         if kind == "disk" and process.returncode == 2:
-            assert b"a checkpoint of" in err, err.decode()[-2000:]
+            assert "a checkpoint of" in err, err[-2000:]
             return  # found before the first step, where there is room for none at all
-        if kind == "disk" and b"its last checkpoint could not be written" in err:
+        if kind == "disk" and "its last checkpoint could not be written" in err:
             ended = (
                 1,
             )  # a quick machine came to the run's end before the kill: told, and the next sitting continues
-        assert process.returncode in ended, (kind, process.returncode, err.decode()[-2000:])
-        assert b"Traceback" not in err, err.decode()[-2000:]
+        assert process.returncode in ended, (kind, process.returncode, err[-2000:])
+        assert "Traceback" not in err, err[-2000:]
         found = checkpoints(self.folder)
         if kind in ("truncate", "flip") and len(found) > 1:
             self.damage(
@@ -122,7 +121,7 @@ class Runs:
     def finish(self) -> None:
         process = self.start()
         _, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err.decode()[-2000:]
+        assert process.returncode == 0, err[-2000:]
 
 
 def storm(config, tmp_path, kinds, seed, steps=2000):
@@ -195,4 +194,4 @@ def test_a_second_ctrl_c_ends_at_once(config, tmp_path):
         except subprocess.TimeoutExpired:
             pass
     assert process.returncode == 130
-    assert b"stopped at once" in err
+    assert "stopped at once" in err

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import start_onecard
 
 import onecard.cli
 import onecard.cli.go
@@ -93,21 +94,15 @@ def test_a_go_stopped_at_every_stage_continues_and_ends_with_model_and_report(
         assert stopped_before(stage, words, capsys) == began
 
     # a real kill in the middle of the training
-    with open("first.log", "w") as log:
-        first = subprocess.Popen(
-            [sys.executable, "-m", "onecard", *words],
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        deadline = time.monotonic() + 200
-        steps = Path("onecard-go/run/log.jsonl")
-        while first.poll() is None and time.monotonic() < deadline:
-            if steps.is_file() and '"step"' in steps.read_text(encoding="utf-8"):
-                first.send_signal(signal.SIGTERM)
-                break
-            time.sleep(0.05)
-        assert first.wait(60) == 143, Path("first.log").read_text()
+    first = start_onecard(*words)
+    deadline = time.monotonic() + 200
+    steps = Path("onecard-go/run/log.jsonl")
+    while first.poll() is None and time.monotonic() < deadline:
+        if steps.is_file() and '"step"' in steps.read_text(encoding="utf-8"):
+            first.send_signal(signal.SIGTERM)
+            break
+        time.sleep(0.05)
+    assert first.wait(60) == 143, first.communicate(1)
 
     assert stopped_before("eval", words, capsys) == ["train", "eval"]
     assert stopped_before("export", words, capsys) == ["eval", "export"]
