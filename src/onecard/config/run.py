@@ -296,4 +296,4 @@ class RunConfig(ByValues):
 
 KEYS: tuple[str, ...] = tuple(f.name for f in fields(RunConfig))
 _FACTS = {f.name: facts_of(f) for f in fields(RunConfig)}
-HINTS = RunConfig.__annotations__
+HINTS: dict[str, Any] = RunConfig.__annotations__
