@@ -66,6 +66,27 @@ def test_frames_close_and_nothing_is_wider_than_the_terminal(plan, lang: str, wi
     assert not re.search("[\ue000-\uf8ff]", shown), "a stand-in was left behind"
 
 
+def test_values_of_the_headline_stand_beside_each_other_where_a_label_is_wrapped() -> None:
+    figures = (
+        Figure(T("a label of so many words that it takes more than one line"), Quantity(1, "int")),
+        Figure(T("short"), Quantity(2, "int"), note=T("a note")),
+    )
+    lines = show(Document(T("t"), (), headline=figures), width=50, color=False).splitlines()
+    assert [line for line in lines if re.search(r"│ +1 +│ +2 +│", line)]
+    assert [line for line in lines if re.search(r"│ +│ +a note +│", line)]
+
+
+@pytest.mark.parametrize(("value", "aligned"), [("none", "left"), (Quantity(7, "int"), "right")])
+def test_words_begin_and_numbers_end_below_each_other(value, aligned) -> None:
+    rows = (Figure(T("first"), T("of six words")), Figure(T("second"), value))
+    text = show(Document(T("t"), (Section(T("s"), (Figures(rows),)),)), width=80, color=False)
+    first, second = (line for line in text.splitlines() if "first" in line or "second" in line)
+    if aligned == "left":
+        assert first.index("of six") == second.index("none")
+    else:
+        assert first.index("words") + len("words") == second.index("7") + 1
+
+
 def test_two_columns_only_where_there_is_room() -> None:
     document = plan_document(plan_4070())
     narrow, wide = (

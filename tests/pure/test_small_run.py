@@ -66,6 +66,12 @@ def test_recommend_answers_where_no_public_loss_does(
     assert answer["schema"] == "onecard.small-run/1"
     assert answer["plan"]["loss"] is None
     assert "vocab_size = 2048" in out.read_text(encoding="utf-8")
+    # with GPT-2's vocabulary a plan extrapolates a loss, which this answer says it does not predict
+    assert main([*words[:7], "--lang", "es"]) == 0
+    shown = capsys.readouterr().out
+    assert "no se predice ninguna" in shown
+    assert "Pérdida" not in shown
+    assert "núcleo" in shown  # the processor in the reader's words
     assert main(["recommend", "--gpu", "cpu", "--hours", "0.000001", "--data", "11M"]) == 2
     assert "too little" in capsys.readouterr().err
 

@@ -22,7 +22,7 @@ from onecard.report.document import (
     Tone,
     Value,
 )
-from onecard.report.plan_summary import FITS
+from onecard.report.plan_summary import FITS, device_name
 
 VERDICTS: dict[str, tuple[T, Tone]] = {
     "yes": (T("yes"), "good"),
@@ -69,8 +69,8 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
 
 def _card(answer: Answer) -> Text:
     if answer.gpus == 1:
-        return answer.device.name
-    return T("{n:int} × {card}", n=answer.gpus, card=answer.device.name)
+        return device_name(answer.device)
+    return T("{n:int} × {card}", n=answer.gpus, card=device_name(answer.device))
 
 
 def _headline(answer: Answer) -> tuple[Figure, ...]:
@@ -252,7 +252,7 @@ def _memory(answer: Answer) -> Section:
     )
     reserve = T(
         "The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.",
-        card=answer.device.name,
+        card=device_name(answer.device),
         room=memory.card_bytes,
         desktop=memory.desktop_bytes,
     )

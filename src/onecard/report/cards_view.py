@@ -6,7 +6,7 @@ show(cards_document([plan(config, "RTX 4070"), plan(config, "RTX 4090")]), "term
 from onecard.messages import T
 from onecard.planner import RunPlan
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
-from onecard.report.plan_summary import FITS
+from onecard.report.plan_summary import FITS, device_name
 from onecard.report.plan_words import RANGES
 
 
@@ -25,7 +25,7 @@ def cards_document(plans: list[RunPlan]) -> Document:
         Column("MFU", "right"),
     )
     remarks: list[Text] = [
-        T("{card}: {remark}", card=plan.device.name, remark=remark)
+        T("{card}: {remark}", card=device_name(plan.device), remark=remark)
         for plan in plans
         for remark in plan.warnings
         if remark not in first.warnings or plan is first
@@ -53,7 +53,7 @@ def _row(plan: RunPlan) -> tuple[Value, ...]:
     fits, _ = FITS[plan.memory.fits]
     energy = plan.energy
     return (
-        plan.device.name,
+        device_name(plan.device),
         Quantity(plan.time.step_seconds.mid, "duration"),
         Quantity(plan.time.total_seconds.mid, "duration"),
         Quantity(plan.memory.process_bytes.mid, "bytes"),
@@ -69,7 +69,7 @@ def _summary(fastest: RunPlan) -> Text:
     seconds = fastest.time.total_seconds
     return T(
         "The {card} is the fastest: {time:duration}, between {low:duration} and {high:duration}.",
-        card=fastest.device.name,
+        card=device_name(fastest.device),
         time=seconds.mid,
         low=seconds.low,
         high=seconds.high,

@@ -18,6 +18,7 @@ from onecard.report.document import (
     Value,
     if_known,
 )
+from onecard.report.plan_summary import device_name
 from onecard.runs.compare import AXES, DEPENDS, Comparison, EqualRow
 from onecard.runs.eval_results import TASK_TITLES, Result, main_figure, newest
 from onecard.runs.explain.tune_findings import base_text_losses
@@ -55,7 +56,10 @@ def _table(runs: Sequence[RunFigures], rows: list[Row]) -> Table:
 
 def _setup(runs: Sequence[RunFigures]) -> list[Row]:
     return [
-        (T("card"), *(each.device.name if each.device else each.run.gpu or NONE for each in runs)),
+        (
+            T("card"),
+            *(device_name(each.device) if each.device else each.run.gpu or NONE for each in runs),
+        ),
         _row_of(runs, T("parameters, as nanoGPT counts"), "params_nanogpt", "count"),
         (T("micro-batch × accumulation"), *map(_batch, runs)),
         _row_of(runs, T("tokens per step"), "tokens_per_step", "int"),

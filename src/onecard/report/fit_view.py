@@ -6,7 +6,7 @@ from onecard.messages import T
 from onecard.planner.result import RunPlan
 from onecard.report.advice_parts import batch_words, model_headline, next_step, saver_words
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Value
-from onecard.report.plan_summary import FITS
+from onecard.report.plan_summary import FITS, device_name
 
 
 def fit_document(answer: Fitted, written: str | None = None) -> Document:
@@ -49,7 +49,7 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
         remarks = (Notes(tuple(answer.plan.warnings)),)
         sections.append(Section(T("Remarks"), remarks, short=remarks))
     return Document(
-        title=T("The fastest way that fits on {card}", card=answer.plan.device.name),
+        title=T("The fastest way that fits on {card}", card=device_name(answer.plan.device)),
         headline=model_headline(answer.plan),
         sections=tuple(sections),
         summary=(*answer.reasons, next_step(answer.plan, written)),

@@ -1,5 +1,6 @@
 """The short answers of a plan: the headline over the report, and the summary a person can read aloud."""
 
+from onecard.facts.gpus import Device
 from onecard.messages import Plural, T
 from onecard.planner.result import Range, RunPlan
 from onecard.report.document import Figure, Quantity, Text, Tone
@@ -12,14 +13,21 @@ FITS: dict[str, tuple[T, Tone]] = {
 }
 
 
+def device_name(device: Device) -> Text:
+    """A card is called the same everywhere; a processor's cores are words."""
+    if device.kind == "cpu":
+        return Plural("CPU, {n:int} core", "CPU, {n:int} cores", n=device.units)
+    return device.name
+
+
 def card_name(plan: RunPlan) -> Text:
+    name = device_name(plan.device)
     if plan.gpus == 1:
-        return plan.device.name
+        return name
     if plan.nodes > 1:
         each = plan.gpus // plan.nodes
-        name = plan.device.name
         return T("{machines:int} × {n:int} × {card}", machines=plan.nodes, n=each, card=name)
-    return T("{n:int} × {card}", n=plan.gpus, card=plan.device.name)
+    return T("{n:int} × {card}", n=plan.gpus, card=name)
 
 
 def headline(plan: RunPlan) -> tuple[Figure, ...]:

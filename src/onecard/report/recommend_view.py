@@ -32,6 +32,7 @@ from onecard.report.document import (
     Text,
     Value,
 )
+from onecard.report.plan_summary import device_name
 from onecard.report.plan_words import RANGES
 from onecard.units import HOUR
 
@@ -60,7 +61,7 @@ def recommend_document(
     if explain:
         sections.append(how_found(RECOMMEND, answer.plan))
     return Document(
-        title=T("What to run on {card}", card=answer.plan.device.name),
+        title=T("What to run on {card}", card=device_name(answer.plan.device)),
         subtitle=asked(answer.budget),
         answer=_in_one_sentence(answer),
         headline=model_headline(answer.plan),
@@ -187,7 +188,7 @@ def _rentals(answer: Recommendation) -> Section:
     plan, energy = answer.plan, answer.plan.energy
     rows: list[tuple[Value, ...]] = [
         (
-            plan.device.name,
+            device_name(plan.device),
             batch_words(plan.config),
             saver_words(answer.savers),
             Quantity(plan.time.total_seconds.mid / 3600, ",.1f"),
@@ -228,7 +229,7 @@ def _in_one_sentence(answer: Recommendation) -> T:
         params=plan.params.total,
         tokens=plan.tokens.total,
         time=plan.time.total_seconds.mid,
-        card=plan.device.name,
+        card=device_name(plan.device),
         used=plan.memory.process_bytes.mid,
         has=plan.memory.card_bytes,
     )

@@ -6,7 +6,7 @@ from onecard.messages import T
 from onecard.planner.result import RunPlan
 from onecard.report.advice_parts import batch_words, model_headline, next_step, shape_words
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
-from onecard.report.plan_summary import FITS
+from onecard.report.plan_summary import FITS, device_name
 
 
 def review_document(answer: Review, written: str | None = None) -> Document:
@@ -47,7 +47,9 @@ def review_document(answer: Review, written: str | None = None) -> Document:
         )
         summary.append(next_step(answer.better.plan, written))
     return Document(
-        title=T("{name}, reviewed for {card}", name=answer.name, card=answer.plan.device.name),
+        title=T(
+            "{name}, reviewed for {card}", name=answer.name, card=device_name(answer.plan.device)
+        ),
         headline=model_headline(answer.plan),
         sections=tuple(sections),
         summary=tuple(summary),

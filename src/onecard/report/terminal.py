@@ -152,12 +152,15 @@ class _Page:
             border_style="cyan" if self.color else "",
             padding=(0, 1),
         )
-        cells = []
-        for figure, (label, value, below) in zip(figures, texts, strict=True):
+        for _ in figures:
             grid.add_column(justify="center", ratio=1)
-            cell = Line().append(label + "\n", NOTE).append(value, TONES[figure.tone])
-            cells.append(cell.append("\n" + below, NOTE))
-        grid.add_row(*cells)
+        # three rows, not three lines a cell: where one is wrapped, values still stand beside values
+        labels, values, below = zip(*texts, strict=True)
+        grid.add_row(*(Line(label, NOTE) for label in labels))
+        tones = (TONES[figure.tone] for figure in figures)
+        grid.add_row(*map(Line, values, tones))
+        if any(below):
+            grid.add_row(*(Line(words, NOTE) for words in below))
         return grid
 
     def _panel(self, section: Section, width: int) -> RenderableType:

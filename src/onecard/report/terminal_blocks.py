@@ -21,6 +21,7 @@ from onecard.report.document import (
     LineChart,
     Notes,
     Paragraph,
+    Quantity,
     StackedBar,
     Table,
     Tone,
@@ -110,6 +111,7 @@ class Blocks:
         usual = max(12, width // 6)  # a date or a rate may be wider; it then runs on to the right
         second = max((value.cell_len for value in values if value.cell_len <= usual), default=usual)
         room = width - first - second - 4
+        numbers = any(isinstance(row.value, Quantity) for row in rows)
         out: list[Line] = []
         for row, label, value in zip(rows, labels, values, strict=True):
             beside = Line(self.beside(row), NOTE)
@@ -123,7 +125,8 @@ class Blocks:
             else:
                 if crowded and beside.cell_len > room:  # on lines of its own
                     below, beside = beside, below
-                value.pad_left(second - value.cell_len)
+                if numbers:  # end below each other, words begin so
+                    value.pad_left(second - value.cell_len)
                 out += self._across((label, first), (value, second), (beside, max(room, 1)))
             if below.plain:
                 out += self._across((Line(""), 2), (below, width - 4))
