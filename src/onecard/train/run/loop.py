@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +35,7 @@ from onecard.train.run.progress import (
     eval_due,
     eval_missing,
     finished,
+    log_due,
     random_seed,
     sample_due,
     save_due,
@@ -101,11 +103,8 @@ def _loop(
     try:
         if config.eval_only:
             return _end(session, validate(session, state), "finished", None)
-        if eval_missing(config, state.progress):  # the run ended between a step and its evaluation
+        if eval_missing(config, state.progress):
             state = validate(session, state)
-
-        if config.learn_from == "answers" and state.progress.step == 0:
-            state = validate(session, state)  # the base before it is tuned, to compare with
 
         while not finished(config, state.progress):
             clock.begin()
@@ -121,7 +120,7 @@ def _loop(
                 state, again = recovery.bad_step(session, state, bad)
                 if again:
                     continue
-            after = _after_step(session, state, clock, None if bad else loss)
+            after, watts = _after_step(session, state, clock, meter, None if bad else loss)
             if bad is not None:
                 session.stepper.skip(step)
             elif not session.stepper.apply(lr, step):
@@ -132,8 +131,8 @@ def _loop(
             state = after.progressed(seconds=after.progress.seconds + passed)
 
             step, last = step + 1, finished(config, state.progress)
-            if step % config.log_interval == 0 or last or bad:
-                state = _log(session, state, clock, meter, others, (loss, lr, norm), bool(bad))
+            if log_due(config, state.progress, bool(bad)):
+                _log(session, state, clock, watts, others, (loss, lr, norm), bool(bad))
             best_before = state.progress.best_val_loss
             if eval_due(config, step, last):
                 state = validate(session, state)
@@ -174,7 +173,9 @@ def _look_at_the_model(
 
 
 def _meters(session: Session) -> tuple[StepClock, EnergyMeter, Disturbed]:
-    return StepClock(), EnergyMeter(_power_reading(session), session.workers), Disturbed()
+    read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
+    guarded = partial(session.outputs.shows.run, "the power reading", read)
+    return StepClock(), EnergyMeter(guarded, session.workers), Disturbed()
 
 
 def _run_benchmark(
@@ -198,14 +199,17 @@ def _run_benchmark(
 
 
 def _after_step(
-    session: Session, state: RunState, clock: StepClock, loss: float | None
-) -> RunState:
-    """The state once the step's update is applied (loss None: skipped). Made before it: what fails here costs nothing."""
+    session: Session, state: RunState, clock: StepClock, meter: EnergyMeter, loss: float | None
+) -> tuple[RunState, float | None]:
+    """The state once the step's update is applied (loss None: skipped), and the watts for its line in the log.
+
+    Made before the update: what fails here costs nothing, and no process can be lost between an update and its line.
+    """
     config, progress = session.config, state.progress
     schedule_steps = advance(config, state, clock.pace())
     if config.max_hours is not None:
         schedule_steps = session.workers.from_first(schedule_steps)
-    return state.progressed(
+    after = state.progressed(
         step=progress.step + 1,
         tokens=progress.tokens + config.tokens_per_step,
         position=progress.position + schedule_steps,
@@ -213,20 +217,22 @@ def _after_step(
         val_loss=None,
         watch=progress.watch if loss is None else progress.watch.learn(loss),
     )
+    if not log_due(config, after.progress, skipped=loss is None):
+        return after, None
+    watts, kwh = meter.in_all()
+    return after.progressed(kwh=progress.kwh + kwh), watts
 
 
 def _log(
     session: Session,
     state: RunState,
     clock: StepClock,
-    meter: EnergyMeter,
+    watts: float | None,
     others: Disturbed,
     measured: tuple[float, float, float],
     skipped: bool,
-) -> RunState:
-    """A line of the log for the steps since the last one; the state with their energy."""
-    watts, kwh = meter.in_all()
-    state = state.progressed(kwh=state.progress.kwh + kwh)
+) -> None:
+    """A line of the log for the steps since the last one."""
     progress, interval, shows = state.progress, clock.interval(), session.outputs.shows
     fields = {
         "kind": "step",
@@ -251,7 +257,6 @@ def _log(
     session.outputs.measured(fields)
     if sentence := others.sentence(waited):
         session.outputs.event(f"step {progress.step:,}: {sentence}", event="disturbed")
-    return state
 
 
 def _save(
@@ -293,8 +298,3 @@ def _speed(session: Session, seconds: float) -> dict[str, float | None]:
         "tokens_per_second": tokens_per_second,
         "mfu": mfu if mfu <= 1 else None,
     }
-
-
-def _power_reading(session: Session) -> Callable[[], float | None]:
-    read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
-    return lambda: session.outputs.shows.run("the power reading", read)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from onecard.errors import first_line
-from onecard.runs.log import LogWriter
+from onecard.runs.log import LogWriter, read_log
 from onecard.runs.record import RunRecord
 from onecard.train.io.loggers import Loggers
 from onecard.train.run.workers import WorkerLostError
@@ -102,12 +102,21 @@ class Outputs:
         self.loggers = Loggers([], self.view.message)
         self._first = first
         self._step_now = step_now  # of the weights, for events
+        self._newest: dict[str, dict[str, Any]] = {}  # of each kind, written here or not
 
     def open(self, record: RunRecord, truncate_at: int | None = None) -> None:
         """Write from now on. A resume takes away what was logged after its checkpoint, from `truncate_at` on."""
         record.begin()
         self.record = record
         self.log = LogWriter(record.log_path, truncate_at=truncate_at, warn=self.view.message)
+
+    def take_over(self, record: RunRecord) -> None:
+        """Write in place of the first process, which is gone: first what it measured with the others and did not log."""
+        self.open(record)
+        there = {(line["kind"], line.get("step")) for line in read_log(record.log_path)}
+        for kind, fields in self._newest.items():
+            if (kind, fields["step"]) not in there:
+                self.write(**fields)
 
     def write(self, **fields: Any) -> None:
         if self.log is not None:
@@ -121,6 +130,7 @@ class Outputs:
 
     def measured(self, fields: dict[str, Any]) -> None:
         """A step's or an evaluation's fields: into the log, to the view and to the dashboards."""
+        self._newest[fields["kind"]] = fields
         self.write(**fields)
         if self._first:
             (self.view.step if fields["kind"] == "step" else self.view.eval)(fields)

@@ -112,13 +112,19 @@ def finished(config: RunConfig, progress: Progress) -> bool:
     return progress.step >= config.max_iters or progress.position >= config.max_iters - 1e-6
 
 
+def log_due(config: RunConfig, progress: Progress, skipped: bool) -> bool:
+    return progress.step % config.log_interval == 0 or skipped or finished(config, progress)
+
+
 def eval_due(config: RunConfig, step: int, last: bool) -> bool:
     return last or evaluation_due(config, step)
 
 
 def eval_missing(config: RunConfig, progress: Progress) -> bool:
-    done = progress.step > 0 and progress.val_loss is None
-    return done and eval_due(config, progress.step, finished(config, progress))
+    """Before the first step, of a base that is to be tuned; later where the run ended between a step and its evaluation."""
+    if progress.step == 0:
+        return config.learn_from == "answers"
+    return progress.val_loss is None and eval_due(config, progress.step, finished(config, progress))
 
 
 def save_due(config: RunConfig, step: int, improved: bool) -> bool:

@@ -92,8 +92,8 @@ def ended(session: Session, state: RunState, error: BaseException) -> BaseExcept
     if lost and outputs.log is None:
         if state.progress.step == 0:
             return RunFailure("")  # it is the first process's own mistake, which it reports
-        with contextlib.suppress(Exception):  # the first process is gone: this one writes
-            outputs.open(RunRecord(session.folder))
+        with contextlib.suppress(Exception):
+            outputs.take_over(RunRecord(session.folder))
     where = _saved(session, state, error) if saves else "the other processes save the run"
     if isinstance(error, OthersFailedError):
         return RunFailure("")
