@@ -8,9 +8,11 @@ than most of what the tests ask for. Where a system cannot fork, they are starte
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,8 +44,9 @@ class Forked:
     ):
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(PRELOADED)
-        self._place = tempfile.TemporaryDirectory()
-        arguments = (command, environment, cwd, self._place.name, file_limit)
+        self._place = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
+        arguments = (command, environment, cwd, self._place, file_limit)
         self._process = server.Process(target=_main, args=arguments)
         self._process.start()
 
@@ -65,7 +68,7 @@ class Forked:
 
     def communicate(self, timeout: float) -> tuple[str, str]:
         self.wait(timeout)
-        out, err = (Path(self._place.name, name).read_text() for name in ("out", "err"))
+        out, err = (Path(self._place, name).read_text() for name in ("out", "err"))
         return out, err
 
 
