@@ -156,7 +156,8 @@ def start_up() -> str:
         check=False,
     )
     answer = json.loads(done.stdout)
-    return f"{answer['plan_seconds']:.2f} s, 1/{answer['ratio']:.1f} of `import torch`"
+    parts = f"1/{answer['ratio']:.1f} of `import torch`, 1/{answer['processor_ratio']:.1f} of its processor time"
+    return f"{answer['plan_seconds']:.2f} s, {parts}"
 
 
 def measured() -> str:
