@@ -202,19 +202,3 @@ def test_every_dependency_has_its_reason():
         assert f"`{name}`" in reasons, name
         if name not in ("wandb", "trackio"):  # never installed by the test run
             assert f"\n{name.replace('_', '-')}==" in f"\n{pinned}", name
-
-
-def test_doctests():
-    code = (
-        "import doctest, importlib, pkgutil, sys, onecard\n"
-        "failed = 0\n"
-        "for info in pkgutil.walk_packages(onecard.__path__, 'onecard.'):\n"
-        "    if info.name.split('.')[1] in ('model', 'train', 'tune', 'evals', 'export') or 'preset_files' in info.name or info.name == 'onecard.__main__': continue\n"
-        "    failed += doctest.testmod(importlib.import_module(info.name)).failed\n"
-        "failed += doctest.testfile('docs/maths.md', module_relative=False).failed\n"
-        "sys.exit(failed)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
