@@ -93,7 +93,9 @@ def test_several_machines_meet_at_the_first():
 
 
 def test_a_config_for_a_cpu_is_not_sent_to_a_card():
-    with pytest.raises(UserError, match="the config trains on a CPU, and the job is for a MI300X"):
+    with pytest.raises(
+        UserError, match="the config trains on a CPU, and the job is for the MI300X"
+    ):
         make_job(load("gpt2", ["device=cpu"]), "MI300X")
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from onecard.config import RunConfig, load
 from onecard.errors import UserError
-from onecard.facts.gpus import find_gpu
+from onecard.facts.data_files import table
+from onecard.facts.gpus import all_gpus, find_gpu
 from onecard.planner import plan
 from onecard.planner.exchange import exchange_of
 from onecard.planner.workload import Workload
@@ -90,3 +91,26 @@ def test_bad_input(arguments, sentence):
     config = RunConfig(batch_size=1, gradient_accumulation_steps=3)
     with pytest.raises(UserError, match=sentence):
         plan(config, "A100 80GB", **arguments)
+
+
+def test_nvlink_is_refused_where_a_card_has_none():
+    for card in ("RTX 4090", "RTX 5090", "L40S", "Titan V", "MI300X"):
+        with pytest.raises(UserError, match=f"the {card} has no NVLink"):
+            plan(XL, card, gpus=2, link="nvlink")
+    with pytest.raises(UserError, match="NVLink joins two of the RTX 3090, not 4"):
+        plan(XL, "RTX 3090", gpus=4, link="nvlink")
+
+
+def test_a_bridge_counts_only_where_it_is_named():
+    assumed, bridged = (plan(XL, "RTX 3090", gpus=2, link=link) for link in (None, "nvlink"))
+    assert bridged.time.parts["exchange"] < 0.5 * assumed.time.parts["exchange"]
+    board = [plan(XL, "A100 80GB", gpus=8, link=link) for link in (None, "nvlink")]
+    assert board[0].time.parts["exchange"] == board[1].time.parts["exchange"]
+
+
+def test_every_card_with_nvlink_is_in_the_table_of_cards():
+    names = {device.name for device in all_gpus()}
+    rows = table("nvlink")
+    assert {row["card"] for row in rows} <= names
+    assert all(row["source"] for row in rows)
+    assert {row["joins"] for row in rows} == {"all", "pair"}

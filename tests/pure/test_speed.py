@@ -148,7 +148,7 @@ def test_cards_share_the_work_but_not_for_nothing():
 def test_our_own_exchange_hides_behind_nothing():
     own = Workload.of(RunConfig(), "bfloat16", gpus=4)
     ddp = replace(own, waits_for_exchange=False)
-    alone = 2 * 3 / 4 * 4 * own.params / link_bandwidth(CARD, nvlink=True)
+    alone = 2 * 3 / 4 * 4 * own.params / link_bandwidth(CARD, nvlinked=True)
     exchange = workload_time(own, CARD).parts["exchange"]
     assert exchange == pytest.approx(1.1 * alone)
     assert workload_time(ddp, CARD).parts["exchange"] < exchange

@@ -103,7 +103,7 @@ def make_job(
         )
     if planned.device.kind != "cpu" and config.device == "cpu":
         raise UserError(
-            f"the config trains on a CPU, and the job is for a {planned.device.name}",
+            f"the config trains on a CPU, and the job is for the {planned.device.name}",
             hint="--device=auto takes the card, --gpu cpu a machine without one",
         )
     if planned.device.kind != "cpu":  # the processes of a CPU run share one machine
@@ -111,7 +111,7 @@ def make_job(
     if planned.memory.fits == "no":
         needed, there = planned.memory.process_bytes.mid, planned.memory.card_bytes
         raise UserError(
-            f"the run needs {show_bytes(needed)} on each card, and a {planned.device.name} has {show_bytes(there)}",
+            f"the run needs {show_bytes(needed)} on each card, and the {planned.device.name} has {show_bytes(there)}",
             hint=f'`onecard recommend --fit CONFIG --gpu "{planned.device.name}"` makes it fit',
         )
     limit = time_limit(planned, config.max_hours) if limit_seconds is None else limit_seconds

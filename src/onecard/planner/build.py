@@ -14,7 +14,7 @@ from onecard.config import load as load_config
 from onecard.config.model_rules import evaluation_steps
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, find_gpu
-from onecard.facts.links import DEFAULT_NETWORK, Links, links
+from onecard.facts.links import DEFAULT_NETWORK, Links, links_of
 from onecard.facts.prices import Price, electricity, parse_price
 from onecard.messages import Note
 from onecard.planner.calibration_file import load_calibration
@@ -71,7 +71,7 @@ def plan(
     """
     config = _config(config)
     device = resolve_device(gpu)
-    joined = links(link)
+    joined = links_of(link, device, gpus)
     _check_number_of_cards(config, gpus, nodes)
     gpus *= nodes
     dtype = device.training_dtype if config.matmul_dtype == "auto" else config.matmul_dtype

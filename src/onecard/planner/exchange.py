@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onecard.facts.gpus import Device
+from onecard.facts.links import DEFAULT_LINK, nvlink, speed
 from onecard.planner.workload import Workload
 
 Fit = dict[str, Any]
@@ -96,18 +97,12 @@ def _shown(seconds: float, hidden: float) -> float:
     return float((seconds**4 + hidden**4) ** 0.25 - hidden) + 0.1 * seconds
 
 
-def link_bandwidth(device: Device, nvlink: bool) -> float:
-    """Bytes per second each way between cards: NVLink on data-centre boards, else PCIe 4.0 through the host.
-
-    What NCCL reaches for large messages, by its own maintainers: 20 GB/s of each link's 25, so 230 GB/s for an A100's
-    twelve (NVIDIA/nccl-tests issue 149) and a little less than 120 for a V100's six; 370 GB/s on an H100 (issue 212), here
-    less a tenth because gradients go in buckets of 25 MB; twice that for NVLink 5. PCIe 4.0 x16 carries 26 GB/s, and
-    cards without peer access send every byte through the host's memory, so across it twice.
-    """
-    if (
-        nvlink
-        and device.rate_class in ("ga100", "hopper", "bw_dc", "volta")
-        and "PCIe" not in device.name
-    ):
-        return {"volta": 110e9, "ga100": 230e9, "hopper": 340e9, "bw_dc": 650e9}[device.rate_class]
-    return 12e9
+def link_bandwidth(device: Device, nvlinked: bool) -> float:
+    """Bytes per second each way between cards: NVLink on boards that come with it, else PCIe 4.0 through the host.
+    A bridge between two cards is bought apart and has to be named."""
+    found = nvlink(device.name)
+    return (
+        found.bytes_per_second
+        if nvlinked and found and found.joins == "all"
+        else speed(DEFAULT_LINK)
+    )
