@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 # pip writes byte code when it installs; an editable tree gets its own in the first, unmeasured round
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -46,7 +47,7 @@ def main() -> int:
     done = subprocess.run(
         [sys.executable, "-c", code, *plan[2:]], capture_output=True, text=True, check=True
     )
-    answer = {
+    answer: dict[str, Any] = {
         "plan_seconds": clock[0],
         "import_torch_seconds": clock[1],
         "ratio": clock[1] / clock[0],
