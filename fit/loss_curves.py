@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from fit.loss_expected import running_at, soft
+from fit.loss_expected import on_curve, soft
 from fit.losses import Point
+from onecard.planner.expected_loss import running
 
 NOISE = (
     0.4,
@@ -36,11 +37,14 @@ def fit_curves(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
         ]
 
     votes = Counter(point.family for point, _ in pairs)
+    # where a point is on its curve does not depend on how curves fall; and many share their last
+    places = {id(point): (point.ratio, on_curve(point, fit)) for pair in pairs for point in pair}
 
     def residuals(theta: np.ndarray) -> np.ndarray:
         here = {**fit, **_curve(theta)}
+        found = {key: ratio * running(*place, here) for key, (ratio, place) in places.items()}
         misses = [
-            ((p.loss or 0) - (last.loss or 0) - (running_at(p, here) - running_at(last, here)))
+            ((p.loss or 0) - (last.loss or 0) - (found[id(p)] - found[id(last)]))
             / (0.05 * max(1, votes[p.family] / 20) ** 0.5)
             for p, last in pairs
         ]

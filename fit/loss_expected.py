@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fit.losses import Point
-from onecard.planner.expected_loss import LossEstimate, estimate, running
+from onecard.planner.expected_loss import LossEstimate, estimate
 from onecard.planner.loss_settings import is_odd, settings_cost
 
 KINDS = ("inside", "odd")
@@ -34,11 +34,11 @@ def final(point: Point, fit: dict[str, Any]) -> float:
     return point.ratio * expected(point, fit).final.mid + point.offset
 
 
-def running_at(point: Point, fit: dict[str, Any]) -> float:
-    """The same at the point's place on its curve, without what its own test set adds."""
+def on_curve(point: Point, fit: dict[str, Any]) -> tuple[LossEstimate, int]:
+    """The run of a point, and the step of its place on the curve."""
     assert point.config is not None
     step = round((point.at or point.tokens) / point.tokens * point.config.max_iters)
-    return point.ratio * running(expected(point, fit), max(1, step), fit)
+    return expected(point, fit), max(1, step)
 
 
 def kind_of(point: Point, fit: dict[str, Any]) -> str:
