@@ -18,6 +18,8 @@ from hub_server import Hub
 
 from onecard.data import open_dataset
 from onecard.data.read.shard_files import header
+from onecard.data.sources.hub import HubFile, _check_path, _wrong
+from onecard.errors import UserError
 
 
 def parquet(texts: list[str]) -> bytes:
@@ -256,3 +258,22 @@ def test_ready_shards(hub: Hub, tmp_path: Path) -> None:
     result = run(hub, tmp_path, "kjj0/fineweb10B-gpt2", "--out", "bad")
     assert result.returncode == 1
     assert "token id 50257" in result.stderr
+
+
+def test_a_file_that_was_checked_is_not_read_again(tmp_path: Path) -> None:
+    path, mark = tmp_path / "file", tmp_path / "marks" / "file"
+    path.write_bytes(b"text")
+    file = HubFile("file", 4, hashlib.sha256(b"text").hexdigest())
+    assert _wrong(path, file, mark) is None
+    path.write_bytes(b"tixt")
+    assert _wrong(path, file, mark) is None  # by its mark
+    assert _wrong(path, file, None) == "its sha256 is not the listing's"
+    assert _wrong(path, HubFile("file", 5, None), mark) == "4 bytes came, the listing says 5"
+    assert _wrong(path, HubFile("file", 4, None), None) is None
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "a\\b.parquet", "../up.parquet", "a/../b", "a\0b"])
+def test_a_listing_cannot_name_files_outside_its_repository(path: str) -> None:
+    with pytest.raises(UserError, match="lists a file outside of itself"):
+        _check_path("owner/name", path)
+    _check_path("owner/name", "sample/10BT/..000.parquet")
