@@ -430,7 +430,8 @@ def test_the_largest_value_that_is_named_is_accepted():
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("x" * 300 + ".toml", "File name too long"), ("a\0b.toml", "embedded null byte")]
+    ("name", "why"),
+    [("x" * 300 + ".toml", "File name too long"), ("a\0b.toml", "embedded null byte")],
 )
 def test_a_path_that_no_system_takes(name, why):
     with pytest.raises(UserError) as error:

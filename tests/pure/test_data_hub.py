@@ -99,6 +99,8 @@ def test_only_the_files_that_the_tokens_need(hub: Hub, tmp_path: Path) -> None:
     assert hub.downloads() == ["sample/10BT/000_00000.parquet"]
     assert 30_000 <= sum(split["tokens"] for split in found["splits"].values()) < 31_000
     assert open_dataset(tmp_path / "data" / "fineweb-edu").splits["train"].tokens > 25_000
+    assert done(run(hub, tmp_path, "fineweb-edu", "--tokens", "30000")) == found
+    assert hub.downloads() == ["sample/10BT/000_00000.parquet"]  # it is there already
 
 
 def test_a_config_a_revision_and_all_files(hub: Hub, tmp_path: Path) -> None:
