@@ -10,8 +10,10 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from onecard.cli import main
+from onecard.cli.probe import _rates_table
 from onecard.config import RunConfig
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
@@ -120,6 +122,21 @@ def calibration(device=None, **changes) -> Calibration:
         observations=tuple(OBSERVED),
     )
     return dataclasses.replace(made, **changes)
+
+
+def test_what_was_measured_is_shown_in_its_units(capsys):
+    device, rates = find_gpu("RTX 4070"), dict.fromkeys(RATES, 20e12)
+    rates |= {"copy": 250e9, "triad": 400e9, "fresh": 12.34e9, "operation_seconds": 6.5e-6}
+    shown = _rates_table(calibration(device, rates=rates, dtype="bfloat16"), device)
+    Console(width=100).print(shown)
+    lines = capsys.readouterr().out.splitlines()
+    found = {line.split("  ")[0].strip(" │┃"): line for line in lines}
+    assert "20,000 GFLOPS" in found["large matmul"]
+    assert f"{20e12 / device.peak_flops('bfloat16'):.0%}" in found["large matmul"]
+    assert "250 GB/s" in found["copy"]
+    assert f"{250e9 / device.bandwidth:.0%}" in found["copy"]
+    assert "12.3 GB/s" in found["memory new to the process"]
+    assert "6.5 µs" in found["tiny operation"]
 
 
 def test_the_fit_finds_the_machine_from_its_steps():

@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from data_texts import digests, documents
 from hub_server import Hub
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from onecard.data import open_dataset
 from onecard.data.read.shard_files import header
-from onecard.data.sources.hub import HubFile, _check_path, _wrong
-from onecard.errors import UserError
+from onecard.data.sources import network
+from onecard.data.sources.hub import HubFile, _check_path, _wrong, fetch
+from onecard.errors import RunFailure, UserError
 
 
 def parquet(texts: list[str]) -> bytes:
@@ -279,3 +281,24 @@ def test_a_listing_cannot_name_files_outside_its_repository(path: str) -> None:
     with pytest.raises(UserError, match="lists a file outside of itself"):
         _check_path("owner/name", path)
     _check_path("owner/name", "sample/10BT/..000.parquet")
+
+
+def test_a_download_that_fails_says_whether_anything_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_args: object, **_named: object) -> str:
+        raise LocalEntryNotFoundError("the connection is cut")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", cut)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(network.time, "sleep", lambda _seconds: None)
+    file = HubFile("a.parquet", 4, "ab" * 32)
+    with pytest.raises(RunFailure) as nothing:
+        fetch("owner/name", "c" * 40, file)
+    assert nothing.value.hint == "run the same command again later"
+    blobs = tmp_path / "datasets--owner--name" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{file.sha256}.1234.incomplete").write_bytes(b"te")
+    with pytest.raises(RunFailure) as some:
+        fetch("owner/name", "c" * 40, file)
+    assert some.value.hint == "what arrived is kept: the same command continues"
