@@ -16,7 +16,7 @@ from onecard.advise.limits import FLAT, _largest, limits
 from onecard.advise.memory_table import memory_table
 from onecard.advise.models import named_model
 from onecard.advise.need import readings
-from onecard.advise.recipe_choice import Contest, choose, chosen_run, wins
+from onecard.advise.recipe_choice import Contest, choose, chosen_run, search_of, wins
 from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
 from onecard.advise.savers import Savers, all_savers, fastest, micro_batches, with_memory
@@ -300,6 +300,15 @@ def test_hours_given_are_hours_kept():
     assert answer.config.max_hours == 20.0
     assert "max_hours = 20.0  # the time given" in config_text(answer, "run.toml")
     assert recommend("RTX 4070", Budget(tokens=1e9)).config.max_hours is None
+
+
+def test_few_tokens_are_for_the_smallest_model_alone():
+    search = search_of(CARD)
+    smallest = search._model(search.shapes[0])
+    assert search._feeds(smallest, 1e6)
+    for other in ({"n_layer": smallest.n_layer + 1}, {"n_embd": 2 * smallest.n_embd}):
+        assert not search._feeds(smallest.replace(**other), 1e6)
+        assert search._feeds(smallest.replace(**other), 1e12)
 
 
 def test_the_recipe_is_chosen_by_the_expected_loss():

@@ -15,6 +15,7 @@ from onecard.planner.exchange import link_bandwidth
 from onecard.planner.flops import exact_per_token, nanogpt_per_token, six_n_per_token
 from onecard.planner.step_counts import layer_bytes
 from onecard.planner.step_time import step_time, workload_time
+from onecard.planner.step_work import work
 from onecard.planner.workload import Workload
 
 CARD = find_gpu("RTX 4070")
@@ -231,3 +232,13 @@ def test_muon_computes_in_full_precision_where_half_is_slow():
     for card, full in (("RTX 4070", False), ("P100 SXM2", True), ("Apple M1", True)):
         on = Workload.on(find_gpu(card), RunConfig(), "float32")
         assert on.full_precision_updates == full, card
+
+
+@pytest.mark.parametrize(("flash", "passes"), [(True, 3.5), (False, 3.0)])
+def test_layers_computed_again_are_one_more_forward_pass(flash, passes):
+    """A backward pass is two of a forward pass's matmuls; FlashAttention's computes the scores once more by itself."""
+    once = work(replace(Workload.of(RunConfig(), "bfloat16"), flash=flash))
+    again = work(replace(Workload.of(RunConfig(recompute="block"), "bfloat16"), flash=flash))
+    assert again["attention"] / once["attention"] == pytest.approx((passes + 1) / passes)
+    assert again["blocks"] / once["blocks"] == pytest.approx(8 / 6, rel=1e-3)
+    assert again["head"] == once["head"]
