@@ -78,6 +78,10 @@ def test_the_room_for_tensors_is_what_the_card_has_left():
     memory = planned_run().memory
     taken = memory.desktop_bytes + memory.parts["context"] + memory.parts["slack"]
     assert memory_view._room(planned_run()) == memory.card_bytes - taken
+    explained = explain_memory(planned_run().config, find_gpu("RTX 4070"), "bfloat16")
+    chart = memory_view._course(planned_run(), explained)
+    assert [level.y for level in chart.levels] == [(memory.card_bytes - taken) / 2**30]
+    assert max(y for each in chart.series for _, y in each.points) == explained.peak.bytes / 2**30
 
 
 def test_the_axis_of_a_chart_is_as_wide_as_its_frame():

@@ -12,7 +12,12 @@ from onecard.config import ModelShape, RunConfig
 from onecard.facts.gpus import all_gpus, find_gpu
 from onecard.planner.card_rate import speed_fit, sustained, sustained_flops
 from onecard.planner.exchange import link_bandwidth
-from onecard.planner.flops import exact_per_token, nanogpt_per_token, six_n_per_token
+from onecard.planner.flops import (
+    attention_flops,
+    exact_per_token,
+    nanogpt_per_token,
+    six_n_per_token,
+)
 from onecard.planner.step_counts import layer_bytes
 from onecard.planner.step_time import step_time, workload_time
 from onecard.planner.step_work import work
@@ -232,6 +237,11 @@ def test_muon_computes_in_full_precision_where_half_is_slow():
     for card, full in (("RTX 4070", False), ("P100 SXM2", True), ("Apple M1", True)):
         on = Workload.on(find_gpu(card), RunConfig(), "float32")
         assert on.full_precision_updates == full, card
+
+
+def test_a_window_takes_its_share_of_attention():
+    whole = Workload.of(RunConfig(), "bfloat16")
+    assert attention_flops(replace(whole, window=0.25)) == attention_flops(whole) / 4
 
 
 @pytest.mark.parametrize(("flash", "passes"), [(True, 3.5), (False, 3.0)])
