@@ -3,8 +3,8 @@
 import io
 import json
 import math
-import re
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
