@@ -3,7 +3,7 @@
     python bench/autotune.py [--limit 90] [--rounds 5] [--write]
 
 Each config is tuned. Then the config as given, the same model and total batch as `recommend --fit` would set them on this
-CPU, and the tuned one take turns, and the medians of their steps are compared. The third config is what `recommend` writes for
+CPU, and the tuned one take turns, and the medians of their steps' ratios are compared, turn by turn. The third config is what `recommend` writes for
 this CPU; there the given config is recommend's own. --write keeps the result in bench/results/ for docs/performance.md.
 """
 
@@ -75,16 +75,22 @@ def compared(config: RunConfig, limit: float, rounds: int) -> dict[str, Any]:
                     turns[name] = start(device, measured(each, rows))
                     turns[name].steps(1)
                 quick = not seconds[name] or min(seconds[name]) < 1.0
-                seconds[name] += turns[name].steps(2 if quick else 1)
+                seconds[name].append(statistics.fmean(turns[name].steps(2 if quick else 1)))
     median = {name: statistics.median(taken) for name, taken in seconds.items()}
+
+    def gained(other: str) -> float:
+        """Turn by turn: what else the machine does then slows both."""
+        pairs = zip(seconds[other], seconds["autotune"], strict=True)
+        return statistics.median(theirs / ours for theirs, ours in pairs)
+
     tried = [
         {"changes": words(t.changes), "seconds": t.seconds, "against": t.against, "note": t.note}
         for t in found.trials
     ]
     return {
         "seconds": median,
-        "against_given": median["given"] / median["autotune"],
-        "against_recommend": median["recommend"] / median["autotune"],
+        "against_given": gained("given"),
+        "against_recommend": gained("recommend"),
         "autotune": words(found.changes),
         "recommend": words(_changes(config, candidates["recommend"])),
         "searched_seconds": found.spent_seconds,

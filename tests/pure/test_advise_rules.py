@@ -117,6 +117,7 @@ def test_what_is_kept_on_the_host_takes_its_time_over_the_slot():
     assert newer == pytest.approx(found.time.parts["host"] / 2)
     note = next(note for note in found.warnings if note.code == "offload")
     assert "17.4" in str(note)
+    assert note.values["share"] == note.values["seconds"] / found.time.step_seconds.mid
     assert "PCIe 4.0" in str(note)
     assert "host" not in plan(load("gpt2-xl"), "RTX 4070 Ti").time.parts
 

@@ -7,11 +7,13 @@ import pytest
 from calibrations import HINTS, SMALL, TRUE, calibration
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from onecard.cli.probe import _rates_table
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
 from onecard.planner import calibration_file, plan
-from onecard.planner.calibration import refine
+from onecard.planner.calibration import RATES, refine
 from onecard.planner.calibration_file import (
     calibrations_folder,
     known_calibration,
@@ -28,6 +30,21 @@ from onecard.planner.workload import Workload
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(calibration_file, "torch_version", lambda: "2.13.0")
+
+
+def test_what_was_measured_is_shown_in_its_units(capsys):
+    device, rates = find_gpu("RTX 4070"), dict.fromkeys(RATES, 20e12)
+    rates |= {"copy": 250e9, "triad": 400e9, "fresh": 12.34e9, "operation_seconds": 6.5e-6}
+    shown = _rates_table(calibration(device, rates=rates, dtype="bfloat16"), device)
+    Console(width=100).print(shown)
+    lines = capsys.readouterr().out.splitlines()
+    found = {line.split("  ")[0].strip(" │┃"): line for line in lines}
+    assert "20,000 GFLOPS" in found["large matmul"]
+    assert f"{20e12 / device.peak_flops('bfloat16'):.0%}" in found["large matmul"]
+    assert "250 GB/s" in found["copy"]
+    assert f"{250e9 / device.bandwidth:.0%}" in found["copy"]
+    assert "12.3 GB/s" in found["memory new to the process"]
+    assert "6.5 µs" in found["tiny operation"]
 
 
 def test_round_trip():

@@ -427,3 +427,13 @@ def test_configs_are_parsed_by_one_thread_at_a_time(monkeypatch):
 
 def test_the_largest_value_that_is_named_is_accepted():
     assert load("train_gpt2", ["n_embd=200_000", "n_head=1"]).n_embd == 200_000
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("x" * 300 + ".toml", "File name too long"), ("a\0b.toml", "embedded null byte")],
+)
+def test_a_path_that_no_system_takes(name, why):
+    with pytest.raises(UserError) as error:
+        load(name)
+    assert error.value.message == f"cannot read {name}: {why}"

@@ -202,6 +202,23 @@ def test_a_shard_cut_short_while_it_is_open(tmp_path: Path) -> None:
     assert split.read(0, 5).tolist() == [0] * 5
 
 
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), OSError("the disk is gone")])
+def test_a_shard_that_the_disk_does_not_give_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    path = tmp_path / "x_train_000001.bin"
+    path.write_bytes(header(100) + np.zeros(100, "<u2").tobytes())
+    split = open_dataset(tmp_path).splits["train"]
+
+    def failing(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("onecard.data.read.shards._read_at", failing)
+    with pytest.raises(RunFailure) as caught:
+        split.read(0, 5)
+    assert caught.value.message == f"{path} cannot be read: {error.strerror or error}"
+
+
 # ---- names, times, columns ----
 
 

@@ -15,9 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from data_texts import digests, documents
 from hub_server import Hub
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from onecard.data import open_dataset
 from onecard.data.read.shard_files import header
+from onecard.data.sources import network
+from onecard.data.sources.hub import HubFile, _check_path, _wrong, fetch
+from onecard.errors import RunFailure, UserError
 
 
 def parquet(texts: list[str]) -> bytes:
@@ -97,6 +101,8 @@ def test_only_the_files_that_the_tokens_need(hub: Hub, tmp_path: Path) -> None:
     assert hub.downloads() == ["sample/10BT/000_00000.parquet"]
     assert 30_000 <= sum(split["tokens"] for split in found["splits"].values()) < 31_000
     assert open_dataset(tmp_path / "data" / "fineweb-edu").splits["train"].tokens > 25_000
+    assert done(run(hub, tmp_path, "fineweb-edu", "--tokens", "30000")) == found
+    assert hub.downloads() == ["sample/10BT/000_00000.parquet"]  # it is there already
 
 
 def test_a_config_a_revision_and_all_files(hub: Hub, tmp_path: Path) -> None:
@@ -256,3 +262,43 @@ def test_ready_shards(hub: Hub, tmp_path: Path) -> None:
     result = run(hub, tmp_path, "kjj0/fineweb10B-gpt2", "--out", "bad")
     assert result.returncode == 1
     assert "token id 50257" in result.stderr
+
+
+def test_a_file_that_was_checked_is_not_read_again(tmp_path: Path) -> None:
+    path, mark = tmp_path / "file", tmp_path / "marks" / "file"
+    path.write_bytes(b"text")
+    file = HubFile("file", 4, hashlib.sha256(b"text").hexdigest())
+    assert _wrong(path, file, mark) is None
+    path.write_bytes(b"tixt")
+    assert _wrong(path, file, mark) is None  # by its mark
+    assert _wrong(path, file, None) == "its sha256 is not the listing's"
+    assert _wrong(path, HubFile("file", 5, None), mark) == "4 bytes came, the listing says 5"
+    assert _wrong(path, HubFile("file", 4, None), None) is None
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "a\\b.parquet", "../up.parquet", "a/../b", "a\0b"])
+def test_a_listing_cannot_name_files_outside_its_repository(path: str) -> None:
+    with pytest.raises(UserError, match="lists a file outside of itself"):
+        _check_path("owner/name", path)
+    _check_path("owner/name", "sample/10BT/..000.parquet")
+
+
+def test_a_download_that_fails_says_whether_anything_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_args: object, **_named: object) -> str:
+        raise LocalEntryNotFoundError("the connection is cut")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", cut)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(network.time, "sleep", lambda _seconds: None)
+    file = HubFile("a.parquet", 4, "ab" * 32)
+    with pytest.raises(RunFailure) as nothing:
+        fetch("owner/name", "c" * 40, file)
+    assert nothing.value.hint == "run the same command again later"
+    blobs = tmp_path / "datasets--owner--name" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{file.sha256}.1234.incomplete").write_bytes(b"te")
+    with pytest.raises(RunFailure) as some:
+        fetch("owner/name", "c" * 40, file)
+    assert some.value.hint == "what arrived is kept: the same command continues"

@@ -23,6 +23,7 @@ from onecard.data.preparation.pipeline import sized
 from onecard.data.sources.documents import batches
 from onecard.data.sources.unit import Reading, Unit
 from onecard.errors import UserError
+from onecard.planner.corpus import corpus_of
 
 MARKS = {"web": "alpha", "code": "beta", "notes": "gamma"}
 
@@ -148,6 +149,15 @@ def test_what_is_a_copy_does_not_depend_on_how_far_a_source_was_read(
     assert made[1].to_json() == made[4].to_json()
     assert made[1].duplicates == 0
     assert [source["epochs"] for source in made[1].sources] == [1, 1]
+    manifest = tmp_path / "1" / "manifest.json"
+    once = corpus_of(str(tmp_path / "1"))
+    manifest.write_text(manifest.read_text().replace('"epochs": 1', '"epochs": 2', 1))
+    twice = corpus_of(str(tmp_path / "1"))
+    assert [unique for _, _, unique in once.sources] == [
+        source["splits"]["train"]["tokens"] for source in made[1].sources
+    ]
+    assert twice.sources[0][2] == round(once.sources[0][2] / 2)
+    assert twice.sources[1] == once.sources[1]
 
 
 def test_npy_shards_are_a_source_of_a_mix(sources: dict[str, str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -221,6 +222,12 @@ def test_repeated_data_and_overfitting():
     # two evaluations after the lowest one are enough, one is not
     assert found(of("\n".join(lines[:6])))["overfitting"].evidence["best_step"] == 300
     assert "overfitting" not in found(of("\n".join(lines[:5])))
+    # where the training loss rises too, nothing is memorised
+    both = [
+        re.sub(r"train loss [\d.]+", f"train loss {3 + i / 10}", each)
+        for i, each in enumerate(lines)
+    ]
+    assert "overfitting" not in found(of("\n".join(both)))
     assert "overfitting" not in found(of(small_run(evals=100, losses={0: 10.9, 1000: 4.5})))
 
 

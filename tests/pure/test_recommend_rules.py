@@ -5,22 +5,25 @@ import itertools
 import json
 from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 
 import pytest
 
 from onecard import find_gpu, load, plan
 from onecard.advise.budget import Budget
 from onecard.advise.fit import fit
+from onecard.advise.instead import _cards
 from onecard.advise.limits import FLAT, _largest, limits
 from onecard.advise.memory_table import memory_table
-from onecard.advise.recipe_choice import Contest, choose, chosen_run, wins
+from onecard.advise.recipe_choice import Contest, choose, chosen_run, search_of, wins
 from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
 from onecard.advise.savers import with_memory
 from onecard.advise.schedule import run_seconds
 from onecard.advise.shapes import usual_batch
-from onecard.advise.small_run import small_run
+from onecard.advise.small_run import _candidates, small_run
 from onecard.advise.write import config_text
+from onecard.facts.here import cpu
 from onecard.planner.memory import single_savers
 from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
@@ -108,6 +111,34 @@ def test_hours_given_are_hours_kept():
     assert answer.config.max_hours == 20.0
     assert "max_hours = 20.0  # the time given" in config_text(answer, "run.toml")
     assert recommend("RTX 4070", Budget(tokens=1e9)).config.max_hours is None
+
+
+def test_more_cards_make_up_for_what_their_exchange_costs():
+    for gpus, ratio, number in ((1, 0.5, 3), (1, 0.95, 2), (2, 0.5, 5), (1, 0.01, None)):
+        found = _cards(SimpleNamespace(ratio=ratio), gpus)
+        assert (found and found.figures) == (number and {"gpus": number})
+
+
+def test_the_context_grows_with_the_width_of_a_small_run():
+    base = small_run("cpu", 60, data=1_000_000).config.replace(block_size=1024)
+    found = {run.n_embd: run.block_size for run in _candidates(base, cpu(), 1e9) if run}
+    assert [found[width] for width in (64, 128, 192, 320, 384, 768)] == [
+        128,
+        128,
+        256,
+        256,
+        512,
+        512,
+    ]
+
+
+def test_few_tokens_are_for_the_smallest_model_alone():
+    search = search_of(CARD)
+    smallest = search._model(search.shapes[0])
+    assert search._feeds(smallest, 1e6)
+    for other in ({"n_layer": smallest.n_layer + 1}, {"n_embd": 2 * smallest.n_embd}):
+        assert not search._feeds(smallest.replace(**other), 1e6)
+        assert search._feeds(smallest.replace(**other), 1e12)
 
 
 def test_the_recipe_is_chosen_by_the_expected_loss():

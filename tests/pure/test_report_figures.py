@@ -15,7 +15,7 @@ from onecard.messages import T
 from onecard.planner.memory.explain import explain_memory
 from onecard.planner.result import Range
 from onecard.report import compare_tables, language, memory_view, svg
-from onecard.report.document import LineChart, Series
+from onecard.report.document import Level, LineChart, Series
 from onecard.report.plan_summary import _short_span
 from onecard.report.terminal_charts import line_chart
 from onecard.runs.figures import figures
@@ -78,6 +78,10 @@ def test_the_room_for_tensors_is_what_the_card_has_left():
     memory = planned_run().memory
     taken = memory.desktop_bytes + memory.parts["context"] + memory.parts["slack"]
     assert memory_view._room(planned_run()) == memory.card_bytes - taken
+    explained = explain_memory(planned_run().config, find_gpu("RTX 4070"), "bfloat16")
+    chart = memory_view._course(planned_run(), explained)
+    assert [level.y for level in chart.levels] == [(memory.card_bytes - taken) / 2**30]
+    assert max(y for each in chart.series for _, y in each.points) == explained.peak.bytes / 2**30
 
 
 def test_the_axis_of_a_chart_is_as_wide_as_its_frame():
@@ -101,12 +105,26 @@ def test_large_tensors_have_names_in_every_language(lang):
     assert {name for name, shown in names.items() if name == shown} <= {"logits"}
 
 
+def test_a_level_is_drawn_at_its_height():
+    series = (Series(T("a"), ((0.0, 5.0), (1.0, 5.0))), Series(T("b"), ((0.0, 3.0), (1.0, 3.0))))
+    chart = LineChart(T("loss"), series, T("x"), T("y"), levels=(Level(T("goal"), 4.0),))
+    with io.StringIO() as out:
+        Console(file=out, width=60).print(line_chart(chart, 60, str, False, True, rows=5))
+        lines = out.getvalue().splitlines()
+    frame = next(i for i, line in enumerate(lines) if "+---" in line)
+    marked = ["|" in line and line.split("|")[1].strip() != "" for line in lines[1:frame]]
+    assert marked == [True, False, True, False, True]
+
+
 def test_a_legend_is_not_broken_within_a_name():
     series = tuple(Series(f"a long name {n}", ((0.0, 1.0), (1.0, 2.0))) for n in range(5))
     chart = LineChart(T("title"), series, T("x"), T("y"))
     out = io.StringIO()
     Console(file=out, width=60).print(line_chart(chart, 60, str, color=False, ascii_only=True))
     assert all(f"* a long name {n}" in out.getvalue() for n in range(5))
+    legend = [line for line in out.getvalue().splitlines() if "a long name" in line]
+    assert len(legend) > 1
+    assert len({line.index("*") for line in legend}) == 1  # below each other
     drawn = svg.line_chart(chart, language("en"))
     places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>(a long name \d)<', drawn)
     assert len(set(places)) == 5

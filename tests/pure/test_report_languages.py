@@ -200,6 +200,17 @@ def test_durations_have_the_same_figures(seconds: float) -> None:
     assert said[0] == said[1] == said[2]
 
 
+def test_a_span_has_its_unit_once() -> None:
+    speech = language("en")
+
+    def span(low: float, high: float, unit: str = "") -> str:
+        return speech.span(Quantity(low, ".2f", unit), Quantity(high, ".2f", unit))
+
+    assert span(6.9, 7.42, "GiB") == "6.90 – 7.42\u00a0GiB"
+    assert span(6.9, 7.42) == "6.90 – 7.42"
+    assert span(7.421, 7.422, "GiB") == "7.42\u00a0GiB"
+
+
 def test_plurals() -> None:
     one, two = (
         Plural("There is {n:int} warning.", "There are {n:int} warnings.", n=n) for n in (1, 2)

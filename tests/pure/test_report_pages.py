@@ -166,6 +166,19 @@ def test_charts_are_well_formed_and_spoken(lang: str) -> None:
     ET.fromstring(drawn[-1])
 
 
+def test_values_beside_bars_stay_within_the_drawing() -> None:
+    parts = tuple(Part("part", Quantity(10.0**n, ",.2f")) for n in (9, 11))
+    root = ET.fromstring(svg.bars(Bars(parts, "bars"), language("en")))
+    longest = next(text for text in root.findall("{*}text") if text.text == "100,000,000,000.00")
+    assert svg.WIDTH - 20 < float(longest.get("x") or 0) + 18 * svg.LETTER <= svg.WIDTH
+
+
+def test_a_logarithmic_axis_is_marked_at_powers_of_ten() -> None:
+    assert svg.log_ticks(1, 1000) == [1, 10, 100, 1000]
+    assert svg.log_ticks(2, 120) == [10, 100]
+    assert svg.log_ticks(2, 50) == [2, 50]
+
+
 def test_the_stacked_bar_is_to_scale() -> None:
     """A part of 3 GiB on a card of 12 is a quarter of the drawing."""
     chart = StackedBar(

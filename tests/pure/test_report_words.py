@@ -12,7 +12,7 @@ from run_logs import small_run, wide_run
 from onecard.advise.can import can
 from onecard.advise.recommend import recommend
 from onecard.advise.search import Budget
-from onecard.messages import T
+from onecard.messages import LARGEST, T
 from onecard.planner import resolve_device
 from onecard.report import language, shortened, show, terminal, terminal_widths
 from onecard.report.can_view import can_document
@@ -131,6 +131,7 @@ def test_a_number_without_end_is_a_power_of_ten(lang: str, spec: str) -> None:
     shown = language(lang).quantity(Quantity(int(3e200), spec))
     assert "× 10²⁰⁰".replace(" ", "\u00a0") in shown
     assert len(shown) < 20
+    assert "× 10¹⁵".replace(" ", "\u00a0") in language(lang).quantity(Quantity(LARGEST, spec))
 
 
 @pytest.mark.parametrize(

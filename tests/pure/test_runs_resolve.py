@@ -125,6 +125,11 @@ def test_a_card_that_cannot_be(seconds, impossible):
     assert "no-card" not in codes(f)
     for name in ("kwh", "cost", "mfu_card", "plan"):
         assert (getattr(f, name) is None) is impossible
+    if (
+        not impossible
+    ):  # nothing logged the draw: it is the card's rated one, over the time of the steps
+        assert f.kwh == pytest.approx(find_gpu("RTX 4070").watts * f.seconds / 3.6e6)
+        assert f.seconds == pytest.approx(seconds * 1000, rel=0.05)
     if impossible:
         text = str(next(x.note for x in explain(f) if x.note.code == "card-impossible"))
         assert "471 TFLOPS are more than 1 × RTX 4070 can do (58 TFLOPS)" in text

@@ -12,9 +12,15 @@ from onecard.config import ModelShape, RunConfig
 from onecard.facts.gpus import all_gpus, find_gpu
 from onecard.planner.card_rate import speed_fit, sustained, sustained_flops
 from onecard.planner.exchange import link_bandwidth
-from onecard.planner.flops import exact_per_token, nanogpt_per_token, six_n_per_token
+from onecard.planner.flops import (
+    attention_flops,
+    exact_per_token,
+    nanogpt_per_token,
+    six_n_per_token,
+)
 from onecard.planner.step_counts import layer_bytes
 from onecard.planner.step_time import step_time, workload_time
+from onecard.planner.step_work import work
 from onecard.planner.workload import Workload
 
 CARD = find_gpu("RTX 4070")
@@ -231,3 +237,18 @@ def test_muon_computes_in_full_precision_where_half_is_slow():
     for card, full in (("RTX 4070", False), ("P100 SXM2", True), ("Apple M1", True)):
         on = Workload.on(find_gpu(card), RunConfig(), "float32")
         assert on.full_precision_updates == full, card
+
+
+def test_a_window_takes_its_share_of_attention():
+    whole = Workload.of(RunConfig(), "bfloat16")
+    assert attention_flops(replace(whole, window=0.25)) == attention_flops(whole) / 4
+
+
+@pytest.mark.parametrize(("flash", "passes"), [(True, 3.5), (False, 3.0)])
+def test_layers_computed_again_are_one_more_forward_pass(flash, passes):
+    """A backward pass is two of a forward pass's matmuls; FlashAttention's computes the scores once more by itself."""
+    once = work(replace(Workload.of(RunConfig(), "bfloat16"), flash=flash))
+    again = work(replace(Workload.of(RunConfig(recompute="block"), "bfloat16"), flash=flash))
+    assert again["attention"] / once["attention"] == pytest.approx((passes + 1) / passes)
+    assert again["blocks"] / once["blocks"] == pytest.approx(8 / 6, rel=1e-3)
+    assert again["head"] == once["head"]

@@ -177,6 +177,19 @@ def test_a_split_update_is_shared_by_the_cards(tmp_path: Path):
     assert parts[1]["matmul"] == parts[0]["matmul"]
 
 
+def test_code_written_to_be_read_waits_for_its_host(tmp_path: Path):
+    """Where nothing compiles it: other people's eager code has less Python between its kernels."""
+    words = {"framework": "cs336 custom pytorch", "micro_batch": "1", "gpu": "H100 SXM"}
+    for compiled, more in (("no", 2.0), ("yes", 1.0)):
+        run = row(tmp_path, **words, compile=compiled)
+        found = [
+            step_parts(run.workload, run.device, {**speed_fit(), "textbook_host": slower})["launch"]
+            for slower in (4.0, 40.0)
+        ]
+        assert found[1] >= more * found[0]
+        assert compiled == "no" or found[1] == found[0]
+
+
 def test_a_range_holds_what_it_promises():
     """Families drawn alike: the range of all others holds a new one's row at least 80 % of the time."""
     sizes = [((i * 7919) % 997) / 997 - 0.5 for i in range(60)]

@@ -1,5 +1,6 @@
 """Runs on the page: logs read as they grow, in bounded memory; what is shown is what the commands say."""
 
+import asyncio
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from onecard.ui.app import application
 from onecard.ui.registry import Registry
 from onecard.ui.run_series import CAPACITY
 from onecard.ui.run_watch import RunWatch, run_row
+from onecard.ui.runs_api import RunsApi
 from onecard.ui.settings import Settings
 
 WORLD = electricity("WORLD")
@@ -113,6 +115,26 @@ def test_a_page_takes_all_points_again_when_the_log_was_cut(tmp_path):
         pass
     third = watch.points_since(second.version, second.count)
     assert (third.start, third.points["loss"]) == (0, [2.5, 2.5, 2.5])
+
+
+def test_an_open_page_gets_the_points_that_are_new(tmp_path, monkeypatch):
+    monkeypatch.setattr("onecard.ui.runs_api.POLL_SECONDS", 0.01)
+    make_run(tmp_path / "run")
+    log = tmp_path / "run" / "log.jsonl"
+    log.write_text("".join(line(step) for step in range(1, 4)))
+    settings = Settings(root=tmp_path.resolve())
+
+    async def messages() -> list[dict]:
+        changes = RunsApi(settings, Registry(settings))._run_changes("run", language("en"))
+        first = await anext(changes)
+        with log.open("a") as file:
+            file.write(line(4))
+        return [first, await anext(changes), await anext(changes)]
+
+    first, second, third = asyncio.run(messages())
+    assert (first["from"], first["points"]["step"]) == (0, [1.0, 2.0, 3.0])
+    assert (second["from"], second["points"]["step"]) == (2, [3.0, 4.0])
+    assert "points" not in third
 
 
 def test_a_closer_look_at_most_of_a_long_run_reads_nothing_again(tmp_path, monkeypatch):

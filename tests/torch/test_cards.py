@@ -10,6 +10,7 @@ from onecard.facts.builds import BUILDS, runs_on, support_of
 from onecard.facts.gpus import find_gpu
 from onecard.facts.nvml import Nvml
 from onecard.model import machine, power
+from onecard.train.run import trial
 
 CUDA = torch.device("cuda", 0)
 CU130 = [f"sm_{sm}" for sm in BUILDS[0].sm]
@@ -222,3 +223,17 @@ def test_what_a_named_card_can_do():
     assert support_of(find_gpu("RX 7900 XTX")).bf16
     assert not support_of(find_gpu("RX 6900 XT")).bf16
     assert support_of(find_gpu("cpu")).trains
+
+
+def test_where_the_compiler_is_not_even_tried(monkeypatch):
+    cpu, mps = torch.device("cpu"), torch.device("mps")
+    monkeypatch.setattr(
+        trial.shutil, "which", lambda name: "/usr/bin/g++" if name == "g++" else None
+    )
+    assert trial.cannot_compile(cpu) is None
+    assert "Apple" in trial.cannot_compile(mps)
+    monkeypatch.setattr(trial.shutil, "which", lambda name: None)
+    assert trial.cannot_compile(cpu) == "no C++ compiler was found"
+    assert "Apple" in trial.cannot_compile(mps)
+    monkeypatch.setattr(trial.importlib.util, "find_spec", lambda name: None)
+    assert trial.cannot_compile(torch.device("cuda")) == "triton is not installed"

@@ -7,7 +7,7 @@ from runs_in_tests import TINY, assert_same_weights, events, losses
 from onecard.model.build import make_model
 from onecard.model.machine import Precision
 from onecard.train.optim.rounding import key_of
-from onecard.train.run.gradient_sums import GradientSums, add_rounded
+from onecard.train.run.gradient_sums import _GRADIENT, GradientSums, add_rounded
 from onecard.train.run.loop import train
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.trial import compiled_forward
@@ -41,6 +41,10 @@ def test_compiled_it_is_the_same_to_the_bit():
         found.append(model.weight.grad)
         model.weight.grad = None
     assert torch.equal(*found)
+    by_hand = grads[0].clone()
+    for count, grad in enumerate(grads[1:], 1):
+        add_rounded(by_hand, grad, key_of(7, 3, "weight", _GRADIENT + count))
+    assert torch.equal(by_hand, found[0])
 
 
 @pytest.mark.parametrize("weights", ["float32", "bfloat16"])

@@ -10,6 +10,8 @@ from memory_oracle import Traced, seeded, traced
 from onecard.config import RunConfig
 from onecard.facts.here import cpu
 from onecard.planner.memory import OPTIONS, step_memory
+from onecard.planner.memory.order import breadth_first
+from onecard.planner.memory.sizes import Sizes
 from onecard.planner.memory.step import host_bytes, simulate
 from onecard.planner.workload import Workload
 
@@ -113,6 +115,25 @@ def test_the_modern_recipe_compiled(recompute: str) -> None:
 def test_whole_models_compiled(shape: dict[str, int], gib: float) -> None:
     trace = check(RunConfig(**shape, gradient_accumulation_steps=2), "bfloat16", within=0.002)
     assert trace.bytes / 2**30 == pytest.approx(gib, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("change", "first"),
+    [
+        ({}, True),
+        ({"batch_size": 4}, False),
+        # the layers computed again at once are more than the head
+        pytest.param({"vocab_size": 512}, True, marks=pytest.mark.long),
+        pytest.param({"tied": False, "n_layer": 6}, True, marks=pytest.mark.long),
+        pytest.param({"recipe": "modern"}, True, marks=pytest.mark.long),
+    ],
+)
+def test_recomputed_layers_with_small_micro_batches(change: dict[str, object], first: bool) -> None:
+    """With all logits, and all gradients more than anything before: Inductor takes another order then."""
+    config = SMALL.replace(n_embd=512, n_head=8, batch_size=1, compile=True, recompute="block")
+    config = config.replace(**change)
+    assert breadth_first(Sizes(Workload.of(config, "bfloat16"))) == first
+    check(config, "bfloat16", within=0.015)
 
 
 IN_BACKWARD = {**ON_CARD, "update_in_backward": True, "grad_clip": 0.0}

@@ -1,6 +1,7 @@
 """Before the first step everything that is needed later has been opened; where something is wrong, nothing is left."""
 
 import json
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -95,6 +96,15 @@ def test_a_checkpoint_takes_the_room_that_was_reserved(config, changes):
     written = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     expected = sum(checkpoint_bytes(Workload.of(config, "float32")))
     assert written == pytest.approx(expected, rel=0.05)
+
+
+def test_a_trial_that_cannot_be_removed_does_not_end_the_run(tmp_path, monkeypatch):
+    def refused(*_args, **_named):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "unlink", refused)
+    preflight._reserve(tmp_path, (1000,))
+    assert [path.stat().st_size for path in tmp_path.rglob("0")] == [1000]
 
 
 @pytest.mark.parametrize(("missing_bytes", "warned"), [(0, False), (1, True)])

@@ -124,7 +124,12 @@ def test_a_shape_that_does_not_fit_is_left_out(monkeypatch):
         return turn
 
     monkeypatch.setattr(probing, "start", too_large)
-    assert len(probe(quick=True, asked="cpu").observations) == len(SHAPES) - 1
+    told = []
+    found = probe(quick=True, tell=lambda *progress: told.append(progress), asked="cpu")
+    assert len(found.observations) == len(SHAPES) - 1
+    rounds = [done / whole for done, whole, what in told if "round" in what]
+    assert rounds == sorted(rounds)
+    assert 0.5 < rounds[-1] < 1
 
 
 def test_rates_are_of_this_machine():

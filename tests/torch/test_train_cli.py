@@ -7,6 +7,7 @@ import pytest
 from runs_in_tests import events, losses
 
 from onecard.cli import main
+from onecard.cli import train as train_command
 from onecard.config import load, to_nanogpt
 from onecard.model.checkpoint import checkpoints, read_state
 from onecard.runs.record import RunRecord
@@ -18,6 +19,25 @@ def typed(config, tmp_path):
     file = tmp_path / "tiny.py"
     file.write_text(to_nanogpt(config.replace(vocab_size=None)))
     return str(file)
+
+
+@pytest.mark.parametrize(("words", "speaks"), [([], True), (["--json"], False)])
+def test_where_json_is_asked_for_nothing_else_is_printed(monkeypatch, typed, words, speaks):
+    told = []
+    checked, planned = train_command._as_this_device_can, train_command.planned_here
+
+    def check(config, speaks):
+        told.append(speaks)
+        return checked(config, speaks)
+
+    def plan(config, device, speaks):
+        told.append(speaks)
+        return planned(config, device, speaks)
+
+    monkeypatch.setattr(train_command, "_as_this_device_can", check)
+    monkeypatch.setattr(train_command, "planned_here", plan)
+    assert main(["train", typed, "--max_iters=2", *words]) == 0
+    assert told == [speaks, speaks]
 
 
 def test_train_resume_extend_and_refuse(config, typed, capsys):

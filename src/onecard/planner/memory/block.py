@@ -56,7 +56,8 @@ def modern_norms(layer: Layer) -> None:
         layer.makes(f"{norm} output", sizes.residual, norm, norm, norm, eager=True)
         if sizes.mixed:
             layer.makes(f"{norm} convolution", sizes.residual, norm, end, eager=True)
-        layer.operand(f"{norm} convolution for {matmul}", sizes.normed, matmul, matmul)
+        # in 8 bits it is kept: the convolution before it is not computed again
+        layer.operand(f"{norm} convolution for {matmul}", sizes.normed, matmul, matmul, kept=True)
         until = (
             "norm_1" if layer.compiled else norm
         )  # Inductor leaves the taps' gradients for later
@@ -240,8 +241,9 @@ def mlp(layer: Layer) -> None:
     layer.makes("other modules' steps", sizes.foreign_bytes, "norm_1", "down", "norm_1", eager=True)
     if layer.compiled:
         fused_mlp_gradients(layer, gates * sizes.up)
-        # its largest number has to be known before it is rounded: in fp32, and in 8 bits for either product (traced)
-        rounded = 3 * gates * sizes.up if work.fp8 else 0
+        # its largest number has to be known before it is rounded, in 8 bits for either product: GELU's is written out in
+        # fp32 until then; squared_relu's is computed again, and stands beside the inputs in 8 bits (traced)
+        rounded = (3 * gates * sizes.up if not squared else 3 * sizes.up // 2) if work.fp8 else 0
         layer.back("gradient of c_fc output, rounded", rounded, "activation", "up")
     else:
         layer.back("gradient of activation output", sizes.up, "down", "activation")

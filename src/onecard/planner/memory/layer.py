@@ -69,9 +69,9 @@ class Layer:
         elif saved:
             self._lives(name, size, dies, dies)
 
-    def operand(self, name: str, size: int, made: str, matmul: str) -> None:
-        """The input of a matmul, which its backward pass reads."""
-        if self.rounds_again:
+    def operand(self, name: str, size: int, made: str, matmul: str, kept: bool = False) -> None:
+        """The input of a matmul, which its backward pass reads; `kept`: even where others are rounded to 8 bits again."""
+        if self.rounds_again and not kept:
             self.makes(name, size, made, matmul)
             self.back(f"{name}, again", size, matmul, matmul)
         else:

@@ -25,6 +25,9 @@ def shared_out(sizes: Sizes, rest: Rest) -> None:
         pair = 2 * sizes.matmul * layer
         rest.lives("gathered layer", "cast_weights", pair, "layers", "layers")
         rest.lives("gathered layer", "cast_weights", pair, "layers_back", "layers_back")
+        # the last one's buffer is let go when the backward pass gathers that layer again
+        buffer = sizes.matmul * layer
+        rest.lives("buffer of the last layer", "cast_weights", buffer, "norm", "norm_back")
     rest.lives("gathered weights", "cast_weights", gathered, first, last)
     rest.lives("gradients to add up", "gradients", FULL * layer, "layers_back", "layers_back")
     summed = FULL * tables + FULL * tables // cards

@@ -9,6 +9,7 @@
 from onecard.config.model_rules import HELD_BYTES
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
+from onecard.planner.memory.order import all_at_once, breadth_first
 from onecard.planner.memory.shared_out import moved_matrices, shared_out
 from onecard.planner.memory.sizes import FULL, HALF, INT64, Sizes
 from onecard.planner.memory.timeline import BACKWARD, Rest, Step, Tensor, sweep
@@ -28,6 +29,7 @@ def simulate(work: Workload) -> Step:
     weights_and_gradients(sizes, rest)
     optimizer(sizes, rest)
     embedding(sizes, rest)
+    all_at_once(sizes, rest)
     if work.chunked_loss:
         chunked_loss(sizes, rest)
     else:
@@ -179,7 +181,8 @@ def embedding(sizes: Sizes, rest: Rest) -> None:
     # eager, a gradient that is added to another is gone at once
     dies = "graph_end" if work.one_graph or not work.gradients_go else last
     looked_up = min(sizes.stream, sizes.weight)
-    rest.lives("wte gradient", "gradients", looked_up * sizes.table, last, dies)
+    empty = "head_back" if breadth_first(sizes) else last  # zeros, to be added to
+    rest.lives("wte gradient", "gradients", looked_up * sizes.table, empty, dies)
     rest.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
     if work.half_gradients and work.accumulation > 1:
         numbers = min(STATE_SLICE, sizes.table)

@@ -1,0 +1,57 @@
+"""The order that Inductor gives the backward pass of a model that is compiled whole, where layers are computed again.
+
+It estimates the peak of a few orders and takes the lowest (reorder_for_peak_memory in torch/_inductor/memory.py). With small
+micro-batches all gradients together, at the end, are more than anything before, whatever the order, and breadth first is found
+lowest by a hair: then everything that waits for nothing comes first (casts of all layers' weights, their first norms, the
+embedding's empty gradient), and all layers are computed again at once. The estimates here are that function's: it counts the
+sum of a tied table's two gradients apart from both.
+
+>>> from dataclasses import replace
+>>> from onecard.planner.workload import Workload
+>>> small = Workload(4, 16, 1024, 50304, 1024, batch_size=1, accumulation=4, recompute="block")
+>>> breadth_first(Sizes(small)), breadth_first(Sizes(replace(small, batch_size=2)))
+(True, False)
+"""
+
+from onecard.planner.memory.sizes import Sizes
+from onecard.planner.memory.timeline import Rest
+
+
+def breadth_first(sizes: Sizes) -> bool:
+    work = sizes.work
+    if not (work.one_graph and work.recompute == "block" and work.flash and sizes.casts):
+        return False
+    if work.chunked_loss or work.loss_outside:  # the head's backward pass is not in this graph
+        return False
+    low, half = sizes.matmul * sizes.logits, sizes.matmul * sizes.table
+    whole = sizes.weight * sizes.table
+    inputs = work.n_layer * sizes.residual + sizes.activation
+    loss = (6 if work.modern else 2) * low + half + inputs  # a soft cap's are in fp32
+    head = low + 2 * half + whole + inputs + work.n_layer * ready(sizes)
+    made = half if work.tied else whole  # of the head's gradient
+    layers = made + whole + inputs + work.n_layer * (ready(sizes) + computed_again(sizes))
+    gradients = sizes.exact * (work.n_layer * sizes.layer_parameters + sizes.positions)
+    end = gradients + 2 * whole + (half if work.tied else 0)
+    return max(loss, head, layers) < end
+
+
+def ready(sizes: Sizes) -> int:
+    """Of a layer, what waits for nothing: its matrices cast, and the output of its first norm."""
+    return sizes.matmul * sizes.matrix_parameters + sizes.normed
+
+
+def computed_again(sizes: Sizes) -> int:
+    """Of a layer, what the rest of its second forward pass makes for its backward pass."""
+    work = sizes.work
+    rotated = 2 * sizes.activation if work.modern else 0
+    return sizes.qkv + rotated + sizes.activation + sizes.residual + sizes.normed + sizes.up
+
+
+def all_at_once(sizes: Sizes, rest: Rest) -> None:
+    """What stands beside the head's backward pass, and then before that of the last layer."""
+    if not breadth_first(sizes):
+        return
+    layers, part = sizes.work.n_layer, "cast_weights"
+    rest.lives("casts of all layers", part, layers * ready(sizes), "head_back", "norm_back")
+    again = layers * computed_again(sizes)
+    rest.lives("all layers computed again", "activations", again, "norm_back", "norm_back")
