@@ -110,8 +110,8 @@ def lines() -> list[str]:
         mean, middle = statistics.mean(found), statistics.median(found)
         summary.append(f"| {name} | {len(found)} | {percent(mean)} | {percent(middle)} |")
     twice = ["| the same work | families | fastest over slowest |", "|---|---|---|"]
-    for name, apart, families in same_work(all_runs()):
-        twice.append(f"| {name} | {', '.join(families)} | {apart:.2f} |")
+    for name, apart, names in same_work(all_runs()):
+        twice.append(f"| {name} | {', '.join(names)} | {apart:.2f} |")
     return [*summary, "", *table, "", *twice]
 
 
