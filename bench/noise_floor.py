@@ -24,7 +24,6 @@ from fit.runs import Run, all_runs  # noqa: E402
 from fit.speed import measured_seconds, tested  # noqa: E402
 
 from bench.score import percent  # noqa: E402
-from onecard.planner.step_time import code_of  # noqa: E402
 from onecard.planner.workload import Workload  # noqa: E402
 
 RESIDUALS = ROOT / "fit" / "speed_residuals.csv"
@@ -86,7 +85,7 @@ def same_work(runs: Iterable[Run]) -> list[tuple[str, float, list[str]]]:
             middles = [statistics.median(each) for each in rates.values()]
             cards = f"{w.gpus} × {card}" if w.gpus > 1 else card
             shape = f"{w.n_layer} layers of {w.n_embd}, {w.batch_size} × {w.block_size}"
-            name = f"{cards}, {code_of(w)}: {shape}"
+            name = f"{cards}, {w.stack}: {shape}"
             answer.append((name, max(middles) / min(middles), sorted(rates)))
     return sorted(answer, key=lambda row: -row[1])
 

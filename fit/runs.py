@@ -322,9 +322,6 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         or "liger" in text
         or batch * block * vocab * 4 > device.memory_bytes,
         recompute=recompute_of(row.get("act_ckpt", "")),
-        # torchtitan's "selective" keeps every other product (_apply_ac_to_transformer_block): keys, attention's output and
-        # the second of a gated MLP's matrices are computed again, 4.75 of 13 squares in Llama 3's 8B
-        matmuls_again=0.37 if "selective" in row.get("act_ckpt", "").lower() else 0.0,
         optimizer=optimizer_of(optimizer),
         fused_optimizer=foreign or fused_of(optimizer, fuses(framework)),
         optimizer_loop=bool(re.search(r"custom|own|from scratch|by hand", optimizer)),

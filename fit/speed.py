@@ -33,7 +33,7 @@ from fit.runs import Run  # noqa: E402
 from onecard.facts.gpus import all_gpus  # noqa: E402
 from onecard.planner.stacks import OWN  # noqa: E402
 from onecard.planner.step_counts import Fit  # noqa: E402
-from onecard.planner.step_time import RANGES, code_of, range_group, step_parts  # noqa: E402
+from onecard.planner.step_time import RANGES, range_group, step_parts  # noqa: E402
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "speed_fit.json"
 # (start, sigma of the logarithm): what physics and kernel benchmarks say before any run is seen
@@ -58,9 +58,6 @@ PRIORS = {
     "half_rate": (1.1, 0.04),
     "power": (1 / 3, 0.3),  # of the watts a unit has, in what it sustains: a clock costs its cube
     "overlap": (0.5, 0.3),
-    "exchange_shows": (0.1, 0.3),  # both use the card's memory and some of its units
-    # one sigma between cards of a kind: 8 % from end to end of what Sinha et al. (2022) measured is about five of them
-    "uneven": (1.016, 0.008),
     "textbook_host": (2.0, 0.4),  # Python between the kernels of code written to be read
 }
 # How far (logarithm) classes, cards, projects and families scatter around one another, before any row is seen
@@ -154,8 +151,7 @@ class Problem:
             return {n.split(" ", 1)[1]: v for n, v in value.items() if n.startswith(f"{kind} ")}
 
         stacks = effects("stack")
-        for how in ("", ", eager"):
-            stacks[OWN + how] = stacks.get(BASE + how, 1.0)
+        stacks[OWN] = stacks.get(BASE, 1.0)
         return {
             **{name: value[name] for name in PRIORS},
             "classes": effects("class"),
@@ -226,7 +222,7 @@ def _nudged(theta: np.ndarray, place: int) -> np.ndarray:
 
 def _stack(run: Run) -> str:
     assert run.workload is not None
-    return code_of(run.workload)
+    return run.workload.stack
 
 
 def _group(run: Run) -> str:

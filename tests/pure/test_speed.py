@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from onecard.config import ModelShape, RunConfig
 from onecard.facts.gpus import all_gpus, find_gpu
 from onecard.planner.card_rate import speed_fit, sustained, sustained_flops
-from onecard.planner.exchange import link_bandwidth, slowest
+from onecard.planner.exchange import link_bandwidth
 from onecard.planner.flops import exact_per_token, nanogpt_per_token, six_n_per_token
 from onecard.planner.step_counts import layer_bytes
-from onecard.planner.step_time import stack_factor, step_time, workload_time
+from onecard.planner.step_time import step_time, workload_time
 from onecard.planner.workload import Workload
 
 CARD = find_gpu("RTX 4070")
@@ -145,47 +145,12 @@ def test_cards_share_the_work_but_not_for_nothing():
     assert one.parts["exchange"] == 0 < four.parts["exchange"]
 
 
-def test_several_cards_wait_for_the_slowest():
-    fit = speed_fit()
-    factors = [slowest(cards, fit) for cards in (1, 2, 4, 8)]
-    assert factors == sorted(factors)
-    assert factors[0] == 1 < factors[1]
-    assert factors[3] == pytest.approx(
-        fit["uneven"] ** 1.42, rel=1e-3
-    )  # the largest of eight normal numbers
-    assert fit["uneven"] < 1.03  # a few per cent from end to end
-
-
-def test_uncompiled_code_has_an_effect_of_its_own():
-    work = Workload.of(RunConfig(), "bfloat16")
-    fit = {**speed_fit(), "stacks": {"onecard": 2.0, "plain-pytorch": 3.0, "onecard, eager": 5.0}}
-    assert stack_factor(work, fit) == 2
-    assert stack_factor(replace(work, compiled=False), fit) == 5
-    assert stack_factor(replace(work, stack="somebody"), fit) == 3
-    assert stack_factor(replace(work, stack="somebody", compiled=False), fit) == 1
-
-
-def test_what_is_computed_again_takes_its_share():
-    """A third of the products for whole layers; half of that where every other product is kept."""
-    work = Workload.of(RunConfig(), "bfloat16")
-
-    def matmul(**change):
-        return workload_time(replace(work, **change), CARD).parts["matmul"]
-
-    block = matmul(recompute="block") - matmul()
-    other = matmul(recompute="cheap", matmuls_again=0.5) - matmul()
-    assert 0.35 < other / block < 0.5  # attention is not done again there
-    assert layer_bytes(replace(work, recompute="block"), speed_fit()) == pytest.approx(
-        1.37 * layer_bytes(work, speed_fit()), rel=0.02
-    )
-
-
 def test_our_own_exchange_hides_behind_nothing():
     own = Workload.of(RunConfig(), "bfloat16", gpus=4)
     ddp = replace(own, waits_for_exchange=False)
     alone = 2 * 3 / 4 * 4 * own.params / link_bandwidth(CARD, nvlinked=True)
     exchange = workload_time(own, CARD).parts["exchange"]
-    assert exchange == pytest.approx(alone)
+    assert exchange == pytest.approx(1.1 * alone)
     assert workload_time(ddp, CARD).parts["exchange"] < exchange
     # and it stays so however long the backward pass is
     longer = Workload.of(RunConfig(batch_size=64), "bfloat16", gpus=4)

@@ -33,7 +33,8 @@ class Exchange:
 
     @property
     def waiting_seconds(self) -> float:
-        return self.once_bytes / self.link + self.machines_seconds
+        """A tenth more than the links take: the cards are not all ready at once, and flat buffers are filled and emptied."""
+        return 1.1 * (self.once_bytes / self.link + self.machines_seconds)
 
     @property
     def seconds(self) -> float:
@@ -81,30 +82,19 @@ def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> floa
         return 0.0
     if w.waits_for_exchange:
         sent = exchange_of(w, device)
-        return sent.waiting_seconds + _shown(sent.beside_seconds, busy * fit["overlap"], fit)
+        return sent.waiting_seconds + _shown(sent.beside_seconds, busy * fit["overlap"])
     link = w.link_bytes or link_bandwidth(device, w.nvlink)
     share = 2 * (w.gpus - 1) / w.gpus
     volume = share * w.params * (2 if w.pure else 4)
     hidden = busy / max(w.accumulation, 1) * fit["overlap"]  # the last micro-batch's backward pass
     if w.sharded:
         volume, hidden = 1.5 * share * w.params * 2 * w.accumulation, busy * fit["overlap"]
-    return _shown(volume / link, hidden, fit)
+    return _shown(volume / link, hidden)
 
 
-def _shown(seconds: float, hidden: float, fit: Fit) -> float:
-    """Of so many seconds those that do not fit behind the work; some show in any case: both use the card's memory."""
-    return float((seconds**4 + hidden**4) ** 0.25 - hidden) + float(fit["exchange_shows"]) * seconds
-
-
-def slowest(cards: int, fit: Fit) -> float:
-    """How much longer the slowest of so many equal cards takes than the middle one: all wait for it. Cards of one kind differ
-    by a few per cent (8 % from end to end in Sinha et al. 2022, "Not All GPUs Are Created Equal"); the largest of n such
-    differences is expected where Blom's formula puts it."""
-    if cards == 1:
-        return 1.0
-    from statistics import NormalDist  # not on the way of a plan for one card
-
-    return float(fit["uneven"] ** NormalDist().inv_cdf((cards - 0.375) / (cards + 0.25)))
+def _shown(seconds: float, hidden: float) -> float:
+    """Of so many seconds those that do not fit behind the work; a tenth shows in any case: both use the card's memory."""
+    return float((seconds**4 + hidden**4) ** 0.25 - hidden) + 0.1 * seconds
 
 
 def link_bandwidth(device: Device, nvlinked: bool) -> float:

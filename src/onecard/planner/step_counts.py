@@ -6,7 +6,7 @@
 96
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from onecard.config.model_rules import LONG_MATRIX
 from onecard.planner.stacks import OWN
@@ -20,8 +20,8 @@ UNFUSED = 18  # reads and writes of a number by an update made operation by oper
 # Bytes that a number of the stream costs in other people's RMSNorm, written operation by operation in fp32 and not compiled: cast,
 # square, mean, product, weight, cast back and the residual's sum; and the same going backward. Of a query or key in rotary
 # positions written so: four products, two sums, stacked and cast back.
-NORM_BY_OPERATIONS = (44, 82)
-ROTARY_BY_OPERATIONS = (38, 45)
+NORM_BY_OPERATIONS = 44 + 82
+ROTARY_BY_OPERATIONS = 38 + 45
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -47,69 +47,39 @@ def fp8_bytes(w: Workload) -> float:
     return float(w.n_layer * (7 * tokens + 11 * w.layer_params))
 
 
-class Passes(NamedTuple):
-    """Bytes of one token in one layer, going forward and going backward."""
-
-    forward: float
-    backward: float
-
-
 def layer_bytes(w: Workload, fit: Fit) -> float:
-    """Of these, what the layers' kernels hand to one another; recomputed, the forward pass's count twice."""
-    between = (_fused if w.compiled else _by_operation)(w)
-    kernels = [*between, _attention_bytes(w)]
-    layer = sum(part.forward + part.backward for part in kernels)
-    again = {"none": [], "cheap": between[:2], "block": kernels}[w.recompute]
-    layer += sum(part.forward for part in again)
+    """Of these, what the layers' kernels hand to one another."""
+    e = DTYPE_BYTES[w.dtype]  # bytes of an activation
+    r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
+    width, ff, kv = w.n_embd, w.ff_width, w.kv_width
+    gate = 2 if w.gated else 1
+    qkv = width + 2 * kv
+    if w.compiled:
+        # two fused residual-add + norm forward, each reading stream and branch, writing stream and norm; and backward
+        norms = 2 * width * (2 * r + 2 * e) + 2 * width * (3 * r + 2 * e)
+        activation: float = ff * (gate + 1) * e + ff * (2 * gate + 1) * e
+        rotary = 4 * (width + kv) * e if w.modern else 0
+    else:
+        # each op by itself: norm, cast, add; and backward the same with the gradient's own add
+        cast = 0 if w.pure or e == 4 else r + e
+        norms = 2 * width * (2 * r + cast + 2 * r + e) + 2 * width * (3 * r + cast + 3 * r)
+        activation = ff * (2 * gate + (gate > 1)) * e + ff * (3 * gate + 2 * (gate > 1)) * e
+        activation += (ff + qkv + 2 * width) * e if w.bias else 0
+        rotary = 16 * (width + kv) * e if w.modern else 0
+        if w.modern and w.stack != OWN and e < 4:
+            norms, rotary = 2 * width * NORM_BY_OPERATIONS, (width + kv) * ROTARY_BY_OPERATIONS
+    attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
+    if not w.flash:
+        # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
+        passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
+        attention += passes * w.n_head * w.block_size * e
+    layer = float(norms + activation + rotary + attention)
+    if w.recompute == "block":
+        layer *= 1.35  # the forward third once more
+    elif w.recompute == "cheap":
+        layer += norms / 3 + activation / 3
     slack = 1.0 if w.compiled else fit["eager_bytes"]
     return float(slack * w.tokens * w.n_layer * layer)
-
-
-def _numbers(w: Workload) -> tuple[int, int, int]:
-    """Bytes of an activation and of the residual stream; matrices that the MLP begins with."""
-    stream = 2 if w.pure or w.half_stream else 4
-    return DTYPE_BYTES[w.dtype], stream, 2 if w.gated else 1
-
-
-def _fused(w: Workload) -> list[Passes]:
-    """Norms, activation and rotary positions, compiled: two fused residual-add + norm forward, each reading stream and branch,
-    writing stream and norm; and backward."""
-    e, r, gate = _numbers(w)
-    width, ff = w.n_embd, w.ff_width
-    norms = Passes(2 * width * (2 * r + 2 * e), 2 * width * (3 * r + 2 * e))
-    activation = Passes(ff * (gate + 1) * e, ff * (2 * gate + 1) * e)
-    rotary = 2 * (width + w.kv_width) * e if w.modern else 0
-    return [norms, activation, Passes(rotary, rotary)]
-
-
-def _by_operation(w: Workload) -> list[Passes]:
-    """The same, each operation by itself: norm, cast, add; and backward the same with the gradient's own add."""
-    e, r, gate = _numbers(w)
-    width, ff, kv = w.n_embd, w.ff_width, w.kv_width
-    cast = 0 if w.pure or e == 4 else r + e
-    norms = Passes(2 * width * (2 * r + cast + 2 * r + e), 2 * width * (3 * r + cast + 3 * r))
-    bias = (ff + width + 2 * kv + 2 * width) * e if w.bias else 0
-    gated = gate > 1
-    activation = Passes(ff * (2 * gate + gated) * e + bias, ff * (3 * gate + 2 * gated) * e)
-    rotary = 8 * (width + kv) * e if w.modern else 0
-    if w.modern and w.stack != OWN and e < 4:
-        norms = Passes(*(2 * width * each for each in NORM_BY_OPERATIONS))
-        return [norms, activation, Passes(*((width + kv) * each for each in ROTARY_BY_OPERATIONS))]
-    return [norms, activation, Passes(rotary, rotary)]
-
-
-def _attention_bytes(w: Workload) -> Passes:
-    """Queries, keys, values and output. Without Flash, scores written and read: products, scale, mask, softmax, and all that
-    backward twice; autocast adds casts to fp32."""
-    e = DTYPE_BYTES[w.dtype]
-    width = w.n_embd
-    qkv = width + 2 * w.kv_width
-    forward, backward = 2 * (qkv + width) * e, 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
-    if w.flash:
-        return Passes(forward, backward)
-    passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
-    scores = passes * w.n_head * w.block_size * e
-    return Passes(forward + scores / 3, backward + scores * 2 / 3)
 
 
 def logits_bytes(w: Workload) -> float:

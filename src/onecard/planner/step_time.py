@@ -18,7 +18,7 @@ from onecard.config.model_rules import padded_vocab
 from onecard.facts.gpus import Device
 from onecard.facts.links import Links
 from onecard.planner.card_rate import ceiling, speed_fit
-from onecard.planner.exchange import exchange_seconds, slowest
+from onecard.planner.exchange import exchange_seconds
 from onecard.planner.flops import attention_flops
 from onecard.planner.memory.step import host_bytes
 from onecard.planner.result import Range
@@ -164,8 +164,7 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
         "data": 0.0,  # the loader reads ahead while the card works
         "exchange": exchange_seconds(w, device, busy * w.accumulation, fit) if w.gpus > 1 else 0.0,
     }
-    slower = stack_factor(w, fit) / fit["cards"].get(device.name, 1.0)
-    slower *= slowest(w.gpus, fit)
+    slower = stack_factor(w.stack, fit) / fit["cards"].get(device.name, 1.0)
     scaled = {part: seconds * slower for part, seconds in parts.items()}
     # the link's, not the card's nor the code's
     return {**scaled, "exchange": parts["exchange"], **host_part(w, device, busy * slower)}
@@ -189,15 +188,10 @@ def update_found(w: Workload, device: Device) -> float:
     return (UNFUSED - 7) * DTYPE_BYTES["float32"] * w.params * found
 
 
-def code_of(w: Workload, stack: str | None = None) -> str:
-    """Whose code it is, as the fit knows it: uncompiled, a project's own Python and kernels show, compiled hardly."""
-    return f"{stack or w.stack}{'' if w.compiled else ', eager'}"
-
-
-def stack_factor(w: Workload, fit: Fit) -> float:
+def stack_factor(stack: str, fit: Fit) -> float:
     """How much longer that project's code takes than the count of its work says."""
     known: dict[str, float] = fit["stacks"]
-    return known.get(code_of(w), known.get(code_of(w, "plain-pytorch"), 1.0))
+    return known.get(stack, known.get("plain-pytorch", 1.0))
 
 
 def waiting(busy: float, host: float) -> float:
@@ -217,7 +211,7 @@ def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
         return float(tiles * (2 * _TILE * depth / unit_rate + start))
 
     tokens, layer = w.tokens, 0.0
-    forwards = 2 if w.recompute == "block" else 1 + w.matmuls_again
+    forwards = 2 if w.recompute == "block" else 1
     for inputs, outputs in w.layer_matrices:
         layer += forwards * product(tokens, outputs, inputs / faster)
         layer += product(tokens, inputs, outputs / faster)

@@ -47,7 +47,6 @@ class Workload:
     chunked_loss: bool = False
     chunk_rows: int | None = None  # None: config/model_rules.py's
     recompute: Recompute = "none"
-    matmuls_again: float = 0.0  # share of the layers' products that "cheap" computes again as well
     optimizer: str = "adamw"
     half_weights: bool = False  # matrices and tables in bf16 without a copy
     half_gradients: bool = False  # and their gradients added up in bf16
