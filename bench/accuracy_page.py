@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.runs import TABLES, read_runs  # noqa: E402
 
-from bench import accuracy, blind_losses, loss_accuracy, score, strangers  # noqa: E402
+from bench import accuracy, blind_losses, loss_accuracy, noise_floor, score, strangers  # noqa: E402
 from bench.several_cards import cards_table  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
@@ -227,6 +227,7 @@ def main() -> int:
             f"Mean of the families' medians, PyTorch: {share(memory['pytorch']['mean_of_family_medians'])}. "
             + of_kind("memory"),
         ],
+        "NOISE": noise_floor.lines(),
         "STRANGERS": strangers.lines(),
         "CARDS": cards_table(held_out["rows"], workloads),
         "LOSS": [

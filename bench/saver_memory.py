@@ -5,8 +5,8 @@ and the whole step of large models, against their goals.
 
 The step is onecard's own, traced without data (tests/torch/memory_oracle.py): 4 layers of 1024 with GPT-2's vocabulary,
 micro-batches of one sequence of 1,024 tokens, compiled; shared out over several cards (shard_oracle.py), not compiled.
-Tensors of the computer's memory are counted apart. What the file has already is not traced again. bench/performance.py
-makes tables of it.
+Tensors of the computer's memory are counted apart. What the file has already is not traced again, but predicted: the plan may
+know more by now. bench/performance.py makes tables of it.
 """
 
 import argparse
@@ -73,50 +73,56 @@ def whole_model(model: str, change: dict[str, Any]) -> RunConfig:
     return load(model).replace(batch_size=1, gradient_accumulation_steps=512, **change)
 
 
-def whole_row(model: str, change: dict[str, Any], goal: float) -> dict[str, Any]:
-    """Traced and predicted, with context and allocator slack as the plan has them."""
-    from memory_oracle import traced
-
+def whole_row(
+    model: str, change: dict[str, Any], goal: float, known: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Traced and predicted, with context and allocator slack as the plan has them; `known`: a row with its trace."""
     config = whole_model(model, change)
-    trace = traced(config, "bfloat16")
+    if known and known["micro_batch"] != config.batch_size:  # `can` writes another config by now
+        known = None
     work = Workload.of(config, "bfloat16")
     parts = step_memory(work, find_gpu(CARD)).parts
     return {
         "micro_batch": config.batch_size,
         "tokens_per_step": config.tokens_per_step,
         "optimizer_state": config.optimizer_state,
-        "traced": trace.bytes / GIB,
+        **_traced(config, GIB, known),
         "predicted": simulate(work).peak().bytes / GIB,
         "overhead": (parts["context"] + parts["slack"]) / GIB,
-        "host_traced": trace.host_bytes / GIB,
         "host_predicted": host_bytes(work) / GIB,
         "goal": goal,
     }
 
 
-def saver_row(config: RunConfig) -> dict[str, float]:
-    from memory_oracle import traced
-
-    count = params(config.shape).total
-    trace, work = traced(config, "bfloat16"), Workload.of(config, "bfloat16")
+def saver_row(config: RunConfig, known: dict[str, Any] | None = None) -> dict[str, float]:
+    count, work = params(config.shape).total, Workload.of(config, "bfloat16")
     return {
-        "traced": trace.bytes / count,
+        **_traced(config, count, known),
         "predicted": simulate(work).peak().bytes / count,
-        "host_traced": trace.host_bytes / count,
         "host_predicted": host_bytes(work) / count,
     }
 
 
-def shard_row(config: RunConfig) -> dict[str, float]:
+def shard_row(config: RunConfig, known: dict[str, Any] | None = None) -> dict[str, float]:
     """Of one card, over all parameters of the model."""
-    from shard_oracle import traced
-
     count = params(config.shape).total
     predicted = simulate(Workload.of(config, "bfloat16", CARDS)).peak().bytes
-    return {
-        "traced": traced(config, "bfloat16", CARDS).bytes / count,
-        "predicted": predicted / count,
-    }
+    if known:
+        traced_bytes = known["traced"] * count
+    else:
+        from shard_oracle import traced
+
+        traced_bytes = traced(config, "bfloat16", CARDS).bytes
+    return {"traced": traced_bytes / count, "predicted": predicted / count}
+
+
+def _traced(config: RunConfig, unit: float, known: dict[str, Any] | None) -> dict[str, float]:
+    if known:
+        return {name: known[name] for name in ("traced", "host_traced")}
+    from memory_oracle import traced
+
+    trace = traced(config, "bfloat16")
+    return {"traced": trace.bytes / unit, "host_traced": trace.host_bytes / unit}
 
 
 def measure(target: Path) -> None:
@@ -137,20 +143,19 @@ def measure(target: Path) -> None:
         target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     for name, (model, change, goal) in GOALS.items():
-        if name not in content["models"]:
-            keep("models", name, whole_row(model, change, goal))
+        known = content["models"].get(name)
+        keep("models", name, whole_row(model, change, goal, known))
     for config in configs:
         for savers in reversed(all_savers(config)):  # most savers first
             name = f"{config.optimizer}: {', '.join(savers.names) or 'none'}"
-            if name not in content["rows"]:
-                keep("rows", name, saver_row(savers.on(config).replace()))
+            known = content["rows"].get(name)
+            keep("rows", name, saver_row(savers.on(config).replace(), known))
     for config in configs:
         for way in ("grads", "full"):
             for more, change in SHARED.items():
                 name = f"{config.optimizer}: shard={way}{more}"
-                if name not in content["shards"]:
-                    shared = config.replace(shard=way, compile=False, **change)
-                    keep("shards", name, shard_row(shared))
+                shared = config.replace(shard=way, compile=False, **change)
+                keep("shards", name, shard_row(shared, content["shards"].get(name)))
 
 
 def main() -> None:

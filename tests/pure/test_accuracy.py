@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -264,3 +265,18 @@ def test_bad_losses_are_reported(tmp_path: Path):
     assert rows["a"]["skipped"] is None
     assert abs(rows["a"]["predicted"] - 3.27) < 0.05
     assert all(rows[id]["skipped"] for id in "bcde")
+
+
+def test_how_near_anybody_could_come():
+    pytest.importorskip("numpy")
+    from bench.noise_floor import errors, groups, in_hindsight, repeated, same_work
+    from fit.runs import all_runs
+
+    two = {("card", "code"): {"slow": math.log(2), "fast": 0.0}}
+    assert errors(two, repeated) == pytest.approx([0.5, 1.0])
+    assert errors(two, in_hindsight) == pytest.approx([1 - 0.5**0.5, 2**0.5 - 1])
+    found = groups("fitted_seconds")
+    assert all(len(families) > 1 for families in found.values())
+    # one configuration of nanoGPT on one kind of card, in two projects' words: what no model can tell apart
+    twice = {name: apart for name, apart, _ in same_work(all_runs())}
+    assert max(twice.values()) > 1.3

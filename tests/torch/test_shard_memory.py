@@ -30,16 +30,22 @@ LONG = [
 ]
 
 
-def check(config: RunConfig, dtype: str) -> None:
+def check(config: RunConfig, dtype: str, within: float = 0.06) -> None:
     trace = traced(config, dtype, processes=4)
     predicted = simulate(Workload.of(config, dtype, 4)).peak()
-    assert predicted.bytes == pytest.approx(trace.bytes, rel=0.06), (trace.at, predicted)
+    assert predicted.bytes == pytest.approx(trace.bytes, rel=within), (trace.at, predicted)
 
 
 @pytest.mark.parametrize("way", ["grads", "full"])
 @pytest.mark.parametrize("recipe", [{}, MODERN], ids=["gpt2", "modern"])
 def test_a_card_holds_what_the_plan_says(way: str, recipe: dict[str, object]) -> None:
-    check(LAYERS.replace(shard=way, **recipe), "bfloat16")
+    check(LAYERS.replace(shard=way, **recipe), "bfloat16", within=0.03)
+
+
+def test_the_last_gathered_layer_is_held_through_the_loss() -> None:
+    """Few, wide layers and many logits: that buffer is 3 % of the peak at the loss."""
+    config = LAYERS.replace(n_layer=2, vocab_size=8192, batch_size=16, shard="full")
+    check(config, "bfloat16", within=0.015)
 
 
 @pytest.mark.long

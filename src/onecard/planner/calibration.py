@@ -35,6 +35,9 @@ MOST_SPREAD = 0.25  # leaving one of very few shapes out asks more of the costs 
 _HELD = 0.8  # of the probe's own steps, that the range holds however disturbed they were
 _WIDEST = 100.0  # a range beyond which a plan means nothing
 _MOST_RUNS = 50  # finished runs kept as observations
+# How much wider the range is for what the probe did not try: careful widths, with no measurement behind them. Compiled
+# where only eager steps were timed, another value of one of _SETTINGS, each e-fold beyond the largest shape.
+_UNTRIED_MODE, _UNTRIED_SETTING, _BEYOND = 0.15, 0.05, 0.02
 ODD_RUN = 3.0  # a run slower or faster than predicted by more than this was slowed by something else than the device
 
 
@@ -86,16 +89,16 @@ class Calibration:
 
     def range_of(self, w: Workload) -> tuple[float, float]:
         """The 80 % range as factors: from the probe's own residuals, wider for what it did not try."""
-        half = self.spread.get(mode(w), self.spread["eager"] + 0.15)
+        half = self.spread.get(mode(w), self.spread["eager"] + _UNTRIED_MODE)
         seen = {field: {getattr(o.work, field) for o in self.observations} for field in _SETTINGS}
         for field, values in seen.items():
             if getattr(w, field) not in values:
-                half += 0.05
+                half += _UNTRIED_SETTING
         largest = max((o.work.tokens * o.work.matmul_params for o in self.observations), default=1)
         beyond = (
             w.tokens * w.matmul_params / largest
         )  # larger than anything tried: the costs are carried further
-        half += 0.02 * math.log(max(1.0, beyond))
+        half += _BEYOND * math.log(max(1.0, beyond))
         return 1 / (1 + half), 1 + half
 
     @property

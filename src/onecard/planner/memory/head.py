@@ -155,9 +155,8 @@ def widest_slice(sizes: Sizes) -> int:
     if not sizes.mixed:  # the buffer, and the exponentials or the gradients' small sides
         return full + max(capped, 2 * FULL * hidden)
     # the buffer in half precision and the slice in full, with its exponentials or cast; then the cast one alone, beside
-    # the next slice, or the head's gradient in both precisions, or the gradient of the slice's input
+    # the next slice (which takes its name), or the head's gradient in both precisions, or the gradient of the slice's input
     next_slice = FULL * min(rows, sizes.tokens - rows) * work.vocab_size
     head = (sizes.matmul + FULL) * sizes.table
     small_sides = (2 * FULL + sizes.matmul) * hidden
-    next_slice *= 2 if work.modern else 1
     return low + max(full + max(capped, low), low + max(next_slice, head, small_sides))
