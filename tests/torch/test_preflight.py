@@ -139,3 +139,10 @@ def test_the_plan_in_the_folder_is_for_the_device_that_trains(
     planned = json.loads((Path(config.out_dir) / "plan.json").read_text())
     assert planned["device"]["name"].startswith("CPU")
     assert torch.device(config.device).type == "cpu"
+
+
+def test_every_process_has_a_row(config):
+    four = config.replace(batch_size=2, gradient_accumulation_steps=2)
+    preflight.check_rows(four, 4)
+    with pytest.raises(UserError, match="5 processes are more than the 4 rows of a step"):
+        preflight.check_rows(four, 5)
