@@ -151,7 +151,7 @@ HOSTILE = st.one_of(
     st.floats(),
     st.integers(),
     st.text(max_size=5),
-)
+).map(copy.deepcopy)  # a list that is drawn twice is not put into itself
 
 
 # what an observation may say beside its shape, for those that differ from their defaults alone are kept
