@@ -16,7 +16,7 @@ from onecard.planner.memory.explain import explain_memory
 from onecard.planner.result import Range
 from onecard.report import compare_tables, language, memory_view, svg
 from onecard.report.document import Level, LineChart, Series
-from onecard.report.plan_summary import _short_span
+from onecard.report.plan_summary import _short_span, device_name
 from onecard.report.terminal_charts import line_chart
 from onecard.runs.figures import figures
 from onecard.runs.foreign.text_log import read_text
@@ -143,6 +143,13 @@ def test_no_saver_no_sentence_about_the_best_one():
     assert "takes away the most" not in " ".join(
         map(str, memory_view._summary(planned_run(), none))
     )
+
+
+def test_the_cores_of_a_processor_are_told_where_they_are_known():
+    here = replace(find_gpu("cpu"), name="CPU, 2 cores", units=2)
+    assert language("es").text(device_name(here)) == "CPU, 2 núcleos"
+    assert language("es").text(device_name(find_gpu("cpu"))) == "cpu"  # of a log that names no more
+    assert language("es").text(device_name(find_gpu("RTX 4070"))) == "RTX 4070"
 
 
 def test_only_what_was_inferred_is_marked_so():

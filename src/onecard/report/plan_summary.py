@@ -14,8 +14,9 @@ FITS: dict[str, tuple[T, Tone]] = {
 
 
 def device_name(device: Device) -> Text:
-    """A card is called the same everywhere; a processor's cores are words."""
-    if device.kind == "cpu":
+    """A card is called the same everywhere; the cores of this machine's processor are words. Of a run that was logged on some
+    processor its cores are not known."""
+    if device.name.startswith("CPU, "):
         return Plural("CPU, {n:int} core", "CPU, {n:int} cores", n=device.units)
     return device.name
 
