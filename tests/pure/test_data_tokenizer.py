@@ -188,3 +188,9 @@ def test_a_trained_bpe_is_the_same_every_time(tmp_path: Path) -> None:
 def test_byte_lengths_are_exact() -> None:
     text = "some naïve 東京 text 🙂"
     assert int(gpt2().byte_lengths[gpt2().encode(text)].sum()) == len(text.encode())
+
+
+def test_half_of_a_surrogate_pair_is_no_character() -> None:
+    """A stranger's table may name one; no text can be made of it."""
+    with pytest.raises(UserError, match="surrogate"):
+        CharsTokenizer(["a", "\ud800"], separator=False)

@@ -38,7 +38,7 @@ from onecard.model.checkpoint import (
 from onecard.model.generate import Sampler
 from onecard.model.machine import choose_device
 from onecard.model.mapped import report_if_cut_short
-from onecard.model.weights import hub_folder, read_weights
+from onecard.model.weights import hub_folder, load_plain, read_weights
 from onecard.untrusted import read_json_object
 
 _HINT = "a run's folder, a folder with config.json and model.safetensors, or nanoGPT's ckpt.pt"
@@ -249,7 +249,7 @@ def _check_gpt2(settings: dict[str, Any], folder: Path) -> None:
 def _nanogpt_config(file: Path) -> RunConfig:
     try:
         with report_if_cut_short(file):
-            args = torch.load(file, map_location="cpu", weights_only=True, mmap=True)["model_args"]
+            args = load_plain(file)["model_args"]
         keys = ("n_layer", "n_head", "n_embd", "block_size", "bias", "vocab_size")
         return RunConfig.from_values({key: args[key] for key in keys})
     except UserError:

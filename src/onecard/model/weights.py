@@ -8,16 +8,17 @@ newest good checkpoint, checked as a resume checks them. A longer context than t
 config's block_size is cropped; any other difference in shape is a mistake that is named.
 """
 
-import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from onecard.config.presets import RELEASED
-from onecard.errors import UserError, first_line
+from onecard.errors import OnecardError, UserError, first_line
 from onecard.model import checkpoint
 from onecard.model.mapped import report_if_cut_short
 from onecard.model.tensor_file import in_memory
@@ -136,26 +137,27 @@ def _conv1d(tensors: dict[str, Tensor]) -> bool:
     return bool(found) and found[0].shape[1] == 3 * found[0].shape[0]
 
 
+def load_plain(file: Path) -> Any:
+    """A checkpoint of torch's own format, tensors and plain values alone; nothing in it is executed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's remarks on what a damaged file might be
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+
+
 def _nanogpt(file: Path) -> dict[str, Tensor]:
     try:
         with report_if_cut_short(
             file
         ):  # mapped: the optimizer's two thirds of the file are never read
-            saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            saved = load_plain(file)
             return {
                 name.removeprefix("_orig_mod."): tensor.clone()
                 for name, tensor in saved["model"].items()
                 if not name.endswith(".attn.bias")  # the mask of old versions
             }
-    except (
-        OSError,
-        pickle.UnpicklingError,
-        RuntimeError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ValueError,
-    ) as error:
+    except OnecardError:
+        raise
+    except Exception as error:  # whatever a damaged or hostile file makes torch raise
         raise UserError(
             f"{file} is not a nanoGPT checkpoint that can be read safely: {first_line(error)}",
             hint="it must hold tensors and plain values only",

@@ -115,6 +115,11 @@ class CharsTokenizer(Tokenizer):
         self.eot = len(chars) if separator else None
         self.vocab_size = len(chars) + separator
         self._points = np.array([ord(char) for char in chars], np.uint32)
+        if ((self._points >= 0xD800) & (self._points <= 0xDFFF)).any():
+            raise UserError(
+                "this vocabulary has half of a surrogate pair among its characters",
+                hint="no text holds one: prepare the data again",
+            )
         if not len(chars) or (np.diff(self._points.astype(np.int64)) <= 0).any():
             self._table = {char: index for index, char in enumerate(chars)}
         else:
