@@ -29,7 +29,8 @@ def simulate(work: Workload) -> Step:
     weights_and_gradients(sizes, rest)
     optimizer(sizes, rest)
     embedding(sizes, rest)
-    all_at_once(sizes, rest)
+    if work.recompute == "block":
+        all_at_once(sizes, rest)
     if work.chunked_loss:
         chunked_loss(sizes, rest)
     else:
@@ -181,7 +182,8 @@ def embedding(sizes: Sizes, rest: Rest) -> None:
     # eager, a gradient that is added to another is gone at once
     dies = "graph_end" if work.one_graph or not work.gradients_go else last
     looked_up = min(sizes.stream, sizes.weight)
-    empty = "head_back" if breadth_first(sizes) else last  # zeros, to be added to
+    at_once = work.recompute == "block" and breadth_first(sizes)
+    empty = "head_back" if at_once else last  # zeros, to be added to
     rest.lives("wte gradient", "gradients", looked_up * sizes.table, empty, dies)
     rest.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
     if work.half_gradients and work.accumulation > 1:
