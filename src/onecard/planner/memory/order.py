@@ -18,8 +18,9 @@ from onecard.planner.memory.timeline import Rest
 
 
 def breadth_first(sizes: Sizes) -> bool:
+    """Of a step whose layers are computed again."""
     work = sizes.work
-    if not (work.one_graph and work.recompute == "block" and work.flash and sizes.casts):
+    if not (work.one_graph and work.flash and sizes.casts):
         return False
     if work.chunked_loss or work.loss_outside:  # the head's backward pass is not in this graph
         return False
@@ -48,9 +49,7 @@ def computed_again(sizes: Sizes) -> int:
 
 
 def all_at_once(sizes: Sizes, rest: Rest) -> None:
-    """What stands beside the head's backward pass, and then before that of the last layer."""
-    if not breadth_first(sizes):
-        return
+    """Breadth first: what stands beside the head's backward pass, and then before that of the last layer."""
     layers, part = sizes.work.n_layer, "cast_weights"
     rest.lives("casts of all layers", part, layers * ready(sizes), "head_back", "norm_back")
     again = layers * computed_again(sizes)

@@ -28,8 +28,9 @@ def simulate(work: Workload) -> Step:
     sizes, rest = Sizes(work), Rest()
     weights_and_gradients(sizes, rest)
     optimizer(sizes, rest)
-    embedding(sizes, rest)
-    if work.recompute == "block":
+    again_at_once = work.recompute == "block" and breadth_first(sizes)
+    embedding(sizes, rest, again_at_once)
+    if again_at_once:
         all_at_once(sizes, rest)
     if work.chunked_loss:
         chunked_loss(sizes, rest)
@@ -162,7 +163,7 @@ def updates_within(sizes: Sizes) -> list[Tensor]:
     return [Tensor("slices of moments", "optimizer", size, born, BACKWARD["norm_1"])]
 
 
-def embedding(sizes: Sizes, rest: Rest) -> None:
+def embedding(sizes: Sizes, rest: Rest, again_at_once: bool) -> None:
     work = sizes.work
     part, first, last = "activations", "embedding", "embedding_back"
     # all rows of the step as int64; the accumulation of other people's runs may be a fraction
@@ -182,8 +183,7 @@ def embedding(sizes: Sizes, rest: Rest) -> None:
     # eager, a gradient that is added to another is gone at once
     dies = "graph_end" if work.one_graph or not work.gradients_go else last
     looked_up = min(sizes.stream, sizes.weight)
-    at_once = work.recompute == "block" and breadth_first(sizes)
-    empty = "head_back" if at_once else last  # zeros, to be added to
+    empty = "head_back" if again_at_once else last  # zeros, to be added to
     rest.lives("wte gradient", "gradients", looked_up * sizes.table, empty, dies)
     rest.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
     if work.half_gradients and work.accumulation > 1:
