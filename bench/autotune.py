@@ -23,7 +23,6 @@ from onecard.advise.small_run import small_run  # noqa: E402
 from onecard.config import RunConfig  # noqa: E402
 from onecard.facts.here import cpu  # noqa: E402
 
-
 TURN_SECONDS = 1.0  # of counted steps, one at least
 
 
