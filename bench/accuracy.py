@@ -21,7 +21,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fit.memory import reading_of  # noqa: E402
 from fit.runs import Run, all_runs, read_runs  # noqa: E402
 
-from bench.score import Answer, by_family, family_mean, into_pipe, percent, score  # noqa: E402
+from bench.score import (  # noqa: E402
+    Answer,
+    by_family,
+    family_mean,
+    into_pipe,
+    percent,
+    reasons,
+    score,
+)
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.planner.exchange import link_bandwidth  # noqa: E402
 from onecard.planner.flops import model_flops  # noqa: E402
@@ -220,6 +228,7 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
                 "mean_of_family_medians": family_mean(own_families, "median_abs_error"),
             },
             "mean_of_family_medians": family_mean(families, "median_abs_error"),
+            "skipped": reasons(kept),
             "families": families,
         }
     families = {
@@ -313,6 +322,11 @@ def _print(
             print(_line("llm-analysis", score([answer for answer in peer if answer.kind == kind])))
     if peer is None:
         print(f"\nllm-analysis is not installed: {PEER_INSTALL}")
+    for kind in ("memory", "time"):
+        asked = sum(answer.kind == kind for answer in answers)
+        print(f"\n{kind}: {found[kind]['n']} of {asked} rows predicted and compared; left out:")
+        for reason, count in found[kind]["skipped"].items():
+            print(f"{count:6}  {reason}")
     print("\nnot predicted or not comparable:")
     for answer in answers:
         if answer.skipped and not answer.skipped.startswith(("no time was", "no memory was")):
