@@ -26,6 +26,7 @@ from bench.score import (  # noqa: E402
     by_family,
     family_mean,
     into_pipe,
+    is_geforce,
     percent,
     reasons,
     score,
@@ -213,8 +214,9 @@ def peer_scores(answers: list[Answer]) -> dict[str, Any]:
     return scores
 
 
-def summary(answers: list[Answer]) -> dict[str, Any]:
-    """In all, by family, and the mean over families; PyTorch's own rows apart."""
+def summary(answers: list[Answer], runs: list[Run]) -> dict[str, Any]:
+    """In all, by family, and the mean over families; PyTorch's own rows and GeForce cards apart."""
+    geforce = {run.id for run in runs if run.device and is_geforce(run.device.name)}
     kinds: dict[str, Any] = {}
     for kind in ("memory", "time"):
         kept = [a for a in answers if a.kind == kind]
@@ -228,6 +230,7 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
                 "mean_of_family_medians": family_mean(own_families, "median_abs_error"),
             },
             "mean_of_family_medians": family_mean(families, "median_abs_error"),
+            "geforce": score(a for a in kept if a.id in geforce),
             "skipped": reasons(kept),
             "families": families,
         }
@@ -271,7 +274,7 @@ def main(argv: list[str] | None = None) -> int:
     answers = predict(runs, fits, memory_fits)
     thumb = rule_of_thumb(runs)
     peer = llm_analysis(runs)
-    found = summary(answers)
+    found = summary(answers, runs)
     if args.json:
         peers = {"single_mfu": peer_scores(thumb)}
         if peer is not None:
@@ -312,6 +315,7 @@ def _print(
             print(_line(family, each))
         print(_line("all rows", found[kind]))
         print(_line("PyTorch rows", found[kind]["pytorch"]))
+        print(_line("GeForce RTX rows", found[kind]["geforce"]))
         print(
             f"{'mean of family medians':28}{'':6}{percent(found[kind]['mean_of_family_medians']):>9}"
             f"   PyTorch {percent(found[kind]['pytorch']['mean_of_family_medians'])}"

@@ -185,7 +185,7 @@ def main() -> int:
     geforce = [
         abs(r["predicted"] / r["measured"] - 1)
         for r in held_out["rows"]
-        if r["kind"] == "time" and not r["skipped"] and strangers.is_geforce(cards[r["id"]])
+        if r["kind"] == "time" and not r["skipped"] and score.is_geforce(cards[r["id"]])
     ]
     of_geforce = f" GeForce RTX cards alone: {len(geforce)} rows, median {share(statistics.median(geforce))}."
 

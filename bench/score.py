@@ -97,6 +97,11 @@ def coverage_interval(answers: list[dict[str, Any]], draws: int = 2000) -> tuple
     return found[draws // 10], found[draws - draws // 10]
 
 
+def is_geforce(card: str) -> bool:
+    """RTX 2060 to 5090, laptops' too; not the workstations' RTX 4000 Ada and its like."""
+    return bool(re.match(r"RTX \d{4}( |$)(?!Ada)", card))
+
+
 def reasons(answers: Iterable[Answer]) -> dict[str, int]:
     """How many answers were left out for each reason, the most usual first; what a row says of itself is left out of it.
 

@@ -9,7 +9,6 @@ blind_predictions_3.csv what those of commit 316dbae said of blind_runs_3.csv; s
 """
 
 import csv
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from fit import memory, speed  # noqa: E402
 from fit.runs import DATA, Run, all_runs, read_runs  # noqa: E402
 
 from bench.accuracy import predict  # noqa: E402
-from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
+from bench.score import Answer, by_family, family_mean, is_geforce, percent, score  # noqa: E402
 
 FIRST = ("public_runs.csv", "extra_runs.csv")
 SECOND = ("public_runs_2.csv",)
@@ -32,11 +31,6 @@ HEAD = [
     "| predicted | from | | rows | median | families' mean | GeForce | in the 80 % range |",
     "|---|---|---|---|---|---|---|---|",
 ]
-
-
-def is_geforce(card: str) -> bool:
-    """RTX 2060 to 5090, laptops' too; not the workstations' RTX 4000 Ada and its like."""
-    return bool(re.match(r"RTX \d{4}( |$)(?!Ada)", card))
 
 
 def blind(name: str = "blind_predictions.csv") -> list[Answer]:

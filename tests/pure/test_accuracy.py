@@ -152,6 +152,8 @@ def test_what_is_left_out_is_counted_by_reason(tmp_path: Path):
     assert found["memory"]["skipped"] == {number: 2, "no memory was measured": 1}
     text = bench("accuracy", path)
     assert "time: 2 of 5 rows predicted and compared" in text
+    assert found["time"]["geforce"]["n"] == found["time"]["n"] == 2
+    assert "GeForce RTX rows" in text
     assert f"     2  {number}" in text
 
 
