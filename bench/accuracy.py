@@ -21,7 +21,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fit.memory import reading_of  # noqa: E402
 from fit.runs import Run, all_runs, read_runs  # noqa: E402
 
-from bench.score import Answer, by_family, family_mean, into_pipe, percent, score  # noqa: E402
+from bench.score import (  # noqa: E402
+    Answer,
+    by_family,
+    family_mean,
+    into_pipe,
+    is_geforce,
+    percent,
+    reasons,
+    score,
+)
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.planner.exchange import link_bandwidth  # noqa: E402
 from onecard.planner.flops import model_flops  # noqa: E402
@@ -205,8 +214,9 @@ def peer_scores(answers: list[Answer]) -> dict[str, Any]:
     return scores
 
 
-def summary(answers: list[Answer]) -> dict[str, Any]:
-    """In all, by family, and the mean over families; PyTorch's own rows apart."""
+def summary(answers: list[Answer], runs: list[Run]) -> dict[str, Any]:
+    """In all, by family, and the mean over families; PyTorch's own rows and GeForce cards apart."""
+    geforce = {run.id for run in runs if run.device and is_geforce(run.device.name)}
     kinds: dict[str, Any] = {}
     for kind in ("memory", "time"):
         kept = [a for a in answers if a.kind == kind]
@@ -220,6 +230,8 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
                 "mean_of_family_medians": family_mean(own_families, "median_abs_error"),
             },
             "mean_of_family_medians": family_mean(families, "median_abs_error"),
+            "geforce": score(a for a in kept if a.id in geforce),
+            "skipped": reasons(kept),
             "families": families,
         }
     families = {
@@ -262,7 +274,7 @@ def main(argv: list[str] | None = None) -> int:
     answers = predict(runs, fits, memory_fits)
     thumb = rule_of_thumb(runs)
     peer = llm_analysis(runs)
-    found = summary(answers)
+    found = summary(answers, runs)
     if args.json:
         peers = {"single_mfu": peer_scores(thumb)}
         if peer is not None:
@@ -303,6 +315,7 @@ def _print(
             print(_line(family, each))
         print(_line("all rows", found[kind]))
         print(_line("PyTorch rows", found[kind]["pytorch"]))
+        print(_line("GeForce RTX rows", found[kind]["geforce"]))
         print(
             f"{'mean of family medians':28}{'':6}{percent(found[kind]['mean_of_family_medians']):>9}"
             f"   PyTorch {percent(found[kind]['pytorch']['mean_of_family_medians'])}"
@@ -313,6 +326,11 @@ def _print(
             print(_line("llm-analysis", score([answer for answer in peer if answer.kind == kind])))
     if peer is None:
         print(f"\nllm-analysis is not installed: {PEER_INSTALL}")
+    for kind in ("memory", "time"):
+        asked = sum(answer.kind == kind for answer in answers)
+        print(f"\n{kind}: {found[kind]['n']} of {asked} rows predicted and compared; left out:")
+        for reason, count in found[kind]["skipped"].items():
+            print(f"{count:6}  {reason}")
     print("\nnot predicted or not comparable:")
     for answer in answers:
         if answer.skipped and not answer.skipped.startswith(("no time was", "no memory was")):

@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fit.runs import TABLES, read_runs  # noqa: E402
+from fit.runs import ALL_TABLES, read_runs  # noqa: E402
 
 from bench import accuracy, blind_losses, loss_accuracy, noise_floor, score, strangers  # noqa: E402
 from bench.several_cards import cards_table  # noqa: E402
@@ -137,7 +137,7 @@ def table(
 
 
 def main() -> int:
-    tables = [ROOT / "fit" / "data" / name for name in TABLES]
+    tables = [ROOT / "fit" / "data" / name for name in ALL_TABLES]
     held_out = answer(accuracy.main, *map(str, tables), "--cross-validate", "--quality", "AB")
     losses = answer(
         loss_accuracy.main,
@@ -185,7 +185,7 @@ def main() -> int:
     geforce = [
         abs(r["predicted"] / r["measured"] - 1)
         for r in held_out["rows"]
-        if r["kind"] == "time" and not r["skipped"] and strangers.is_geforce(cards[r["id"]])
+        if r["kind"] == "time" and not r["skipped"] and score.is_geforce(cards[r["id"]])
     ]
     of_geforce = f" GeForce RTX cards alone: {len(geforce)} rows, median {share(statistics.median(geforce))}."
 

@@ -7,6 +7,7 @@
 import math
 import os
 import random
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -94,6 +95,26 @@ def coverage_interval(answers: list[dict[str, Any]], draws: int = 2000) -> tuple
         found.append(sum(drawn) / len(drawn))
     found.sort()
     return found[draws // 10], found[draws - draws // 10]
+
+
+def is_geforce(card: str) -> bool:
+    """RTX 2060 to 5090, laptops' too; not the workstations' RTX 4000 Ada and its like."""
+    return bool(re.match(r"RTX \d{4}( |$)(?!Ada)", card))
+
+
+def reasons(answers: Iterable[Answer]) -> dict[str, int]:
+    """How many answers were left out for each reason, the most usual first; what a row says of itself is left out of it.
+
+    >>> one, two = (Answer(id, "f", "time", skipped=f"n_layer = {id!r} is not a number") for id in "ab")
+    >>> reasons([one, two])
+    {'n_layer = … is not a number': 2}
+    """
+    counts: dict[str, int] = {}
+    for answer in answers:
+        if answer.skipped:
+            plain = re.sub(r"'[^']*'|(?<== )\S+", "…", answer.skipped)
+            counts[plain] = counts.get(plain, 0) + 1
+    return dict(sorted(counts.items(), key=lambda each: -each[1]))
 
 
 def family_mean(families: dict[str, dict[str, Any]], field: str) -> float | None:

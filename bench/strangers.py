@@ -4,12 +4,11 @@ project's code from all other projects'. What docs/accuracy.md says of strangers
     python bench/strangers.py
 
 fit/data/blind_predictions.csv is what the constants of commit bdeacbe said of fit/data/blind_runs.csv, which had been written down and
-committed before, and blind_predictions_2.csv what those of commit 5ba391d said of blind_runs_2.csv and public_losses_4.csv; since
-then these rows are fitted on like all others.
+committed before, blind_predictions_2.csv what those of commit 5ba391d said of blind_runs_2.csv and public_losses_4.csv, and
+blind_predictions_3.csv what those of commit 316dbae said of blind_runs_3.csv; since then these rows are fitted on like all others.
 """
 
 import csv
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,17 @@ from fit import memory, speed  # noqa: E402
 from fit.runs import DATA, Run, all_runs, read_runs  # noqa: E402
 
 from bench.accuracy import predict  # noqa: E402
-from bench.score import Answer, by_family, family_mean, percent, score  # noqa: E402
+from bench.score import Answer, by_family, family_mean, is_geforce, percent, score  # noqa: E402
 
 FIRST = ("public_runs.csv", "extra_runs.csv")
 SECOND = ("public_runs_2.csv",)
 BLIND = ("blind_runs.csv",)
 AGAIN = ("blind_runs_2.csv",)
+THIRD = ("blind_runs_3.csv",)
 HEAD = [
     "| predicted | from | | rows | median | families' mean | GeForce | in the 80 % range |",
     "|---|---|---|---|---|---|---|---|",
 ]
-
-
-def is_geforce(card: str) -> bool:
-    return bool(re.match(r"RTX \d{4}( |$)", card))
 
 
 def blind(name: str = "blind_predictions.csv") -> list[Answer]:
@@ -92,16 +88,20 @@ def by_card(name: str) -> list[Answer]:
 
 def lines() -> list[str]:
     """A Markdown table, time and memory of each experiment."""
-    tables = [read_runs(DATA / name) for name in FIRST + SECOND + BLIND + AGAIN]
+    tables = [read_runs(DATA / name) for name in FIRST + SECOND + BLIND + AGAIN + THIRD]
     cards = {run.id: run.device.name for runs in tables for run in runs if run.device}
     experiments: dict[tuple[str, str], list[Answer]] = {
         ("further readings", "constants of the day before"): blind(),
         ("a second batch", "constants of the day before"): blind("blind_predictions_2.csv"),
+        ("a third batch", "constants of the day before"): blind("blind_predictions_3.csv"),
         ("the second table", "the first"): from_others(read(SECOND), read(FIRST)),
         ("the first table", "the second"): from_others(read(FIRST), read(SECOND)),
         ("the further readings", "both tables"): from_others(read(BLIND), read(FIRST + SECOND)),
         ("the second batch", "all other tables"): from_others(
-            read(AGAIN), read(FIRST + SECOND + BLIND)
+            read(AGAIN), read(FIRST + SECOND + BLIND + THIRD)
+        ),
+        ("the third batch", "all other tables"): from_others(
+            read(THIRD), read(FIRST + SECOND + BLIND + AGAIN)
         ),
         ("the RTX 4070's runs", "all other cards'"): by_card("RTX 4070"),
         ("each project's code", "all other projects'"): by_project(),

@@ -120,6 +120,7 @@ TABLES = (
     "blind_runs.csv",
     "blind_runs_2.csv",
 )
+ALL_TABLES = (*TABLES, "blind_runs_3.csv")  # and the batch that came after the goals were set
 # Rows of the second table that are the very run of another table, and families that are one machine
 TWICE = {"r107": "x002", "r176": "x009", "r188": "x004"}
 ONE_MACHINE = {"lzwjava-4070": "one-4070"}
@@ -127,7 +128,7 @@ ONE_MACHINE = {"lzwjava-4070": "one-4070"}
 
 def all_runs() -> list[Run]:
     """Every public run that the constants are fitted on; rows of one machine or log are one family."""
-    runs = [run for name in TABLES for run in read_runs(DATA / name)]
+    runs = [run for name in ALL_TABLES for run in read_runs(DATA / name)]
     return [run for run in runs if run.id not in TWICE]
 
 
@@ -311,6 +312,10 @@ def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[
         gated=gated,
         tied=is_tied,
         modern=has_rope,
+        rotary=False if re.search(r"learned pos|no pos", text) else None,
+        head_norms=has_rope
+        and (stack in ("nanochat", "modded") or bool(re.search(r"qk.?norm|qwen.?3", text))),
+        norms=4 if re.search(r"before and after|peri.?ln|gemma.?[23]", text) else 2,
         bias=not has_rope,
         dropout=dropout,
         compiled=runs_compiled,
@@ -349,6 +354,10 @@ def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None
         return None, f"tokens_per_s = {rate:g} is not possible"
     if milliseconds is None and rate is None:
         return None, None
+    if rate is not None and re.search(
+        r"(per|/|each|every) ?(gpu|card|device)", word_in(row, "tokens_per_s")
+    ):
+        rate *= w.gpus
     tokens = number_in(row, "tokens_per_iter")
     if milliseconds is not None and rate is not None:
         times = milliseconds / 1e3 * rate / per_step

@@ -30,7 +30,7 @@ from fit.conformal import Miss, ranges  # noqa: E402
 from fit.held_out import write  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import Run  # noqa: E402
-from onecard.facts.gpus import all_gpus  # noqa: E402
+from onecard.facts.gpus import Device, all_gpus  # noqa: E402
 from onecard.planner.stacks import OWN  # noqa: E402
 from onecard.planner.step_counts import Fit  # noqa: E402
 from onecard.planner.step_time import RANGES, range_group, step_parts  # noqa: E402
@@ -58,11 +58,15 @@ PRIORS = {
     "half_rate": (1.1, 0.04),
     "power": (1 / 3, 0.3),  # of the watts a unit has, in what it sustains: a clock costs its cube
     "overlap": (0.5, 0.3),
+    # of code that is not compiled, against Inductor's own launcher: the dispatcher, autocast and autograd for every kernel
+    "eager_host": (2.0, 0.5),
     "textbook_host": (2.0, 0.4),  # Python between the kernels of code written to be read
 }
 # How far (logarithm) classes, cards, projects and families scatter around one another, before any row is seen
 CLASS_SIGMA, CARD_SIGMA, CACHE_SIGMA = 0.06, 0.10, 0.15
 STACK_SIGMA, FAMILY_SIGMA, ROW_SIGMA = 0.10, 0.15, 0.06
+# a laptop's watts are its maker's choice, from a third to all of what the chip may draw
+LAPTOP_SIGMA = 0.25
 STACK_STARTS = {"llm.c": math.log(0.93)}  # hand-written CUDA is taken to be 7 % faster
 BASE = "nanogpt"  # the project whose code stands in for ours: plain PyTorch, compiled, of the same shape
 STEPS = 7  # Gauss-Newton steps; the fit does not move after five
@@ -127,7 +131,7 @@ class Problem:
         effects = {
             **{f"class {d.rate_class}": (0.0, CLASS_SIGMA) for d in devices},
             **{f"cache {d.architecture}": (0.0, CACHE_SIGMA) for d in devices},
-            **{f"card {d.name}": (0.0, CARD_SIGMA) for d in devices},
+            **{f"card {d.name}": (0.0, _card_sigma(d)) for d in devices},
             **{f"stack {_stack(r)}": (STACK_STARTS.get(_stack(r), 0.0), STACK_SIGMA) for r in rows},
             **{f"family {_group(r)}": (0.0, FAMILY_SIGMA) for r in rows},
         }
@@ -223,6 +227,10 @@ def _nudged(theta: np.ndarray, place: int) -> np.ndarray:
 def _stack(run: Run) -> str:
     assert run.workload is not None
     return run.workload.stack
+
+
+def _card_sigma(device: Device) -> float:
+    return LAPTOP_SIGMA if "Laptop" in device.name else CARD_SIGMA
 
 
 def _group(run: Run) -> str:

@@ -38,6 +38,11 @@ _NUMBER = re.compile(  # a number, thousands or more, and words without another 
     r"[~≈<>]*\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:\s*(k|m|b|g)(?![a-z]))?(?![\d.])\s*(\D*)",
     re.IGNORECASE,
 )
+_SPAN = re.compile(  # two numbers, or one and how far it varies
+    r"[~≈]?\s*(\d+\.?\d*)\s*([km])?\s*(?:to|[-–—]|(±|\+/-))\s*(\d+\.?\d*)(\D*)", re.IGNORECASE
+)
+_NEAR = 1.25  # from end to end of a range whose middle is a reading
+MEASURED = ("ms_per_iter", "tokens_per_s", "peak_vram_gb")
 _OTHER_UNIT = re.compile(
     r"[ (]*(it|iters?|steps?|tok\w*|µs|us|ns|min\w*|h|hrs?|hours?|d|days?|[kt]i?b|%)(\b|/|$)"
 )
@@ -68,7 +73,7 @@ def number_in(row: dict[str, str], key: str) -> float | None:
         return None
     if text.lower().lstrip("+-") in ("inf", "infinity", "nan"):
         raise UserError(f"{key} = {text} is not finite")
-    found = _NUMBER.fullmatch(text)
+    found = _NUMBER.fullmatch(_middle(key, text) if key in MEASURED else text)
     if not found:
         raise UserError(f"{key} = {text[:40]!r} is not a number")
     scale, rest = (found[2] or "").lower(), found[3].lower()
@@ -82,6 +87,22 @@ def number_in(row: dict[str, str], key: str) -> float | None:
     if not math.isfinite(number):
         raise UserError(f"{key} = {text[:40]} is not finite")
     return number
+
+
+def _middle(key: str, text: str) -> str:
+    """A reading given as "98–104" or "101 ± 3 ms" is its middle, where the ends are near each other."""
+    span = _SPAN.fullmatch(text)
+    if not span:
+        return text
+    first, scale, sign, second, rest = span.groups()
+    if sign:
+        return f"{first}{scale or ''}{rest}"
+    ends = float(first), float(second)
+    if scale and not rest.lower().startswith(scale.lower()):
+        return text  # "900k–1.1M": not two readings in one unit
+    if not 0 < ends[0] <= ends[1] <= _NEAR * ends[0]:
+        raise UserError(f"{key} = {text[:40]!r} is a range too wide to compare with")
+    return f"{sum(ends) / 2:g}{rest}"
 
 
 def amount_in(row: dict[str, str], key: str, unit: float) -> float | None:

@@ -86,7 +86,8 @@ def _show(cards: "list[Device]") -> None:
     out.print(table)
     out.print(
         "\n[dim]TFLOPS, dense, accumulating in fp32; sustained: what matmuls of a model reach for hours in the dtype it is"
-        " trained in, from readings and public runs (docs/accuracy.md). sure: A checked, B computed from the specification,"
+        " trained in, from readings and public runs (docs/accuracy.md); it may lie above the rated figure, which is at the"
+        " specification's boost clock, where cards boost further. sure: A checked, B computed from the specification,"
         " C a rough estimate.[/]"
     )
     for card in cards if len(cards) <= 3 else ():

@@ -15,6 +15,11 @@ from onecard.facts.links import DEFAULT_LINK, nvlink, speed
 from onecard.planner.workload import Workload
 
 Fit = dict[str, Any]
+# Of a byte that goes over a link while the card computes, its memory sees three: sent it is read, received it is read beside
+# the card's own and their sum written (NCCL's ring, which adds up in place)
+IN_MEMORY = 3
+# Of a number of our own flat buffers (train/run/workers.py): read and written as it is laid in, and again as it is taken out
+LAID_OUT_BYTES = 2 * (4 + 4)
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Exchange:
     link: float  # bytes per second
     machines_seconds: float  # between machines, once a step, while the cards wait
     accumulation: float
+    buffer_seconds: float = 0.0  # filling and emptying flat buffers, once a step
 
     @property
     def beside_seconds(self) -> float:
@@ -33,8 +39,7 @@ class Exchange:
 
     @property
     def waiting_seconds(self) -> float:
-        """A tenth more than the links take: the cards are not all ready at once, and flat buffers are filled and emptied."""
-        return 1.1 * (self.once_bytes / self.link + self.machines_seconds)
+        return self.once_bytes / self.link + self.machines_seconds + self.buffer_seconds
 
     @property
     def seconds(self) -> float:
@@ -59,7 +64,8 @@ def exchange_of(w: Workload, device: Device) -> Exchange:
     share = (cards - 1) / cards
     if w.shard == "none":
         once = 2 * share * 4 * w.params
-        return Exchange(once, 0.0, link, across, w.accumulation)
+        buffers = LAID_OUT_BYTES * w.params / device.bandwidth
+        return Exchange(once, 0.0, link, across, w.accumulation, buffers)
     if (
         cards == w.gpus and w.nodes > 1
     ):  # a card in each machine: all that is sent goes between machines
@@ -82,19 +88,23 @@ def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> floa
         return 0.0
     if w.waits_for_exchange:
         sent = exchange_of(w, device)
-        return sent.waiting_seconds + _shown(sent.beside_seconds, busy * fit["overlap"])
+        passing = sent.each_pass_bytes * sent.accumulation
+        return sent.waiting_seconds + _shown(passing, sent.link, device, busy * fit["overlap"])
     link = w.link_bytes or link_bandwidth(device, w.nvlink)
     share = 2 * (w.gpus - 1) / w.gpus
     volume = share * w.params * (2 if w.pure else 4)
     hidden = busy / max(w.accumulation, 1) * fit["overlap"]  # the last micro-batch's backward pass
     if w.sharded:
         volume, hidden = 1.5 * share * w.params * 2 * w.accumulation, busy * fit["overlap"]
-    return _shown(volume / link, hidden)
+    return _shown(volume, link, device, hidden)
 
 
-def _shown(seconds: float, hidden: float) -> float:
-    """Of so many seconds those that do not fit behind the work; a tenth shows in any case: both use the card's memory."""
-    return float((seconds**4 + hidden**4) ** 0.25 - hidden) + 0.1 * seconds
+def _shown(volume: float, link: float, device: Device, hidden: float) -> float:
+    """Of the seconds that so many bytes take, those that do not fit behind the work; what they take of the card's memory
+    shows in any case, for the work needs it too."""
+    seconds = volume / link
+    left = float((seconds**4 + hidden**4) ** 0.25 - hidden)
+    return left + IN_MEMORY * volume / device.bandwidth
 
 
 def link_bandwidth(device: Device, nvlinked: bool) -> float:

@@ -20,8 +20,10 @@ UNFUSED = 18  # reads and writes of a number by an update made operation by oper
 # Bytes that a number of the stream costs in other people's RMSNorm, written operation by operation in fp32 and not compiled: cast,
 # square, mean, product, weight, cast back and the residual's sum; and the same going backward. Of a query or key in rotary
 # positions written so: four products, two sums, stacked and cast back.
-NORM_BY_OPERATIONS = 44 + 82
-ROTARY_BY_OPERATIONS = 38 + 45
+NORM_BY_OPERATIONS = (44, 82)
+ROTARY_BY_OPERATIONS = (38, 45)
+# How often a score is read or written where attention is written out, forward and backward
+SCORES_COMPILED, SCORES, SCORES_CAST = (4, 6), (8, 11), (14, 22)
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -49,37 +51,80 @@ def fp8_bytes(w: Workload) -> float:
 
 def layer_bytes(w: Workload, fit: Fit) -> float:
     """Of these, what the layers' kernels hand to one another."""
+    forward, backward = _norms(w)
+    cheap = forward
+    for part in (_activation(w), _rotary(w), _attention(w)):
+        forward, backward = forward + part[0], backward + part[1]
+    again = {"none": 0.0, "block": forward, "cheap": cheap + _activation(w)[0]}[w.recompute]
+    slack = 1.0 if w.compiled else fit["eager_bytes"]
+    return float(slack * w.tokens * w.n_layer * (forward + backward + again))
+
+
+def _by_operations(w: Workload) -> bool:
+    """Whether RMSNorm and rotary positions are other people's, written out and not compiled."""
+    return w.modern and not w.compiled and w.stack != OWN
+
+
+def _norms_by_operations(w: Workload) -> bool:
+    """Whether their RMSNorm is too. torch's own is one kernel since 2.9 (its pull request 153666), where weights and stream are
+    of one dtype (issue 167308), as in pure code and not under autocast; Hugging Face's is written out."""
+    return _by_operations(w) and (not w.pure or w.stack == "hf")
+
+
+def _norms(w: Workload) -> tuple[float, float]:
+    """Bytes a token of a layer's norms and residual sums, forward and backward."""
     e = DTYPE_BYTES[w.dtype]  # bytes of an activation
     r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
-    width, ff, kv = w.n_embd, w.ff_width, w.kv_width
-    gate = 2 if w.gated else 1
-    qkv = width + 2 * kv
     if w.compiled:
         # two fused residual-add + norm forward, each reading stream and branch, writing stream and norm; and backward
-        norms = 2 * width * (2 * r + 2 * e) + 2 * width * (3 * r + 2 * e)
-        activation: float = ff * (gate + 1) * e + ff * (2 * gate + 1) * e
-        rotary = 4 * (width + kv) * e if w.modern else 0
+        each = (2 * r + 2 * e, 3 * r + 2 * e)
+    elif _norms_by_operations(w):
+        each = NORM_BY_OPERATIONS
     else:
         # each op by itself: norm, cast, add; and backward the same with the gradient's own add
         cast = 0 if w.pure or e == 4 else r + e
-        norms = 2 * width * (2 * r + cast + 2 * r + e) + 2 * width * (3 * r + cast + 3 * r)
-        activation = ff * (2 * gate + (gate > 1)) * e + ff * (3 * gate + 2 * (gate > 1)) * e
-        activation += (ff + qkv + 2 * width) * e if w.bias else 0
-        rotary = 16 * (width + kv) * e if w.modern else 0
-        if w.modern and w.stack != OWN and e < 4:
-            norms, rotary = 2 * width * NORM_BY_OPERATIONS, (width + kv) * ROTARY_BY_OPERATIONS
-    attention = 2 * (qkv + width) * e + 2 * (qkv + width) * e + 2 * qkv * e + 8 * width
+        each = (4 * r + cast + e, 6 * r + cast)
+    normed = w.norms * w.n_embd
+    if w.head_norms and not w.compiled:  # compiled, they are part of the rotation
+        normed += w.n_embd + w.kv_width
+    return float(normed * each[0]), float(normed * each[1])
+
+
+def _activation(w: Workload) -> tuple[float, float]:
+    """Of the MLP's activation, and of biases where they are added by themselves."""
+    e, ff, gate = DTYPE_BYTES[w.dtype], w.ff_width, 2 if w.gated else 1
+    if w.compiled:
+        return float(ff * (gate + 1) * e), float(ff * (2 * gate + 1) * e)
+    forward = ff * (2 * gate + (gate > 1)) * e
+    if w.bias:
+        forward += (ff + w.n_embd + 2 * w.kv_width + 2 * w.n_embd) * e
+    return float(forward), float(ff * (3 * gate + 2 * (gate > 1)) * e)
+
+
+def _rotary(w: Workload) -> tuple[float, float]:
+    if not w.turns:
+        return 0.0, 0.0
+    turned = w.n_embd + w.kv_width
+    if _by_operations(w):
+        return float(turned * ROTARY_BY_OPERATIONS[0]), float(turned * ROTARY_BY_OPERATIONS[1])
+    each = (2 if w.compiled else 8) * turned * DTYPE_BYTES[w.dtype]
+    return float(each), float(each)
+
+
+def _attention(w: Workload) -> tuple[float, float]:
+    """Queries, keys and values laid out for the kernel, and its output; without Flash, the scores as well."""
+    e = DTYPE_BYTES[w.dtype]
+    qkv = w.n_embd + 2 * w.kv_width
+    forward, backward = (
+        2 * (qkv + w.n_embd) * e,
+        2 * (qkv + w.n_embd) * e + 2 * qkv * e + 8 * w.n_embd,
+    )
     if not w.flash:
         # scores written and read: products, scale, mask, softmax, and all that backward; autocast adds casts to fp32
-        passes = 10 if w.compiled else 19 if w.pure or e == 4 else 36
-        attention += passes * w.n_head * w.block_size * e
-    layer = float(norms + activation + rotary + attention)
-    if w.recompute == "block":
-        layer *= 1.35  # the forward third once more
-    elif w.recompute == "cheap":
-        layer += norms / 3 + activation / 3
-    slack = 1.0 if w.compiled else fit["eager_bytes"]
-    return float(slack * w.tokens * w.n_layer * layer)
+        passes = SCORES_COMPILED if w.compiled else SCORES if w.pure or e == 4 else SCORES_CAST
+        forward += passes[0] * w.n_head * w.block_size * e
+        backward += passes[1] * w.n_head * w.block_size * e
+    return float(forward), float(backward)
 
 
 def logits_bytes(w: Workload) -> float:
@@ -147,8 +192,18 @@ def micro_kernels(w: Workload) -> float:
     """
     if w.compiled:
         return 20 + (38 + 3 * w.modern) * w.n_layer
-    layer = 44 + 15 * w.bias + 99 * w.modern + 12 * (not w.flash) + 20 * (w.recompute == "block")
-    return 29 + layer * w.n_layer
+    layer = 44 + 15 * w.bias + 12 * (not w.flash) + 20 * (w.recompute == "block")
+    return 29 + (layer + _modern_kernels(w)) * w.n_layer
+
+
+def _modern_kernels(w: Workload) -> float:
+    """What RMSNorm, rotary positions and a gate add to an eager layer. In our own code they were counted in the trace. In other
+    people's: a norm's 8 operations forward and 14 backward where LayerNorm has 4; for queries and keys each 9 forward and 16
+    backward; a gate's product and one more matmul."""
+    if w.stack == OWN:
+        return 99 * w.modern
+    norms = (w.norms + 2 * w.head_norms) * _norms_by_operations(w)
+    return 18 * norms + 50 * w.turns + 7 * w.gated
 
 
 def optimizer_kernels(w: Workload) -> float:

@@ -43,14 +43,16 @@ if TYPE_CHECKING:
         Calibration,  # which counts work by this file's functions
     )
 
+_USUAL_HEAD = 64  # numbers in a head of GPT-2: what attention_rate is fitted for
 _TILE = 128 * 128  # outputs that one SM computes at a time in a large matmul
 OLD_ATTENTION = ("Maxwell", "Pascal", "Volta", "Turing")  # FlashAttention-2 needs Ampere or newer
 # Their attention is a guess: logs of a V100 and a TITAN Xp took 1.3 and 1.9 times the prediction.
 _OLD_ATTENTION_HIGH = 2.0
 # pages new to a process, faulted in by one or two cores: `onecard probe` measures 1 to 3 GB/s on x86 machines
 FRESH_BYTES_PER_SECOND = 2e9
-RANGES = ("own", "other", "odd")
+RANGES = ("own", "other", "odd", "eager")
 LIKE_OWN = (OWN, "nanogpt", "nanochat", "modded")  # compiled PyTorch of nanoGPT's descent
+LOOSE = ("plain-pytorch", "hf", "litgpt")  # written in many ways
 SLOW_HOST = ("textbook",)  # Python between the kernels of code written to be read
 _SMALL = 2**21  # tokens × width of a micro-batch below which launches and idle units decide
 COMPILE_SECONDS_PER_LAYER = 2.75
@@ -105,12 +107,17 @@ def workload_time(
 
 
 def range_group(w: Workload, device: Device) -> str:
-    """Which of the ranges holds: "own" for our trainer and code like it as it is meant to run, "odd" for what is timed by
-    launches, by attention without Flash, by fp8, CUDA graphs or code that is not compiled, "other" for the rest."""
+    """Which of the ranges holds: "eager" for code of no known project, or of Hugging Face's, that is not compiled: what lies between
+    its kernels is not in any table. "own" for our trainer and code like it as it is meant to run, "odd" for what is timed by
+    launches, by attention without Flash, by fp8, CUDA graphs, by code that is not compiled or by a laptop, "other" for the rest."""
+    if not w.compiled and w.stack in LOOSE:
+        return "eager"
     if not w.compiled or not w.flash or w.fp8 or w.graphs or w.stack in SLOW_HOST:
         return "odd"
     if device.architecture in OLD_ATTENTION or w.tokens * w.n_embd < _SMALL:
         return "odd"
+    if "Laptop" in device.name:
+        return "odd"  # its watts are its maker's choice
     return "own" if w.gpus == 1 and not w.dropout and w.stack in LIKE_OWN else "other"
 
 
@@ -152,17 +159,19 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     update += waiting(update, optimizer_kernels(w) * fit["host_seconds"])
     slow = w.stack in SLOW_HOST and not w.compiled
     host = fit["host_seconds"] * (fit["textbook_host"] if slow else 1.0)
+    host *= 1.0 if w.compiled else fit["eager_host"]
     host *= not w.graphs  # the card replays the kernels by itself
     kernels = micro_kernels(w)
     busy = matmul + memory + kernels * fit["kernel_seconds"]
     launch = kernels * fit["kernel_seconds"] + waiting(busy, kernels * host)
+    beside = (matmul + memory + launch) * w.accumulation  # what is sent meanwhile is hidden
     parts = {
         "matmul": matmul * w.accumulation,
         "memory": memory * w.accumulation,
         "optimizer": update,
         "launch": launch * w.accumulation,
         "data": 0.0,  # the loader reads ahead while the card works
-        "exchange": exchange_seconds(w, device, busy * w.accumulation, fit) if w.gpus > 1 else 0.0,
+        "exchange": exchange_seconds(w, device, beside, fit) if w.gpus > 1 else 0.0,
     }
     slower = stack_factor(w.stack, fit) / fit["cards"].get(device.name, 1.0)
     scaled = {part: seconds * slower for part, seconds in parts.items()}
@@ -229,14 +238,14 @@ def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
 def attention_work(w: Workload, device: Device, fit: Fit) -> float:
     """Attention's FLOPs of one micro-batch, stretched to matmul FLOPs that take as long.
 
-    A flash kernel computes the scores again going backward: 2 + 5 matmuls instead of 2 + 4. The exponentials between them
-    cost the same on every unit, so fast units and narrow heads reach less. Math attention does both halves of the square.
+    A flash kernel computes the scores again going backward: 2 + 5 matmuls instead of 2 + 4. The exponentials between them,
+    one a score whatever the head's width, cost the same on every unit, so fast units and narrow heads reach less (FlashAttention-3,
+    Shah et al. 2024: at width 128 they take half of a Hopper's cycles). Math attention does both halves of the square.
     """
     again = w.recompute == "block"
     passes = 3.5 + again if w.flash else 2.0 * (3 + again)
-    width = max(1, w.head_width)
-    narrow = (width + 48) / width * 64 / (64 + 48)
-    waiting = 1 + device.peak_flops(w.dtype) / device.units / fit["attention_rate"] * narrow
+    per_flop = _USUAL_HEAD / max(1, w.head_width)  # exponentials, against those of a usual head
+    waiting = 1 + device.peak_flops(w.dtype) / device.units / fit["attention_rate"] * per_flop
     if device.architecture in OLD_ATTENTION:
         waiting *= fit["old_attention"]  # torch falls back to its memory-efficient kernel
     return float(attention_flops(w) * w.tokens * passes * waiting)

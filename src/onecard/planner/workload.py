@@ -39,6 +39,9 @@ class Workload:
     gated: bool = False  # SwiGLU: three MLP matrices
     tied: bool = True
     modern: bool = False
+    rotary: bool | None = None  # None: where the model is modern
+    head_norms: bool = False  # other people's queries and keys are normed by themselves
+    norms: int = 2  # in a layer, of the stream
     bias: bool = False
     dropout: float = 0.0
     compiled: bool = True
@@ -190,6 +193,11 @@ class Workload:
             modern=shape.modern,
             bias=shape.bias,
         )
+
+    @property
+    def turns(self) -> bool:
+        """Whether positions are rotations of queries and keys."""
+        return self.modern if self.rotary is None else self.rotary
 
     @property
     def one_graph(self) -> bool:

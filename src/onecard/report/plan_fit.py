@@ -97,7 +97,7 @@ def _others(plan: RunPlan) -> T | None:
 
 def time_section(plan: RunPlan, why: Formulas) -> Section:
     time = plan.time
-    peak = plan.device.matmul_flops(plan.dtype) * plan.gpus / 1e12
+    peak = plan.device.matmul_flops(plan.dtype) / 1e12  # of one, where there are several
     rows = (
         ranged(T("Total"), time.total_seconds, "duration", formula=why.get("time.total_seconds")),
         Figure(T("Finishes, if started now"), finish(plan) or T("too far away for a date")),
