@@ -21,7 +21,7 @@ Job = dict[str, Any]
 
 
 class Crew:
-    """`size` workers. A job goes to whoever is free; answers come back as they are ready."""
+    """`size` workers. A job goes to a worker that is free; answers come back as they are ready."""
 
     def __init__(self, size: int, setup: Job):
         self.setup = setup

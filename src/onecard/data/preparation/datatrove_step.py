@@ -54,7 +54,7 @@ class TokenizeToParts(PipelineStep):  # type: ignore[misc]
         batch, number = Batch(), 0
         for document in data or ():
             with self.track_time():
-                # 40 bits of the id's hash: a place that is the document's own, whoever reads it
+                # 40 bits of the id's hash: a place that is the document's own, whichever task reads it
                 place = int.from_bytes(
                     hashlib.sha1(str(document.id).encode()).digest()[:5], "little"
                 )

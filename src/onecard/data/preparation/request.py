@@ -40,7 +40,7 @@ class Plan:
     running: Input | None
     unit_bytes: int
     created: str
-    base: str = ""  # digest of the request but for what to do with a source that is too small
+    base: str = ""  # digest of the request, without what to do with a source that is too small
     fractions: tuple[float, ...] = ()  # of each source of a mix, for validation
 
     @property
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """A short name for each source, no two alike."""
+        """A short name for each source, all of them different."""
         names: list[str] = []
         for source in self.sources:
             count = sum(
@@ -167,7 +167,7 @@ def planned(
         for name in ("order", "shards", "copies"):
             shutil.rmtree(work.path / name, ignore_errors=True)
         write_bytes(work.path / PLAN, json.dumps(saved.to_json()).encode())
-    if saved is not None and saved.request != request and _has_results(work.path):
+    if saved is not None and saved.request != request and has_results(work.path):
         raise UserError(
             f"{work.out} was started with other arguments",
             hint="give the same ones to continue it, start again with the option `fresh`, "
@@ -182,8 +182,9 @@ def planned(
     return plan
 
 
-def _has_results(work: Path) -> bool:
-    return any(any((work / name).glob("*")) for name in ("parts", "shards", "fetched"))
+def has_results(work: Path, *more: str) -> bool:
+    """Whether there is anything that another attempt can use; `more` are further folders to look into."""
+    return any(any((work / name).glob("*")) for name in ("parts", "shards", "fetched", *more))
 
 
 def _new_plan(words: list[str], options: Options, request: str) -> Plan:

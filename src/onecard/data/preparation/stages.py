@@ -40,8 +40,7 @@ def make_shards(
             mixed = mix_sources(plan, work, crew, size.text_bytes, report)
         else:
             mixed = _plain(plan, work, crew, size, report)
-        want_val = plan.val_fraction > 0
-        order = lay_out(mixed.taken, work, want_val, mixed.promoted)
+        order = lay_out(mixed.taken, work, plan.val_fraction > 0, mixed.promoted)
         entries = _write_shards(plan, work, crew, order, report)
     skipped = sum((Counter(item.part.head.get("skipped", {})) for item in mixed.taken), Counter())
     if plan.options.dedup and mixed.duplicates:
