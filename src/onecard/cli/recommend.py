@@ -3,7 +3,10 @@
 import argparse
 from pathlib import Path
 
+from onecard.advise.budget import Budget
+from onecard.advise.write import check_target, config_text, write_config
 from onecard.cli.options import add_out, add_price, add_report, add_set, show_report
+from onecard.config import load, parse_overrides
 from onecard.errors import UserError
 from onecard.units import DAY, HOUR, parse_count
 
@@ -108,7 +111,7 @@ def _number(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     if args.out:
-        _writable(args.out, args.force)
+        check_target(Path(args.out), args.force)  # before the work is done
     if args.fit:
         return _fit(args)
     if args.review:
@@ -118,17 +121,7 @@ def run(args: argparse.Namespace) -> int:
     return _recommend(args)
 
 
-def _writable(name: str, force: bool) -> None:
-    """Said before the work is done."""
-
-    from onecard.advise.write import check_target
-
-    check_target(Path(name), force)
-
-
-def budget_of(args: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from onecard.advise.budget import Budget
-
+def budget_of(args: argparse.Namespace) -> Budget:
     if args.tokens is not None:
         return Budget(tokens=float(parse_count(args.tokens)))
     if args.until_loss is not None:
@@ -139,8 +132,6 @@ def budget_of(args: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def changes_of(args: argparse.Namespace) -> dict[str, object]:
-    from onecard.config import parse_overrides
-
     changes = parse_overrides(args.overrides)
     for key in changes:
         if key in CHOSEN_KEYS:
@@ -182,7 +173,7 @@ def _recommend(args: argparse.Namespace) -> int:
 def _small_run(args: argparse.Namespace, seconds: float) -> int:
     """Little time, a CPU, or text of one's own: a size that suits, without a loss to expect."""
     from onecard.advise.small_run import small_run
-    from onecard.report.small_run_view import small_run_document
+    from onecard.report.recommend_view import small_run_document
 
     answer = small_run(
         args.gpu,
@@ -199,7 +190,6 @@ def _small_run(args: argparse.Namespace, seconds: float) -> int:
 
 def _fit(args: argparse.Namespace) -> int:
     from onecard.advise.fit import fit
-    from onecard.config import load
     from onecard.report.fit_view import fit_document
 
     answer = fit(load(args.fit, args.overrides), args.gpu, data=args.data, price=args.price)
@@ -237,9 +227,5 @@ def _table(args: argparse.Namespace) -> int:
 
 
 def _save(args: argparse.Namespace, answer) -> None:  # type: ignore[no-untyped-def]
-    if not args.out:
-        return
-
-    from onecard.advise.write import config_text, write_config
-
-    write_config(Path(args.out), config_text(answer, args.out), args.force)
+    if args.out:
+        write_config(Path(args.out), config_text(answer, args.out), args.force)
