@@ -7,7 +7,7 @@
 The total batch and the numbers that come out stay what the config asks for; what may change is how a step is computed
 (autotune_choices.py). One setting after another, its choices race by successive halving: each gets a few steps, the faster
 half gets more of them, and the winner must beat what there was, which runs beside it, by TAKEN. On a CPU they take turns, so
-that a disturbance falls on all alike; on a card one is resident at a time. Whoever runs out of memory, does not run here or
+that a disturbance affects all of them equally; on a card one is resident at a time. A choice that runs out of memory, does not run here or
 has another loss is out. The limit of time holds for the search as a whole.
 """
 

@@ -68,18 +68,17 @@ class Session:
         bad = not_finite((*kept.named_parameters(), *moments.items()))
         return not self.workers.any(bad is not None)[0]
 
-    def reading(self) -> AbstractContextManager[object]:
-        """For what reads the model beside the training: bf16 weights can only be multiplied in the run's precision."""
-        if self.config.weights == "float32":
-            return nullcontext()
-        return machine.autocast(self.workers.device, self.precision)
-
     @contextmanager
     def reading_model(self) -> Iterator[GPT | None]:
         """The model for what reads it beside the training, such as a sample. Of one that is shared out a copy in the first
         process, None in the others; all must call it."""
         spread = self.stepper.spread
-        with self.reading():
+        around: AbstractContextManager[object] = nullcontext()
+        if (
+            self.config.weights != "float32"
+        ):  # bf16 weights can only be multiplied in the run's precision
+            around = machine.autocast(self.workers.device, self.precision)
+        with around:
             yield self.model if spread is None else spread.whole_model()
 
     def is_whole(self, state: RunState) -> bool:
