@@ -174,7 +174,7 @@ def open_nvml() -> Nvml | None:
 def cuda_uuids() -> list[str] | None:
     """The UUIDs in CUDA's own order, after CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER; None where CUDA cannot be asked.
 
-    CUDA puts the fastest card first, NVML goes by the PCI bus. Takes a tenth of a second or more: ask only where there
+    CUDA puts the fastest card first, NVML follows the PCI bus. Takes a tenth of a second or more: ask only where there
     are several cards.
     """
     try:
