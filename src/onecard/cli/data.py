@@ -140,7 +140,6 @@ def run(args: argparse.Namespace) -> int:
             )
         command = data_show.show if args.source[0] == "show" else data_show.verify
         return command(args.source[1], args.json)
-    _need_libraries()
     try:
         return _dry_run(args) if args.dry_run else _prepare(args)
     except OnecardError as error:
@@ -220,16 +219,6 @@ def _source_line(source: dict[str, Any]) -> str:
     times = f", {source['epochs']:.1f} times" if source["epochs"] > 1.005 else ""
     val = source["splits"]["val"]["tokens"]
     return f"{source['name']}: {source['share']:.2%}{asked}{times}; {val:,} tokens for validation"
-
-
-def _need_libraries() -> None:
-    try:
-        import numpy  # noqa: F401
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"preparing data needs {error.name}", hint='pip install "onecard[train]"'
-        ) from None
 
 
 def _sizes(size: "Size", folder: Path) -> str:
