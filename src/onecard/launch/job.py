@@ -73,7 +73,6 @@ def make_job(
     nodes: int = 1,
     limit_seconds: float | None = None,
     name: str | None = None,
-    data: str | None = None,
     link: str | None = None,
     restarts: int = 0,
 ) -> Job:
@@ -89,7 +88,7 @@ def make_job(
             f"{cards * nodes} processes are more than the {rows} rows of a step",
             hint="fewer --cards, or a larger batch_size or gradient_accumulation_steps",
         )
-    planned = plan(config, gpu, data=data)
+    planned = plan(config, gpu)
     if planned.device.kind == "cpu" and gpu is None and config.device != "cpu":
         raise UserError(
             "which card the job is for is not known: this machine has none",
@@ -101,7 +100,7 @@ def make_job(
             hint="--device=auto takes the card, --gpu cpu a machine without one",
         )
     if planned.device.kind != "cpu":  # the processes of a CPU run share one machine
-        planned = plan(config, planned.device, gpus=cards, nodes=nodes, link=link, data=data)
+        planned = plan(config, planned.device, gpus=cards, nodes=nodes, link=link)
     if planned.memory.fits == "no":
         needed, there = planned.memory.process_bytes.mid, planned.memory.card_bytes
         raise UserError(

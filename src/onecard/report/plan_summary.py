@@ -63,11 +63,10 @@ def ranged(
     *,
     note: Text | None = None,
     formula: Text | None = None,
-    tone: Tone | None = None,
 ) -> Figure:
     """A row whose value is the middle and whose span is the 80 % range."""
     low, mid, high = (Quantity(end, spec, unit) for end in (value.low, value.mid, value.high))
-    return Figure(label, mid, None if value.low == value.high else (low, high), note, formula, tone)
+    return Figure(label, mid, None if value.low == value.high else (low, high), note, formula)
 
 
 def device_name(device: Device) -> Text:
