@@ -23,6 +23,8 @@ from onecard.advise.small_run import small_run  # noqa: E402
 from onecard.config import RunConfig  # noqa: E402
 from onecard.facts.here import cpu  # noqa: E402
 
+TURN_SECONDS = 1.0  # of counted steps, one at least
+
 
 def configs() -> dict[str, RunConfig]:
     """nanoGPT's README shape for CPUs, GPT-2's vocabulary on a CPU, and recommend's own for an hour here."""
@@ -73,9 +75,10 @@ def compared(config: RunConfig, limit: float, rounds: int) -> dict[str, Any]:
                 processor.prepare(each, device)
                 if name not in turns:
                     turns[name] = start(device, measured(each, rows))
-                    turns[name].steps(1)
-                quick = not seconds[name] or min(seconds[name]) < 1.0
-                seconds[name].append(statistics.fmean(turns[name].steps(2 if quick else 1)))
+                # not counted: threads that were moved or started for this turn settle
+                settling = turns[name].steps(1)[0]
+                count = max(1, round(TURN_SECONDS / settling))
+                seconds[name].append(statistics.median(turns[name].steps(count)))
     median = {name: statistics.median(taken) for name, taken in seconds.items()}
 
     def gained(other: str) -> float:

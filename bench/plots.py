@@ -3,45 +3,72 @@
 import math
 from typing import Any
 
+Curve = list[tuple[float, float]]
+
 COLOURS = {"nanogpt": "#b04a3a", "gpt2": "#b04a3a", "modern": "#2a6f97"}
+OTHER_COLOURS = ("#2a6f97", "#b04a3a", "#4c7a34", "#7a5195", "#555555")
+WIDTH, HEIGHT, EDGE = 560, 300, 46
 
 
 def plot(result: dict[str, Any], key: str, label: str) -> str:
     """Loss against tokens or seconds (logarithmic), all curves, and the line that is to be reached; as SVG."""
-    width, height, edge = 560, 300, 46
     curves = {
         name: [(p[key], p["loss"]) for p in result[name]] for name in COLOURS if name in result
     }
+    heights = [y for curve in curves.values() for _, y in curve]
+    return chart(
+        curves, label, result["target"], (min(heights) - 0.05, max(heights) + 0.05), COLOURS
+    )
+
+
+def shares_plot(curves: dict[str, Curve], label: str, goal: float) -> str:
+    """Shares of the opponent's tokens against its own number of tokens; a single run is a dot."""
+    colours = dict(zip(curves, OTHER_COLOURS, strict=False))
+    highest = max(y for curve in curves.values() for _, y in curve)
+    return chart(curves, label, goal, (0.0, max(highest, goal) * 1.2), colours)
+
+
+def chart(
+    curves: dict[str, Curve],
+    label: str,
+    target: float,
+    heights: tuple[float, float],
+    colours: dict[str, str],
+) -> str:
     points = [point for curve in curves.values() for point in curve]
     left, right = math.log(min(x for x, _ in points)), math.log(max(x for x, _ in points))
-    low, high = min(y for _, y in points) - 0.05, max(y for _, y in points) + 0.05
+    low, high = heights
 
     def place(x: float, y: float) -> str:
-        across = edge + (math.log(x) - left) / (right - left or 1) * (width - 2 * edge)
-        return f"{across:.1f},{height - edge - (y - low) / (high - low) * (height - 2 * edge):.1f}"
+        across = EDGE + (math.log(x) - left) / (right - left or 1) * (WIDTH - 2 * EDGE)
+        return f"{across:.1f},{HEIGHT - EDGE - (y - low) / (high - low) * (HEIGHT - 2 * EDGE):.1f}"
 
     def text(at: str, words: str, anchor: str = "middle", colour: str = "#444") -> str:
         x, y = at.split(",")
         return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
 
-    target = result["target"]
     a, b = place(math.exp(left), target), place(math.exp(right), target)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<polyline points="{a} {b}" stroke="#999" stroke-dasharray="4 4" fill="none"/>',
-        text(f"{edge - 6},{a.split(',')[1]}", f"{target:.2f}", "end"),
-        text(f"{width / 2},{height - 10}", label),
+        text(f"{EDGE - 6},{a.split(',')[1]}", f"{target:.2f}", "end"),
+        text(f"{WIDTH / 2},{HEIGHT - 10}", label),
     ]
     for name, curve in curves.items():
         joined = " ".join(place(x, y) for x, y in curve)
         lines.append(
-            f'<polyline points="{joined}" stroke="{COLOURS[name]}" stroke-width="2" fill="none"/>'
+            f'<polyline points="{joined}" stroke="{colours[name]}" stroke-width="2" fill="none"/>'
         )
-        across, up = place(*curve[0]).split(",")
-        lines.append(text(f"{float(across) + 6},{float(up) - 6}", name, "start", COLOURS[name]))
+        if len(curve) == 1:
+            x, y = joined.split(",")
+            lines.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{colours[name]}"/>')
+        across, up = map(float, place(*curve[0]).split(","))
+        room = across < WIDTH * 0.75  # on the right, or the words run out of the picture
+        at = f"{across + 6 if room else across - 6},{up - 6}"
+        lines.append(text(at, name, "start" if room else "end", colours[name]))
     for x in (math.exp(left), math.exp(right)):
-        lines.append(text(f"{place(x, low).split(',')[0]},{height - edge + 16}", f"{x:,.0f}"))
+        lines.append(text(f"{place(x, low).split(',')[0]},{HEIGHT - EDGE + 16}", f"{x:,.0f}"))
     return "\n".join([*lines, "</svg>", ""])
 
 

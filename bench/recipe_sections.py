@@ -1,13 +1,20 @@
 """What docs/performance.md says of the modern recipe's step, of tokens to a loss, and of long runs."""
 
+import csv
 import statistics
 from pathlib import Path
 from typing import Any
 
-from bench.plots import plot, reached
+from bench.plots import Curve, plot, reached, shares_plot
 
 TOKENS_GOAL, TIME_GOAL = 0.25, 0.35
 CURVE_SHARES = 3  # a curve over shares of the tokens has at least so many points
+PUBLIC_LOSSES = Path(__file__).parents[1] / "fit" / "data" / "public_losses.csv"
+PUBLIC_OPPONENT = "llmc-124M-10B"  # llm.c's GPT-2 of 124 M on FineWeb, 3.2722 after 10.26 B tokens
+PUBLIC_RUNS = {  # modded-nanogpt's, of the same size to 3.276 and 3.279
+    "public: Muon, modern blocks, untied": "mng-untie-2.4B",
+    "public: the same tuned, 2025": "mng3-muon-tuned-1.70B",
+}
 
 
 def step_cost(result: dict[str, Any]) -> list[str]:
@@ -46,17 +53,21 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
         "",
         "The protocol is in docs/LOG.md; bench/lengths.py makes the runs. Losses are means over the seeds in brackets; tokens are "
         "read between the modern runs of whole schedules at shares of the GPT-2 recipe's tokens, on a logarithmic scale. Time is "
-        "tokens times the ratio of the steps above. "
+        "tokens times the ratio of the compiled steps above. "
         f"Goals: {TOKENS_GOAL} of the tokens, {TIME_GOAL} of the time.",
         "",
         "| corpus, budget | GPT-2's rate | its loss | modern, by share of the tokens | tokens | time |",
         "|---|---|---|---|---|---|",
     ]
     plots = []
+    shares: dict[str, Curve] = {}
     for corpus, budget in sorted({(row["corpus"], row["budget"]) for row in runs.values()}):
         rows = [row for row in runs.values() if (row["corpus"], row["budget"]) == (corpus, budget)]
         found = verdict(rows)
-        lines.append(f"| {corpus}, {budget} | {' | '.join(cells(found, cost))} |")
+        ratio = step_ratio(cost, budget)
+        lines.append(f"| {corpus}, {budget} | {' | '.join(cells(found, ratio))} |")
+        if found["share"] is not None:
+            shares.setdefault(corpus, []).append((found["tokens"], found["share"]))
         if found["target"] is not None and len(found["modern"]) >= CURVE_SHARES:
             name = f"lengths-{corpus}-{budget}.svg"
             drawn = {key: found[key] for key in ("gpt2", "modern", "target")}
@@ -65,7 +76,30 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
     missing = {"small", "middle", "large"} - {row["budget"] for row in runs.values()}
     if missing:
         lines += ["", f"Not run yet: the budgets {', '.join(sorted(missing))}."]
+    lines += ["", *over_budgets(shares, images)] if shares else []
     return [*lines, "", *plots, *ideas(runs), ""]
+
+
+def over_budgets(shares: dict[str, Curve], images: Path) -> list[str]:
+    """How the advantage changes with the length of the run, with public runs of 124 M parameters at the far end."""
+    with PUBLIC_LOSSES.open(encoding="utf-8", newline="") as table:
+        tokens = {
+            row["id"]: float(row["tokens_seen_b"] or 0) * 1e9 for row in csv.DictReader(table)
+        }
+    whole = tokens[PUBLIC_OPPONENT]
+    public: dict[str, Curve] = {
+        words: [(whole, tokens[run] / whole)] for words, run in PUBLIC_RUNS.items()
+    }
+    ours = {corpus: sorted(curve) for corpus, curve in shares.items()}
+    drawn = shares_plot({**ours, **public}, "tokens of the GPT-2 recipe", TOKENS_GOAL)
+    (images / "lengths-shares.svg").write_text(drawn, encoding="utf-8")
+    return [
+        "The share of the tokens over the GPT-2 recipe's own tokens. At the far end, public runs of 124 M parameters on FineWeb: "
+        f"llm.c's GPT-2 after {whole / 1e9:.2f} B tokens (3.272; its learning rate is the paper's, not tuned), and modded-nanogpt's runs "
+        "to 3.28 nearest to this recipe, which has short convolutions that they do not have.",
+        "",
+        "![share of the GPT-2 recipe's tokens, over its tokens](images/lengths-shares.svg)",
+    ]
 
 
 def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -120,14 +154,18 @@ def tokens_to(points: list[dict[str, Any]], target: float) -> float | None:
     return None
 
 
-def cells(found: dict[str, Any], cost: dict[str, Any] | None) -> list[str]:
+def step_ratio(cost: dict[str, Any] | None, budget: str) -> float | None:
+    """A modern step's time over one of GPT-2's in the budget's shape, compiled as its runs are."""
+    return cost and cost["shapes"].get(budget, {}).get("compiled", {}).get("ratio")
+
+
+def cells(found: dict[str, Any], ratio: float | None) -> list[str]:
     modern = ", ".join(
         f"{point['tokens']:,}: {point['loss']:.4f} ({point['seeds']})" for point in found["modern"]
     )
     if found["target"] is None:
         return ["being tuned", "–", modern or "–", "–", "–"]
     share = found["share"]
-    ratio = cost and cost["shapes"].get("small", {}).get("eager", {}).get("ratio")
     tokens = "not reached" if share is None else f"{share:.3f}: {reached(share, TOKENS_GOAL, True)}"
     time = "–"
     if share is not None and ratio:

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from lengths import BLOCK, BUDGETS
 from onecard.config.model_rules import TAPS
 from side_by_side import RESULTS, Program, random_tokens, store
 from speed import SHAPES as SPEED_SHAPES
@@ -31,15 +32,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 4096,
         "chunked_loss": True,
     },
-    # the smallest budget of lengths.py
-    "small": {
-        "n_layer": 5,
-        "n_head": 4,
-        "n_embd": 128,
-        "block_size": 256,
-        "batch_size": 8,
-        "vocab_size": 4096,
-        "chunked_loss": True,
+    # the budgets of lengths.py
+    **{
+        name: {
+            "n_layer": budget.n_layer,
+            "n_head": budget.n_head,
+            "n_embd": budget.n_embd,
+            "block_size": BLOCK,
+            "batch_size": budget.batch_size,
+            "vocab_size": 4096,
+            "chunked_loss": True,
+        }
+        for name, budget in BUDGETS.items()
     },
     "a": SPEED_SHAPES["a"],
 }

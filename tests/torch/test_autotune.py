@@ -67,9 +67,9 @@ def race(monkeypatch, pace, config=TINY):
             self.config, self.losses = config, []
 
         def steps(self, count):
-            taken = pace(self.config)
+            taken = [pace(self.config) for _ in range(count)]
             self.losses += [2.0 if self.config.attention == "math" else 1.0] * count
-            return [taken] * count
+            return taken
 
     monkeypatch.setattr(search, "start", lambda device, config: Turn(config))
     monkeypatch.setattr(search.gc, "collect", lambda: 0)  # there are no tensors to let go
@@ -102,6 +102,24 @@ def test_another_loss_is_out_however_fast(monkeypatch):
 def test_little_gained_is_not_worth_a_change(monkeypatch):
     found = race(monkeypatch, lambda config: 0.99 if config.chunked_loss else 1.0)
     assert found.changes == {}
+
+
+def test_slow_steps_do_not_use_up_the_time(monkeypatch):
+    """Steps of 4 s in a minute: what gains is found, and what is hopeless gets one step."""
+    clock, hopeless = [0.0], []
+
+    def pace(config):
+        taken = 2.5 if config.chunked_loss else 4.0
+        if config.batch_size != TINY.batch_size:
+            taken *= 2
+            hopeless.append(config.batch_size)
+        clock[0] += taken
+        return taken
+
+    monkeypatch.setattr(search.time, "perf_counter", lambda: clock[0])
+    found = race(monkeypatch, pace)
+    assert found.changes == {"chunked_loss": True}
+    assert max(map(hopeless.count, hopeless)) <= 2  # one warms up, one is measured
 
 
 def test_a_search_does_not_begin_what_it_cannot_end(monkeypatch):

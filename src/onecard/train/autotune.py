@@ -33,6 +33,9 @@ TAKEN = 0.02  # a choice is taken where it saves at least this share of the time
 _ROUNDS = (1, 2, 4)  # steps that the choices still in the race get,
 _SHORTEST = 0.3  # but so many seconds at least, unless that would be
 _MOST_STEPS = 40
+_FIRST_SHARE = 0.1  # of the limit: where steps are slow, the given config gets fewer of them first
+_HOPELESS = 1.25  # times what it races with: such a choice gets no more steps,
+_CLEAR = 0.9  # and one this much faster needs none after the second round
 _AUTOTUNED_COMPILE = 4.0  # times as long as torch.compile's default mode
 SAME_LOSS = 0.01  # nats: the first step's loss may differ by rounding alone
 FP8_STEPS, FP8_LOSS = 10, 0.02  # fp8's loss stays this near over its first steps
@@ -85,7 +88,10 @@ class _Search:
 
     def first(self, config: RunConfig) -> list[float]:
         """Seconds of the config's own steps, which it gets whatever the limit."""
-        taken = self._steps(config, max(_ROUNDS))
+        taken = self._steps(config, 1)
+        enough = self.began + _FIRST_SHARE * (self.deadline - self.began)
+        while len(taken) < max(_ROUNDS) and time.perf_counter() < enough:
+            taken += self._steps(config, 1)
         self.loss = self._turn(config).losses[0]
         self.trials.append(Trial({}, min(taken), len(taken)))
         return taken
@@ -108,12 +114,19 @@ class _Search:
                     del running[place]
                     self.trials.append(Trial(choices[place], None, 0, note=str(why)))
             ranked = sorted(running, key=lambda place: min(running[place]))
-            for place in ranked[max(1, len(ranked) // 2) :]:
-                self._record(choices[place], running.pop(place), beside)
-                self._leave(configs[place])
-            if time.perf_counter() > self.deadline:
+            limit = _HOPELESS * min(beside)
+            for rank, place in enumerate(ranked):
+                if rank >= max(1, len(ranked) // 2) or min(running[place]) > limit:
+                    self._record(choices[place], running.pop(place), beside)
+                    self._leave(configs[place])
+            clear = (
+                count > 1
+                and len(running) == 1
+                and min(running[ranked[0]]) < _CLEAR * min(beside)
+            )
+            if not running or clear or time.perf_counter() > self.deadline:
                 break
-        won = next(iter(running), None)
+        won = min(running, key=lambda place: min(running[place]), default=None)
         if won is None:
             return now, known
         self._record(choices[won], running[won], beside)
