@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onecard.cli.options import number
 from onecard.errors import OnecardError, UserError
 from onecard.units import parse_count, show_bytes, show_count, show_duration
 from onecard.untrusted import printable
@@ -54,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="the folder to make (data/NAME)")
     parser.add_argument(
-        "--val-fraction", type=_number, metavar="F", help="share of documents kept for validation"
+        "--val-fraction", type=number, metavar="F", help="share of documents kept for validation"
     )
     parser.add_argument(
         "--seed", type=_whole, default=1337, metavar="S", help="of the shuffle (1337)"
@@ -96,7 +97,7 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-language-score",
-        type=_number,
+        type=number,
         metavar="P",
         help="and whose `language_score` is at least P",
     )
@@ -245,13 +246,6 @@ def _shortfall(tokens: int, wanted: int | None) -> str:
         and tokens < 0.99 * wanted  # documents are whole: a mix ends near, not at, its goal
         else ""
     )
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"{text!r} is not a number", hint="write it like 0.005") from None
 
 
 def _whole(text: str) -> int:

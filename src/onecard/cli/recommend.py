@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onecard.advise.budget import Budget
 from onecard.advise.write import check_target, config_text, write_config
-from onecard.cli.options import add_out, add_price, add_report, add_set, show_report
+from onecard.cli.options import add_out, add_price, add_report, add_set, number, show_report
 from onecard.config import load, parse_overrides
 from onecard.errors import UserError
 from onecard.units import DAY, HOUR, parse_count
@@ -56,8 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_budget(parser: argparse.ArgumentParser) -> None:
     """What a run may take: time, tokens, or as much as a loss needs."""
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--hours", type=_number, metavar="H", help="the time there is (default 24)")
-    budget.add_argument("--days", type=_number, metavar="D", help="the same in days")
+    budget.add_argument("--hours", type=number, metavar="H", help="the time there is (default 24)")
+    budget.add_argument("--days", type=number, metavar="D", help="the same in days")
     budget.add_argument(
         "--tokens",
         metavar="N",
@@ -65,7 +65,7 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     )
     budget.add_argument(
         "--until-loss",
-        type=_number,
+        type=number,
         metavar="L",
         help="the quickest run that should reach this loss",
     )
@@ -99,14 +99,6 @@ def _add_modes(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also the same run on rented cards, with hours and money",
     )
-
-
-def _number(text: str) -> float:
-    """A float for argparse; what is wrong with it is reported later, in one sentence."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from onecard.cli.options import add_tokenizer, print_json
-from onecard.cli.sampling_options import add_sampling, check_counts, sampling_of
+from onecard.cli.options import add_tokenizer, check_counts, print_json
+from onecard.cli.sampling_options import add_sampling, sampling_of
 
 if TYPE_CHECKING:
     from onecard.model.text_pieces import TextStream

@@ -120,9 +120,7 @@ class _Search:
                     self._record(choices[place], running.pop(place), beside)
                     self._leave(configs[place])
             clear = (
-                count > 1
-                and len(running) == 1
-                and min(running[ranked[0]]) < _CLEAR * min(beside)
+                count > 1 and len(running) == 1 and min(running[ranked[0]]) < _CLEAR * min(beside)
             )
             if not running or clear or time.perf_counter() > self.deadline:
                 break
