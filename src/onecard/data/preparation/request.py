@@ -50,8 +50,12 @@ class Plan:
     @property
     def numbered(self) -> list[tuple[int, int, Source, Input]]:
         """Every file: its place among all, its source's number, the source, the file."""
-        numbers = [number for number, source in enumerate(self.sources) for _ in source.inputs]
-        return [(place, numbers[place], source, item) for place, source, item in self.inputs]
+        files = [
+            (number, source, self.running or item)
+            for number, source in enumerate(self.sources)
+            for item in source.inputs
+        ]
+        return [(place, *file) for place, file in enumerate(files)]
 
     @property
     def shares(self) -> list[float]:
@@ -67,11 +71,6 @@ class Plan:
             )
             names.append(f"{source.name}-{count + 1}" if count else source.name)
         return names
-
-    @property
-    def inputs(self) -> list[tuple[int, Source, Input]]:
-        pairs = [(source, item) for source in self.sources for item in source.inputs]
-        return [(place, source, self.running or item) for place, (source, item) in enumerate(pairs)]
 
     @property
     def split_at(self) -> int | None:
@@ -270,7 +269,7 @@ def _now() -> str:
 def unchanged(plan: Plan, when: str = " while it was read") -> None:
     """Every local file is as it was when the work was planned."""
     hint = "start again with the option `fresh`"
-    for _, source, item in plan.inputs:
+    for _, _, source, item in plan.numbered:
         if source.repo is None:
             try:
                 stat = os.stat(item.path)

@@ -104,7 +104,7 @@ def _sources(
 
 
 def _setup(plan: Plan, work: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    names = [(item.kind, item.path.lower()) for _, _, item in plan.inputs]
+    names = [(item.kind, item.path.lower()) for *_, item in plan.numbered]
     libraries = {
         "pyarrow.parquet": any(kind == "parquet" for kind, _ in names),
         "zstandard": any(path.endswith(".zst") for _, path in names),
