@@ -2,11 +2,12 @@
 
     python bench/ideas.py "momentum 0.9" train --recipe=modern …
 
-An idea is a set of config keys, a patch of the package as in ablation.py, or both. Left to write: a batch that grows along
-the run, and targets of several tokens.
+An idea is a set of config keys, a patch of the package as in ablation.py, or both. What a patch keeps beside the optimizer's
+state (averages, row norms) is not in the checkpoints: a screening run that was stopped begins with it empty.
 """
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -93,6 +94,106 @@ def averaged_weights(memory: float = 0.99) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def normed_rows(memory: float = 0.95) -> Iterator[None]:
+    """NorMuon (Li et al., 2025): each row of the orthogonal update over its own running size, the whole as long as before."""
+    import torch
+
+    from onecard.train.optim import muon
+
+    plain = muon.orthogonal
+    sizes: dict[torch.Size, torch.Tensor] = {}
+
+    def normed(matrices: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        update = plain(matrices, dtype)
+        now = update.square().mean(-1, keepdim=True)
+        kept = sizes.setdefault(now.shape, now.clone()).lerp_(now, 1 - memory)
+        divided = update / (kept.sqrt() + 1e-8)
+        length = torch.linalg.matrix_norm(update, keepdim=True)
+        return divided * (length / torch.linalg.matrix_norm(divided, keepdim=True))
+
+    with patch.object(muon, "orthogonal", normed):
+        yield
+
+
+@contextlib.contextmanager
+def sliding_attention(window: int = 64) -> Iterator[None]:
+    """Every other layer looks back `window` positions only, as in Gemma 2 and modded-nanogpt."""
+    import torch
+
+    from onecard.model.modern import Around, Block
+
+    plain = Block.forward
+
+    def forward(self: Block, x: torch.Tensor, around: Around) -> torch.Tensor:
+        if self.layer % 2 == 0 and around.cache is None:
+            places = torch.arange(x.shape[1], device=x.device)
+            back = places[:, None] - places
+            around = dataclasses.replace(around, mask=(back >= 0) & (back < window))
+        return plain(self, x, around)
+
+    with patch.object(Block, "forward", forward):
+        yield
+
+
+@contextlib.contextmanager
+def two_tokens(weight: float = 0.3) -> Iterator[None]:
+    """The head is also asked for the token after the next one (Gloeckle et al., 2024), by the same weights."""
+    import torch
+
+    from onecard.model.gpt2 import GPT
+    from onecard.model.modern import ModernGPT
+
+    plain = GPT.forward
+
+    def forward(
+        self: Any, idx: torch.Tensor, targets: torch.Tensor | None = None, doc_mask: Any = None
+    ) -> Any:
+        if targets is None or not torch.is_grad_enabled():
+            return plain(self, idx, targets, doc_mask)
+        hidden = self.hidden(idx, doc_mask)
+        losses = [
+            self._chunked_loss(
+                rows.flatten(0, 1), self.lm_head.weight, next_ones.flatten(), soft_cap=self.soft_cap
+            )
+            for rows, next_ones in ((hidden, targets), (hidden[:, :-1], targets[:, 1:]))
+        ]
+        return None, losses[0] + weight * losses[1]
+
+    with patch.object(ModernGPT, "forward", forward):
+        yield
+
+
+@contextlib.contextmanager
+def growing_batch(first: int = 4, last: int = 12) -> Iterator[None]:
+    """`first` sequences a step in the first half of the run and `last` in the second: as many tokens as 8 throughout."""
+    from onecard.train.io.loader import Loader
+    from onecard.train.run.step import Stepper
+
+    steps = next(word for word in sys.argv if word.startswith("--max_iters="))
+    half = int(steps.partition("=")[2]) // 2
+    made = Loader.__init__
+
+    def init(self: Loader, *words: Any, **named: Any) -> None:
+        made(self, *words, **named)
+        self._part = slice(None)
+
+    def place(self: Loader, step: int) -> int:
+        return first * min(step, half) + last * max(step - half, 0)
+
+    def windows(self: Loader, step: int) -> Any:
+        return self.order.windows_at(range(place(self, step), place(self, step + 1)))
+
+    def shares(self: Stepper, rows: Any) -> Any:
+        return lambda part: len(part) / len(rows)
+
+    with (
+        patch.multiple(Loader, __init__=init, place=place, windows=windows),
+        patch.object(Stepper, "_shares", shares),
+    ):
+        yield
+
+
 IDEAS: dict[str, tuple[dict[str, Any], Patch | None]] = {
     "rate x 2": ({"learning_rate": 0.04}, None),
     "rate x 1/2": ({"learning_rate": 0.01}, None),
@@ -106,6 +207,10 @@ IDEAS: dict[str, tuple[dict[str, Any], Patch | None]] = {
     "weight averaging": ({}, averaged_weights),
     "smeared embedding": ({}, stream("smear")),
     "value embeddings": ({}, stream("values")),
+    "normed rows (NorMuon)": ({}, normed_rows),
+    "sliding attention, 64": ({}, sliding_attention),
+    "two tokens ahead, 0.3": ({}, two_tokens),
+    "batch 4, then 12": ({}, growing_batch),
 }
 
 

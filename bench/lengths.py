@@ -177,15 +177,18 @@ def screening(corpora: list[str], ideas: list[str]) -> Iterator[Run]:
 def queue(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
     """All corpora with the first seed, then with the next: what there is when time runs out says something of each."""
     for budget in budgets:
-        for seed in BUDGETS[budget].seeds:
+        seeds, shares = BUDGETS[budget].seeds, BUDGETS[budget].shares
+        for seed in seeds:
             for corpus in corpora:
-                first = seed == BUDGETS[budget].seeds[0]
-                if first:
+                if seed == seeds[0]:
                     yield from tried(corpus, budget, results)
                 yield opponent(corpus, budget, best_rate(corpus, budget, results), seed)
-                for share in BUDGETS[budget].shares:
-                    if first or share <= GOAL_SHARE:
+                for share in shares:
+                    if share <= GOAL_SHARE:
                         yield Run(corpus, budget, "modern", None, share, seed)
+        for corpus in corpora:
+            for share in shares:
+                yield Run(corpus, budget, "modern", None, share, seeds[0])
 
 
 def second_opponent(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:

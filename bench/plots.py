@@ -47,12 +47,16 @@ def chart(
         x, y = at.split(",")
         return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
 
-    a, b = place(math.exp(left), target), place(math.exp(right), target)
+    line = f"{place(math.exp(left), target)} {place(math.exp(right), target)}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<polyline points="{a} {b}" stroke="#999" stroke-dasharray="4 4" fill="none"/>',
-        text(f"{EDGE - 6},{a.split(',')[1]}", f"{target:.2f}", "end"),
+        f'<polyline points="{line}" stroke="#999" stroke-dasharray="4 4" fill="none"/>',
+        *(
+            text(f"{EDGE - 6},{place(math.exp(left), y).split(',')[1]}", f"{y:.2f}", "end")
+            for y in (low, target, high)
+            if y == target or abs(y - target) > 0.08 * (high - low)  # two numbers side by side
+        ),
         text(f"{WIDTH / 2},{HEIGHT - 10}", label),
     ]
     for name, curve in curves.items():
