@@ -110,7 +110,8 @@ def normed_rows(memory: float = 0.95) -> Iterator[None]:
         kept = sizes.setdefault(now.shape, now.clone()).lerp_(now, 1 - memory)
         divided = update / (kept.sqrt() + 1e-8)
         length = torch.linalg.matrix_norm(update, keepdim=True)
-        return divided * (length / torch.linalg.matrix_norm(divided, keepdim=True))
+        # a matrix without a gradient yet stays where it is
+        return divided * (length / (torch.linalg.matrix_norm(divided, keepdim=True) + 1e-8))
 
     with patch.object(muon, "orthogonal", normed):
         yield
