@@ -54,11 +54,9 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, lines), type(error).__name__)[:160]
 
 
-def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
     """The names closest to `word`, ready for a hint: "did you mean n_layer or n_head?"; "" when none is close."""
     import difflib  # only where somebody mistyped
 
-    found = difflib.get_close_matches(word, list(known), n=most, cutoff=0.6)
-    if not found:
-        return ""
-    return f"did you mean {' or '.join(found)}?"
+    found = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(found)}?" if found else ""

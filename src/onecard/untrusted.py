@@ -6,8 +6,10 @@
 'a\\\\u202eb'
 """
 
+import contextlib
 import json
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,28 @@ def json_text(value: Any) -> str:
     if text.isascii():
         return text  # JSON escapes the control characters of ASCII itself
     return "".join(c if c == "\n" or _harmless(c) else json.dumps(c)[1:-1] for c in text)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold the text: JSON and file names may carry half of a surrogate pair, which is no character.
+
+    >>> is_unicode("é"), is_unicode(chr(0xD800))
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def readable(path: object, hint: str | None = None) -> Iterator[None]:
+    """Around reading what a user named: where the system refuses it, that is one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}", hint) from None
 
 
 def finite(value: Any) -> float | None:

@@ -10,7 +10,6 @@ from report_plans import plan_4070, plan_tiny, plan_too_large
 from onecard.messages import T
 from onecard.report import language, show, svg
 from onecard.report.document import (
-    Bars,
     Column,
     Document,
     Figure,
@@ -100,7 +99,6 @@ def test_names_from_strangers_stay_names() -> None:
                         HOSTILE,
                         HOSTILE,
                     ),
-                    Bars((Part(HOSTILE, Quantity(1, "int")),), HOSTILE),
                     LineChart(
                         HOSTILE,
                         (Series(HOSTILE, ((1, 2), (2, 1))),),
@@ -138,7 +136,6 @@ def test_charts_are_well_formed_and_spoken(lang: str) -> None:
             ),
             speech,
         ),
-        svg.bars(Bars(parts, "bars", marked=(2,)), speech),
         svg.line_chart(
             LineChart(
                 "c",
@@ -164,13 +161,6 @@ def test_charts_are_well_formed_and_spoken(lang: str) -> None:
         assert all(-1 <= float(number) <= svg.WIDTH + 1 for number in numbers)
         assert "nan" not in drawing
     ET.fromstring(drawn[-1])
-
-
-def test_values_beside_bars_stay_within_the_drawing() -> None:
-    parts = tuple(Part("part", Quantity(10.0**n, ",.2f")) for n in (9, 11))
-    root = ET.fromstring(svg.bars(Bars(parts, "bars"), language("en")))
-    longest = next(text for text in root.findall("{*}text") if text.text == "100,000,000,000.00")
-    assert svg.WIDTH - 20 < float(longest.get("x") or 0) + 18 * svg.LETTER <= svg.WIDTH
 
 
 def test_a_logarithmic_axis_is_marked_at_powers_of_ten() -> None:

@@ -12,7 +12,6 @@ from onecard.errors import UserError
 from onecard.messages import T
 from onecard.report import show, wants_color
 from onecard.report.document import (
-    Bars,
     Column,
     Document,
     Figure,
@@ -199,11 +198,6 @@ def every_block(text: str, value: float) -> Document:
                         Quantity(value * 2, "bytes"),
                         text,
                         text,
-                    ),
-                    Bars(
-                        (Part(text, number), Part(text, Quantity(value / 3, ".1f"))),
-                        text,
-                        marked=(0,),
                     ),
                     LineChart(
                         text,

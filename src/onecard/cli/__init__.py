@@ -55,9 +55,15 @@ VERBS: dict[str, str] = {
 }
 
 
-# What `pip install onecard` leaves out.
-_TRAINING = {"torch", "numpy", "safetensors", "pyarrow", "zstandard"}
-_TRAINING |= {"tokenizers", "huggingface_hub", "fastokens"}
+# What `pip install onecard` leaves out, and the extra that brings it.
+_TRAINING = (
+    *("torch", "numpy", "safetensors", "pyarrow", "zstandard"),
+    *("tokenizers", "huggingface_hub", "fastokens"),
+)
+_EXTRAS = {
+    **dict.fromkeys(_TRAINING, "train"),
+    **dict.fromkeys(("starlette", "uvicorn", "jinja2", "segno"), "ui"),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -110,12 +116,12 @@ def _say(message: str, hint: str | None = None, code: int = 2) -> int:
 
 
 def _missing_module(error: ModuleNotFoundError) -> int:
-    if error.name is None or error.name.partition(".")[0] not in _TRAINING:
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None:
         return _internal_error(error)
-    return _say(
-        f"this command needs {error.name}, which is not installed",
-        'pip install "onecard[train]" (on Windows, torch by pytorch.org\'s instructions first)',
-    )
+    first = "on Windows, torch by pytorch.org's instructions first"
+    hint = f'pip install "onecard[{extra}]"' + (f" ({first})" if extra == "train" else "")
+    return _say(f"this command needs {error.name}, which is not installed", hint)
 
 
 def _system_error(error: OSError) -> int:
@@ -214,7 +220,7 @@ def wait_passively_where_busy(
     OpenMP's threads spin for a while where they have nothing to do. Alone on a machine that is the fastest; where other programs
     use the cores, a thread that spins keeps the one that it waits for from running, and steps take ten times as long and more
     (bench/waiting.py). The waiting is chosen when OpenMP is loaded and stays: passive where the processor is busy now, as it
-    comes where it is not. Whoever has set one of the variables is not overruled.
+    comes where it is not. A variable that the user has set is left as it is.
 
     >>> environment = {}
     >>> wait_passively_where_busy(environment, busy=True)

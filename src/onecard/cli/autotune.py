@@ -4,30 +4,30 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.table import Table
+
+from onecard.cli.terminal import console, progress_bar
+from onecard.config import RunConfig, load, to_toml
 from onecard.errors import UserError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from onecard.config import RunConfig
-    from onecard.train.autotune import Tuning
+from onecard.files import write_text
+from onecard.model import machine
+from onecard.planner.calibration import refine
+from onecard.planner.calibration_file import load_calibration, write_calibration
+from onecard.streams import to_stream
+from onecard.train.autotune import SECONDS, Tuning, as_json, autotune
+from onecard.train.autotune_choices import measured, words
+from onecard.units import parse_duration, show_duration
 
 SHORTEST = 10.0  # seconds of a search that can find anything
 PAYS_BACK = 10.0  # `train --autotune` searches for at most a tenth of the planned time
 
 
 def run_autotune(args: argparse.Namespace) -> int:
-    from onecard.cli.terminal import progress_bar
-    from onecard.config import load
-    from onecard.train.autotune import as_json, autotune
-    from onecard.units import parse_duration
-
     path = Path(args.autotune)
     target = Path(args.out) if args.out else path if path.is_file() else None
-    config = load(args.autotune)
-    limit = parse_duration(args.limit)
+    config, limit = load(args.autotune), parse_duration(args.limit)
     with progress_bar(quiet=args.json) as tell:
         found = autotune(config, limit, tell, args.device, args.fp8)
     if target is not None and found.changes:
@@ -44,12 +44,8 @@ def run_autotune(args: argparse.Namespace) -> int:
     return 0
 
 
-def tuned_before_run(config: "RunConfig", planned_seconds: float, quiet: bool) -> "RunConfig":
+def tuned_before_run(config: RunConfig, planned_seconds: float, quiet: bool) -> RunConfig:
     """The config with the fastest settings found; as it is where the run is too short for a search to pay back."""
-    from onecard.cli.terminal import progress_bar
-    from onecard.streams import to_stream
-    from onecard.train.autotune import SECONDS, autotune
-
     limit = min(SECONDS, planned_seconds / PAYS_BACK)
     if limit < SHORTEST:
         if not quiet:
@@ -62,11 +58,8 @@ def tuned_before_run(config: "RunConfig", planned_seconds: float, quiet: bool) -
     return found.config
 
 
-def write_changes(source: Path | None, target: Path, found: "Tuning") -> None:
+def write_changes(source: Path | None, target: Path, found: Tuning) -> None:
     """The changed keys in place, all else as it stands; a preset's config in full."""
-    from onecard.config import to_toml
-    from onecard.files import write_text
-
     if source is None or source.suffix != target.suffix:
         if target.suffix != ".toml":
             raise UserError(f"{target.name} is no .toml file", hint="--out run.toml")
@@ -94,13 +87,8 @@ def _with_key(text: str, key: str, value: Any, python: bool) -> str:
     return f"{key} = {shown}\n{text}"  # a TOML key belongs before the first table
 
 
-def feed_calibration(found: "Tuning", asked: str) -> bool:
+def feed_calibration(found: Tuning, asked: str) -> bool:
     """What the winner's step took, for the next plan; where nothing was probed there is nothing to refine."""
-    from onecard.model import machine
-    from onecard.planner.calibration import refine
-    from onecard.planner.calibration_file import load_calibration, write_calibration
-    from onecard.train.autotune_choices import measured
-
     device = machine.choose_device(asked if asked != "auto" else found.config.device)
     known = load_calibration(machine.facts_of(device))
     usual = found.config.threads is None and found.config.affinity == "none"
@@ -110,11 +98,7 @@ def feed_calibration(found: "Tuning", asked: str) -> bool:
     return True
 
 
-def show(found: "Tuning") -> None:
-    from onecard.cli.terminal import console
-    from onecard.train.autotune_choices import words
-    from onecard.units import show_duration
-
+def show(found: Tuning) -> None:
     out = console()
     out.print(_table(found))
     if found.changes:
@@ -126,12 +110,7 @@ def show(found: "Tuning") -> None:
     out.print(f"searched for {show_duration(found.spent_seconds)}, steps of {found.rows} sequences")
 
 
-def _table(found: "Tuning") -> "Table":
-    from rich.table import Table
-
-    from onecard.train.autotune_choices import words
-    from onecard.units import show_duration
-
+def _table(found: Tuning) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("tried")
     for title in ("step", "steps", "beside it", "gain"):

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onecard.cli.options import add_tokenizer
-from onecard.cli.sampling_options import add_sampling, check_counts, sampling_of
+from onecard.cli.options import add_tokenizer, check_counts
+from onecard.cli.sampling_options import add_sampling, sampling_of
 from onecard.errors import UserError
 from onecard.streams import to_stream
 from onecard.untrusted import printable

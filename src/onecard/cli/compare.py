@@ -1,13 +1,10 @@
 """`onecard compare`: which run is faster, better, cheaper, and why?"""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from onecard.cli.options import show_report
 from onecard.cli.run_sources import add_sources, read_sources
-
-if TYPE_CHECKING:
-    from onecard.runs.figures import RunFigures
+from onecard.runs.figures import RunFigures
 
 HELP = "Which run is faster, better, cheaper, and why? Reads onecard's run folders and the logs of other trainers."
 EXAMPLE = 'onecard compare small.log wide.log --gpu "RTX 4070"'
@@ -26,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     return show_comparison(args, read_sources(args, args.runs))
 
 
-def show_comparison(args: argparse.Namespace, runs: "list[RunFigures]") -> int:
+def show_comparison(args: argparse.Namespace, runs: list[RunFigures]) -> int:
     """Compare the runs, explain what the comparison shows, and print it."""
     from onecard.report.compare_view import compare_document
     from onecard.runs.compare import compare

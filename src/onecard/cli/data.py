@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onecard.cli.options import number
 from onecard.errors import OnecardError, UserError
 from onecard.units import parse_count, show_bytes, show_count, show_duration
 from onecard.untrusted import printable
@@ -54,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="the folder to make (data/NAME)")
     parser.add_argument(
-        "--val-fraction", type=_number, metavar="F", help="share of documents kept for validation"
+        "--val-fraction", type=number, metavar="F", help="share of documents kept for validation"
     )
     parser.add_argument(
         "--seed", type=_whole, default=1337, metavar="S", help="of the shuffle (1337)"
@@ -96,7 +97,7 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-language-score",
-        type=_number,
+        type=number,
         metavar="P",
         help="and whose `language_score` is at least P",
     )
@@ -140,7 +141,6 @@ def run(args: argparse.Namespace) -> int:
             )
         command = data_show.show if args.source[0] == "show" else data_show.verify
         return command(args.source[1], args.json)
-    _need_libraries()
     try:
         return _dry_run(args) if args.dry_run else _prepare(args)
     except OnecardError as error:
@@ -222,16 +222,6 @@ def _source_line(source: dict[str, Any]) -> str:
     return f"{source['name']}: {source['share']:.2%}{asked}{times}; {val:,} tokens for validation"
 
 
-def _need_libraries() -> None:
-    try:
-        import numpy  # noqa: F401
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"preparing data needs {error.name}", hint='pip install "onecard[train]"'
-        ) from None
-
-
 def _sizes(size: "Size", folder: Path) -> str:
     download = f"download {show_bytes(size.download_bytes)}, " if size.download_bytes else ""
     repeats = "".join(
@@ -256,13 +246,6 @@ def _shortfall(tokens: int, wanted: int | None) -> str:
         and tokens < 0.99 * wanted  # documents are whole: a mix ends near, not at, its goal
         else ""
     )
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"{text!r} is not a number", hint="write it like 0.005") from None
 
 
 def _whole(text: str) -> int:

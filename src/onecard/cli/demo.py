@@ -6,17 +6,25 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from onecard.cli.go_stages import EVALUATION, Places, evaluation
 from onecard.cli.options import add_language
+from onecard.cli.stages import (
+    Interrupted,
+    is_finished,
+    open_page,
+    page_of,
+    print_command,
+    run_stage,
+)
+from onecard.cli.terminal import console
+from onecard.files import write_text
 from onecard.messages import T
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from onecard.cli.go_stages import Places
-    from onecard.report import Language
-    from onecard.report.document import Document
+from onecard.report import Language, show, terminal_language
+from onecard.report.document import Column, Document, Quantity, Section, Table
+from onecard.runs.eval_results import kept
 
 HELP = (
     "The whole loop on this machine in a few minutes: `onecard go` on Python's own text, then the other recipe "
@@ -46,11 +54,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.go_stages import Places
-    from onecard.cli.stages import Interrupted, open_page
-    from onecard.cli.terminal import console
-    from onecard.report import terminal_language
-
     began, places = time.perf_counter(), Places(Path(args.out))
     out = console(stderr=args.json)
     try:
@@ -77,12 +80,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _demo(out: "Console", places: "Places", lang: str | None) -> tuple[Path, dict[str, Path]]:
+def _demo(out: Console, places: Places, lang: str | None) -> tuple[Path, dict[str, Path]]:
     from onecard.cli import parser_of
     from onecard.cli.go import go
-    from onecard.cli.stages import page_of, print_command, run_stage
-    from onecard.files import write_text
-    from onecard.report import show, terminal_language
 
     words = terminal_language(lang)
     language = ["--lang", lang] if lang else []
@@ -91,8 +91,7 @@ def _demo(out: "Console", places: "Places", lang: str | None) -> tuple[Path, dic
     asked += ["--out", str(places.root), "--yes", *language]
     print_command(out, ["go", *asked])
     go(parser_of("go").parse_args(asked), out)
-    modern = _other_recipe(out, places, words, language)
-    runs = {"gpt2": places.run, "modern": modern}
+    runs = {"gpt2": places.run, "modern": _other_recipe(out, places, words, language)}
     both = [str(run) for run in runs.values()]
     run_stage(
         out,
@@ -106,12 +105,8 @@ def _demo(out: "Console", places: "Places", lang: str | None) -> tuple[Path, dic
     return page, runs
 
 
-def _other_recipe(out: "Console", places: "Places", words: "Language", language: list[str]) -> Path:
+def _other_recipe(out: Console, places: Places, words: Language, language: list[str]) -> Path:
     """The modern recipe for the same time on the same data; what is done already stays."""
-    from onecard.cli.go_stages import EVALUATION, evaluation
-    from onecard.cli.stages import is_finished, run_stage
-    from onecard.runs.eval_results import kept
-
     config, folder = places.root / "modern.toml", places.root / "modern"
     if not config.is_file():
         command = ["recommend", "--gpu", "here", "--hours", str(HOURS), "--recipe", "modern"]
@@ -126,10 +121,9 @@ def _other_recipe(out: "Console", places: "Places", words: "Language", language:
     return folder
 
 
-def _cards_document() -> "Document":
+def _cards_document() -> Document:
     """One run on several cards and on this machine: what `onecard plan` says of each."""
     from onecard import load, plan
-    from onecard.report.document import Column, Document, Quantity, Section, Table
 
     titles = (T("One step"), T("In all"), T("Memory"), T("kWh"), T("Loss"))
     columns = (Column(T("Card")), *(Column(title, "right") for title in titles))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onecard.cli.options import add_report, add_tokenizer, show_report
+from onecard.cli.options import add_report, add_tokenizer, check_counts, show_report
 from onecard.errors import OnecardError, UserError
 from onecard.units import parse_count
 
@@ -131,11 +131,7 @@ def _request(args: argparse.Namespace) -> "Request":
     from onecard.evals.run import Request, parse_task_data
     from onecard.evals.texts import text_place
 
-    for name in ("limit", "prompt_tokens", "stride"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            flag = name.replace("_", "-")
-            raise UserError(f"--{flag} cannot be {value}", hint=f"for example --{flag} 100")
+    check_counts(args, limit="100", prompt_tokens="100", stride="100")
     if args.shots is not None and args.shots < 0:
         raise UserError(f"--shots cannot be {args.shots}", hint="for example --shots 5")
     wanted = {

@@ -6,16 +6,19 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from onecard.cli.go_record import Expectation, Progress, Question, recall
+from onecard.cli.go_stages import Places, perform, planned_stages
+from onecard.cli.recommend import add_budget, add_choices, budget_of, changes_of
+from onecard.cli.stages import Interrupted, open_page, print_reason
+from onecard.cli.terminal import console
 from onecard.errors import UserError
+from onecard.facts.prices import parse_money
 from onecard.messages import T
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from onecard.cli.go_record import Expectation, Question
-    from onecard.report import Language
+from onecard.report import Language, show, terminal_language
+from onecard.report.document import Column, Document, Figure, Quantity, Section, Table, Value
 
 HELP = (
     "Everything in one command: recommend a run for this machine and time, get the data, check and measure the machine, "
@@ -28,8 +31,6 @@ _YES = ("", "y", "yes", "s", "sí", "si", "ह", "हाँ", "हां")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.recommend import add_budget, add_choices
-
     add_budget(parser)
     add_choices(parser)
     parser.add_argument(
@@ -60,10 +61,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.stages import Interrupted, open_page
-    from onecard.cli.terminal import console
-    from onecard.report import terminal_language
-
     began = time.perf_counter()
     out = console(stderr=args.json)
     quiet_stdout = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
@@ -85,13 +82,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def go(args: argparse.Namespace, out: "Console") -> Path | None:
+def go(args: argparse.Namespace, out: Console) -> Path | None:
     """All stages; the report's page, or None where the user said no."""
     from onecard.cli.go_plan import expect, for_what_torch_can_use
-    from onecard.cli.go_record import Progress, recall
-    from onecard.cli.go_stages import Places, perform
-    from onecard.cli.stages import print_reason
-    from onecard.report import terminal_language
 
     question = _question(args)
     places = Places(Path(args.out))
@@ -113,11 +106,7 @@ def go(args: argparse.Namespace, out: "Console") -> Path | None:
     return perform(out, progress, words, args.lang)
 
 
-def _question(args: argparse.Namespace) -> "Question":
-    from onecard.cli.go_record import Question
-    from onecard.cli.recommend import budget_of, changes_of
-    from onecard.facts.prices import parse_money
-
+def _question(args: argparse.Namespace) -> Question:
     budget_of(args)  # a mistake in any of them is reported before anything is done
     changes_of(args)
     if args.budget is not None:
@@ -137,15 +126,12 @@ def _question(args: argparse.Namespace) -> "Question":
     )
 
 
-def _announce(expected: "Expectation", lang: str | None) -> None:
-    from onecard.cli.go_view import go_document
-    from onecard.report import show
-
+def _announce(expected: Expectation, lang: str | None) -> None:
     sys.stdout.write("\n" + show(go_document(expected), lang=lang))
     sys.stdout.flush()
 
 
-def _agreed(out: "Console", words: "Language") -> bool:
+def _agreed(out: Console, words: Language) -> bool:
     """Asked once; where nobody can answer, --yes is needed."""
     if not (sys.stdin and sys.stdin.isatty()):
         raise UserError(
@@ -157,3 +143,57 @@ def _agreed(out: "Console", words: "Language") -> bool:
         return input().strip().casefold() in _YES
     except EOFError:
         return False
+
+
+def go_document(expected: Expectation) -> Document:
+    """What is about to be done: the stages with their time, download and disk, and what comes of it."""
+    rows = tuple(
+        (
+            stage.what,
+            Quantity(stage.seconds, "duration"),
+            _size(stage.download_bytes),
+            _size(stage.disk_bytes),
+        )
+        for stage in planned_stages(expected)
+    )
+    columns = (
+        Column(T("Stage")),
+        *(Column(title, "right") for title in (T("Time"), T("Download"), T("Disk"))),
+    )
+    return Document(
+        title=T("What will happen"),
+        subtitle=expected.card,
+        headline=_headline(expected),
+        sections=(Section(T("Stages"), (Table(columns, rows),)),),
+        summary=(
+            T("Training takes the time that was asked for; the other stages are not included."),
+            T("Measured first, the run is planned again: its size may change."),
+            *(
+                []
+                if expected.loss is not None
+                else [T("No loss can be predicted for this text and size.")]
+            ),
+        ),
+    )
+
+
+def _headline(expected: Expectation) -> tuple[Figure, ...]:
+    figures = [
+        Figure(
+            T("Model"),
+            Quantity(expected.params, "count"),
+            note=T("{tokens:count} tokens", tokens=expected.tokens),
+        ),
+        Figure(T("Memory"), Quantity(expected.memory_bytes, "bytes")),
+        Figure(T("Training"), Quantity(expected.train_seconds, "duration")),
+    ]
+    if expected.loss is not None:
+        low, middle, high = (Quantity(value, ".2f") for value in expected.loss)
+        figures.append(Figure(T("Loss"), middle, span=(low, high)))
+    energy = T("{kwh:.3g} kWh", kwh=expected.kwh)
+    figures.append(Figure(T("Electricity"), Quantity(expected.cost, "money"), note=energy))
+    return tuple(figures)
+
+
+def _size(size: float) -> Value:
+    return Quantity(size, "bytes") if size else "–"

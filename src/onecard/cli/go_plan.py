@@ -6,20 +6,27 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from onecard.advise.budget import Budget
+from onecard.advise.recipe_choice import DEFAULT_DATA
+from onecard.advise.recommend import Recommendation, recommend
+from onecard.advise.search import NotCovered
+from onecard.advise.small_run import BYTES_PER_TOKEN, SmallRun, small_run, vocabulary_for
+from onecard.cli import parser_of
 from onecard.cli.go_record import Expectation, Question
+from onecard.cli.go_stages import Places
+from onecard.cli.recommend import budget_of
+from onecard.config import parse_overrides
+from onecard.data.preparation.pipeline import sized
+from onecard.data.preparation.size import Size
 from onecard.errors import OnecardError, UserError
+from onecard.facts.datasets import known_dataset
+from onecard.facts.gpus import Device
+from onecard.facts.prices import parse_money
+from onecard.planner import RunPlan, resolve_device
+from onecard.planner.corpus import prepared_folder
 from onecard.units import HOUR
-
-if TYPE_CHECKING:
-    from onecard.advise.budget import Budget
-    from onecard.advise.recommend import Recommendation
-    from onecard.advise.small_run import SmallRun
-    from onecard.cli.go_stages import Places
-    from onecard.data.preparation.size import Size
-    from onecard.facts.gpus import Device
-    from onecard.planner import RunPlan
 
 MORE_TOKENS = (
     1.03  # fetched than the run is expected to read: the measured machine may be a little faster
@@ -40,10 +47,8 @@ def for_what_torch_can_use(question: Question) -> tuple[Question, str | None]:
     return dataclasses.replace(question, device="cpu"), unseen_card(device, "auto")
 
 
-def expect(question: Question, places: "Places") -> Expectation:
+def expect(question: Question, places: Places) -> Expectation:
     """Find the run for this machine and time before anything is fetched."""
-    from onecard.planner import resolve_device
-
     device = resolve_device(question.device)
     choice = _choose(question, places, device)
     plan, size, source = choice.answer.plan, choice.size, choice.source
@@ -77,10 +82,8 @@ def expect(question: Question, places: "Places") -> Expectation:
     )
 
 
-def _affordable_hours(given: str, plan: "RunPlan") -> float:
+def _affordable_hours(given: str, plan: RunPlan) -> float:
     """How long the electricity lasts that the budget buys."""
-    from onecard.facts.prices import parse_money
-
     amount, currency = parse_money(given)
     if currency != plan.energy.currency:
         raise UserError(
@@ -95,20 +98,17 @@ def _affordable_hours(given: str, plan: "RunPlan") -> float:
 class _Choice:
     """A run, and where its tokens come from."""
 
-    answer: "Recommendation | SmallRun"
+    answer: Recommendation | SmallRun
     data: str  # the prepared folder
     source: str | None = None
     tokenizer: str | None = None
-    size: "Size | None" = None  # of the whole source, where that is known
+    size: Size | None = None  # of the whole source, where that is known
 
 
-def _choose(question: Question, places: "Places", device: "Device") -> _Choice:
+def _choose(question: Question, places: Places, device: Device) -> _Choice:
     """Prepared tokens as they are; GPT-2's tokens where public runs cover the time and the text; else a tokeniser of the
     text's own, as large as suits the model."""
-    from onecard.advise.recipe_choice import DEFAULT_DATA
-    from onecard.facts.datasets import known_dataset
-
-    prepared = _prepared(question.data)
+    prepared = None if question.data is None else prepared_folder(question.data)
     if prepared is not None:
         covered = _covered(question, device, str(prepared))
         return _Choice(covered or _small(question, device, str(prepared)), str(prepared))
@@ -125,10 +125,8 @@ def _choose(question: Question, places: "Places", device: "Device") -> _Choice:
 
 
 def _with_own_tokeniser(
-    question: Question, places: "Places", device: "Device", source: str, text_bytes: float
+    question: Question, places: Places, device: Device, source: str, text_bytes: float
 ) -> _Choice:
-    from onecard.advise.small_run import BYTES_PER_TOKEN, vocabulary_for
-
     seconds = _seconds(question)
     vocabulary = vocabulary_for(device, seconds, text_bytes=text_bytes, recipe=question.recipe_name)
     tokens = max(1, round(text_bytes / BYTES_PER_TOKEN))
@@ -138,10 +136,7 @@ def _with_own_tokeniser(
     return _Choice(answer, _folder(places, source), source, tokenizer, size)
 
 
-def _small(question: Question, device: "Device", data: str | int, **changes: Any) -> "SmallRun":
-    from onecard.advise.small_run import small_run
-    from onecard.config import parse_overrides
-
+def _small(question: Question, device: Device, data: str | int, **changes: Any) -> SmallRun:
     return small_run(
         device,
         _seconds(question),
@@ -152,14 +147,8 @@ def _small(question: Question, device: "Device", data: str | int, **changes: Any
     )
 
 
-def _covered(
-    question: Question, device: "Device", data: str | int | None
-) -> "Recommendation | None":
+def _covered(question: Question, device: Device, data: str | int | None) -> Recommendation | None:
     """The recommended run, if the time and the text are enough for a size that public runs have."""
-    from onecard.advise.recommend import recommend
-    from onecard.advise.search import NotCovered
-    from onecard.config import parse_overrides
-
     budget = _budget(question)
     try:
         return recommend(
@@ -176,12 +165,8 @@ def _covered(
         return None
 
 
-def _budget(question: Question) -> "Budget":
-    from onecard.cli import parser_of
-    from onecard.cli.recommend import budget_of
-
-    budget: Budget = budget_of(parser_of("recommend").parse_args(question.words))
-    return budget
+def _budget(question: Question) -> Budget:
+    return budget_of(parser_of("recommend").parse_args(question.words))
 
 
 def _seconds(question: Question) -> float:
@@ -190,21 +175,13 @@ def _seconds(question: Question) -> float:
     return seconds
 
 
-def _folder(places: "Places", source: str) -> str:
+def _folder(places: Places, source: str) -> str:
     """Named after the source, for a known name tells what losses to expect."""
     name = Path(source).name or "text"
     return str(places.data / re.sub(r"[^\w.+-]", "-", name))
 
 
-def _prepared(data: str | None) -> Path | None:
-    from onecard.planner.corpus import prepared_folder
-
-    return None if data is None else prepared_folder(data)
-
-
-def _sized(source: str, tokenizer: str | None, tokens: int | None) -> "Size":
-    from onecard.data.preparation.pipeline import sized
-
+def _sized(source: str, tokenizer: str | None, tokens: int | None) -> Size:
     try:
         return sized([source], None, tokens, tokenizer=tokenizer)[0]
     except OnecardError as error:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onecard.errors import UserError
+from onecard.files import write_json
+from onecard.untrusted import read_json
 
 SCHEMA = "onecard.go/1"
 FILE = "go.json"
@@ -73,8 +75,6 @@ class Progress:
         self.write()
 
     def write(self) -> None:
-        from onecard.files import write_json
-
         self.root.mkdir(parents=True, exist_ok=True)
         kept = {
             "schema": SCHEMA,
@@ -87,8 +87,6 @@ class Progress:
 
 def recall(root: Path, question: Question) -> Progress | None:
     """What an earlier call in this folder was to do; None where there was none."""
-    from onecard.untrusted import read_json
-
     file = root / FILE
     if not file.is_file():
         return None

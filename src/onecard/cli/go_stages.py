@@ -8,16 +8,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from onecard.cli.go_record import Expectation, Progress
 from onecard.cli.stages import is_finished, page_of, print_command, print_reason, run_stage
+from onecard.errors import OnecardError
+from onecard.files import write_text
 from onecard.messages import T
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from onecard.cli.go_record import Expectation, Progress
-    from onecard.report import Language
+from onecard.report import Language
 
 LONG_RUN_SECONDS = 3600.0  # above it a full probe and a full check are worth their minutes
 CHECK_SECONDS, QUICK_CHECK_SECONDS = 90.0, 10.0
@@ -32,31 +31,16 @@ def evaluation(run: Path, data: Path) -> list[str]:
     return ["eval", str(run), "--text", str(data), "--bytes", "1M"]
 
 
-@dataclass(frozen=True)
 class Places:
     """Where things are below the folder of one `go`."""
 
-    root: Path
-
-    @property
-    def data(self) -> Path:
-        return self.root / "data"
-
-    @property
-    def config(self) -> Path:
-        return self.root / "run.toml"
-
-    @property
-    def run(self) -> Path:
-        return self.root / "run"
-
-    @property
-    def model(self) -> Path:
-        return self.root / "model"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
+    def __init__(self, root: Path):
+        self.root = root
+        self.data = root / "data"
+        self.config = root / "run.toml"
+        self.run = root / "run"
+        self.model = root / "model"
+        self.report = root / "report.html"
 
 
 @dataclass(frozen=True)
@@ -69,7 +53,7 @@ class Stage:
     disk_bytes: float = 0
 
 
-def planned_stages(expected: "Expectation") -> list[Stage]:
+def planned_stages(expected: Expectation) -> list[Stage]:
     long_run = expected.train_seconds > LONG_RUN_SECONDS
     weights = 4.0 * expected.params
     checkpoints = 2 * 4 * weights  # two are kept, each at most weights, two moments and an average
@@ -85,7 +69,7 @@ def planned_stages(expected: "Expectation") -> list[Stage]:
     ]
 
 
-def perform(out: "Console", progress: "Progress", words: "Language", lang: str | None) -> Path:
+def perform(out: Console, progress: Progress, words: Language, lang: str | None) -> Path:
     """Every stage that is not done yet; returns the report."""
     return _Stages(out, progress, words, ["--lang", lang] if lang else []).perform()
 
@@ -94,13 +78,13 @@ def perform(out: "Console", progress: "Progress", words: "Language", lang: str |
 class _Stages:
     """One `go`'s stages; each looks for itself whether it is done."""
 
-    out: "Console"
-    progress: "Progress"
-    words: "Language"
+    out: Console
+    progress: Progress
+    words: Language
     lang: list[str]  # for the commands that answer in words
 
     @property
-    def expected(self) -> "Expectation":
+    def expected(self) -> Expectation:
         return self.progress.expected
 
     @property
@@ -124,7 +108,6 @@ class _Stages:
         if expected.source is None or (Path(expected.data) / "manifest.json").is_file():
             return
         from onecard.cli.go_plan import with_other_text
-        from onecard.errors import OnecardError
 
         command = ["data", expected.source, "--out", expected.data]
         command += ["--tokens", str(expected.fetch_tokens)] if expected.fetch_tokens else []
@@ -206,24 +189,19 @@ class _Stages:
         self._run(T("the model for transformers and the hub"), *command)
 
     def _report(self) -> Path:
-        from onecard.files import write_text
-
         places = self.places
-        run = str(places.run)
+        run, root = str(places.run), str(places.root)
+        report, model = str(places.report), str(places.model)
         self._run(T("some text by it"), "sample", run, "--tokens", "100", optional=True)
         self._run(T("what was predicted, what happened, and why"), "explain", run, *self.lang)
         write_text(places.report, page_of(["explain", run, "--html", *self.lang]))
         for line in (
-            T("report {report} · model {model} · run {run}", **self._shown()),
+            T("report {report} · model {model} · run {run}", report=report, model=model, run=run),
             T(
                 "next: `onecard ui {root}` shows it all, `onecard sample {run}` writes more",
-                **self._shown(),
+                root=root,
+                run=run,
             ),
         ):
             self.out.print(self.words.text(line), markup=False, soft_wrap=True)
         return places.report
-
-    def _shown(self) -> dict[str, str]:
-        places = self.places
-        found = {"root": places.root, "report": places.report, "model": places.model}
-        return {name: str(path) for name, path in {**found, "run": places.run}.items()}

@@ -3,13 +3,11 @@
 import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from onecard.errors import UserError
+from onecard.facts.gpus import Device, search_gpus
+from onecard.planner.card_rate import sustained_flops
 from onecard.units import GIB
-
-if TYPE_CHECKING:
-    from onecard.facts.gpus import Device
 
 HELP = "List and search the known cards; --here shows what the driver says of this machine's."
 EXAMPLE = """onecard gpus ada 12gb
@@ -35,7 +33,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.facts import search_gpus
     from onecard.facts.here import here
     from onecard.facts.user_cards import user_cards_file
 
@@ -49,21 +46,18 @@ def run(args: argparse.Namespace) -> int:
             hint="use fewer words; `onecard gpus` lists them all",
         )
     if args.json:
-        from onecard.planner.card_rate import sustained_flops
-
         rows = [{**asdict(card), "sustained_flops": sustained_flops(card)} for card in cards]
         print(json.dumps(rows, indent=1))
-        return 0
-    _show(cards)
+    else:
+        _show(cards)
     return 0
 
 
-def _show(cards: "list[Device]") -> None:
+def _show(cards: list[Device]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     from onecard.cli.terminal import console
-    from onecard.planner.card_rate import sustained_flops
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("card", no_wrap=True)

@@ -1,16 +1,29 @@
 """`onecard launch`: a job file for Slurm, SkyPilot or a machine over ssh."""
 
 import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from onecard.advise.write import check_free, write_file
+from onecard.cli.launch_options import configure as configure
 from onecard.cli.options import print_json
+from onecard.config import load
+from onecard.data.read.layout import scan
 from onecard.errors import UserError
+from onecard.facts.gpus import find_gpu
+from onecard.facts.prices import parse_money
+from onecard.launch import Job, make_job
+from onecard.launch.install import install_of
+from onecard.launch.job import announcement
+from onecard.launch.money import highest_price, rental_of, within_budget
+from onecard.launch.skypilot import SkyOptions, skypilot_text
+from onecard.launch.slurm import SlurmOptions, slurm_text
+from onecard.launch.ssh import SshOptions, ssh_text
+from onecard.launch.submit import command, require_program, submit
+from onecard.runs.record import holds_a_run
 from onecard.units import parse_duration
-
-if TYPE_CHECKING:
-    from onecard.launch import Job
 
 HELP = (
     "Write (with --submit: start) a job that trains a config elsewhere: on a Slurm cluster, on rented spot machines "
@@ -42,17 +55,7 @@ ONLY = {
 }
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    from onecard.cli.launch_options import add_launch_options
-
-    add_launch_options(parser)
-
-
 def run(args: argparse.Namespace) -> int:
-    from onecard.advise.write import check_free, write_file
-    from onecard.launch.job import announcement
-    from onecard.launch.submit import command, require_program, submit
-
     _check_options(args)
     if args.submit:
         require_program(args.on)
@@ -96,14 +99,7 @@ def _check_options(args: argparse.Namespace) -> None:
         )
 
 
-def _job(args: argparse.Namespace) -> "Job":
-    from onecard.config import load
-    from onecard.facts.gpus import find_gpu
-    from onecard.facts.prices import parse_money
-    from onecard.launch import make_job
-    from onecard.launch.money import rental_of, within_budget
-    from onecard.runs.record import holds_a_run
-
+def _job(args: argparse.Namespace) -> Job:
     config = load(args.config, args.overrides)
     if args.budget is not None:
         rental = rental_of(find_gpu(args.gpu).name) if args.gpu else None
@@ -126,11 +122,9 @@ def _job(args: argparse.Namespace) -> "Job":
     )
 
 
-def _text(job: "Job", args: argparse.Namespace) -> str:
+def _text(job: Job, args: argparse.Namespace) -> str:
     if args.on == "slurm":
         return _slurm(job, args)
-    from onecard.launch.install import install_of
-
     common: dict[str, Any] = {
         "install": install_of(args.install),
         "set_up": tuple(args.set_up),
@@ -139,14 +133,9 @@ def _text(job: "Job", args: argparse.Namespace) -> str:
         "every_seconds": max(1, round(parse_duration(args.every or "5min"))),
     }
     if args.on == "ssh":
-        from onecard.launch.ssh import SshOptions, ssh_text
-
         python = args.python or "python3"
         more = {"host": args.host, "port": args.port, "ssh_options": tuple(args.ssh_option)}
         return ssh_text(job, SshOptions(**common, **more, python=python))
-    from onecard.launch.money import highest_price
-    from onecard.launch.skypilot import SkyOptions, skypilot_text
-
     capped = args.budget is not None or args.max_price is not None
     return skypilot_text(
         job,
@@ -160,11 +149,7 @@ def _text(job: "Job", args: argparse.Namespace) -> str:
     )
 
 
-def _slurm(job: "Job", args: argparse.Namespace) -> str:
-    import sys
-
-    from onecard.launch.slurm import SlurmOptions, slurm_text
-
+def _slurm(job: Job, args: argparse.Namespace) -> str:
     # set-up lines choose an environment, so its Python; else the one that runs now, on a shared file system
     python = args.python or ("python" if args.set_up else sys.executable)
     return slurm_text(
@@ -184,8 +169,6 @@ def _slurm(job: "Job", args: argparse.Namespace) -> str:
 def _upload(name: str | None) -> Path | None:
     if name is None:
         return None
-    from onecard.data.read.layout import scan
-
     if not Path(name).is_dir():
         raise UserError(
             f"there is no folder {name} to upload",
@@ -196,10 +179,8 @@ def _upload(name: str | None) -> Path | None:
 
 
 def _answer(
-    job: "Job", args: argparse.Namespace, path: Path, job_id: str | None
+    job: Job, args: argparse.Namespace, path: Path, job_id: str | None
 ) -> dict[str, object]:
-    from onecard.launch.submit import command
-
     cost = job.cost
     return {
         "schema": "onecard.launch/1",

@@ -3,11 +3,10 @@
 import argparse
 
 from onecard.cli.options import add_config
+from onecard.launch import ENGINES
 
 
-def add_launch_options(parser: argparse.ArgumentParser) -> None:
-    from onecard.launch import ENGINES
-
+def configure(parser: argparse.ArgumentParser) -> None:
     add_config(parser, required=True)
     parser.add_argument("--on", required=True, choices=ENGINES, help="which engine runs the job")
     parser.add_argument(

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from onecard.errors import UserError
+
 FORMATS = ("json", "markdown", "html")
 
 
@@ -54,6 +56,22 @@ def add_tokenizer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", metavar="NAME", help="whose tokeniser to use, if the run's is gone"
     )
+
+
+def number(text: str) -> float:
+    """A float for argparse, which names the option where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def check_counts(args: argparse.Namespace, **examples: str) -> None:
+    """Options that count something must be at least one, where they are given: check_counts(args, tokens="200")."""
+    for name, example in examples.items():
+        value, flag = getattr(args, name), name.replace("_", "-")
+        if value is not None and value < 1:
+            raise UserError(f"--{flag} cannot be {value}", hint=f"for example --{flag} {example}")
 
 
 def key_rows() -> list[tuple[str, str, str, str]]:

@@ -3,18 +3,25 @@
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
 
+from rich.table import Table
+
+from onecard.cli.terminal import console, progress_bar
 from onecard.errors import RunFailure, UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.table import Table
-
-    from onecard.facts.gpus import Device
-    from onecard.messages import Note
-    from onecard.planner.calibration import Calibration
+from onecard.facts.gpus import Device
+from onecard.messages import Note
+from onecard.planner.calibration import Calibration
+from onecard.planner.calibration_file import (
+    disturbance,
+    file_of,
+    load_calibration,
+    read_calibrations,
+    write_calibration,
+)
+from onecard.planner.calibration_json import to_json
+from onecard.planner.step_time import workload_time
+from onecard.planner.step_work import mode
+from onecard.units import show_duration
 
 HELP = "Measure this machine's card (or CPU) with real train steps; plans for it are then made from that."
 EXAMPLE = """onecard probe --quick
@@ -75,8 +82,6 @@ def run(args: argparse.Namespace) -> int:
         from onecard.cli.autotune import run_autotune
 
         return run_autotune(args)
-    from onecard.planner.calibration_file import disturbance, load_calibration, write_calibration
-
     if args.show or args.forget:
         device = _device(args.device)
         if args.forget:
@@ -93,7 +98,6 @@ def run(args: argparse.Namespace) -> int:
         _show(known, device, args.json)
         return 0
 
-    from onecard.cli.terminal import progress_bar
     from onecard.train.probe import probe
 
     with progress_bar(quiet=args.json) as tell:
@@ -123,15 +127,13 @@ def _keeps_it(off: float) -> bool:
     return input().strip().lower() in ("y", "yes")
 
 
-def _device(asked: str) -> "Device":
+def _device(asked: str) -> Device:
     from onecard.facts.here import cpu, here
 
     return cpu() if asked == "cpu" else here()
 
 
-def _forget(device: "Device", as_json: bool) -> int:
-    from onecard.planner.calibration_file import read_calibrations
-
+def _forget(device: Device, as_json: bool) -> int:
     files = [path for path, found in read_calibrations() if found.device == device.name]
     for path in files:
         path.unlink(missing_ok=True)
@@ -144,20 +146,11 @@ def _forget(device: "Device", as_json: bool) -> int:
     return 0
 
 
-def _show(calibration: "Calibration", device: "Device", as_json: bool) -> None:
-    from onecard.planner.calibration_file import file_of
-    from onecard.planner.calibration_json import to_json
-
+def _show(calibration: Calibration, device: Device, as_json: bool) -> None:
     path = file_of(calibration)
     if as_json:
         print(json.dumps({**to_json(calibration), "file": str(path)}, indent=1))
         return
-    _show_words(calibration, device, path)
-
-
-def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> None:
-    from onecard.cli.terminal import console
-
     out = console()
     limit = (
         "" if calibration.power_limit_watts is None else f", {calibration.power_limit_watts:.0f} W"
@@ -175,7 +168,7 @@ def _show_words(calibration: "Calibration", device: "Device", path: "Path") -> N
     out.print("`onecard plan` uses it from now on, for this device only")
 
 
-def _rates_table(calibration: "Calibration", device: "Device") -> "Table":
+def _rates_table(calibration: Calibration, device: Device) -> Table:
     rates, peak = calibration.rates, device.peak_flops(calibration.dtype)
     table = _table("measured alone", ("", "measured", "specified or estimated", "share"))
     for name, what in (
@@ -202,11 +195,7 @@ def _rates_table(calibration: "Calibration", device: "Device") -> "Table":
     return table
 
 
-def _steps_table(calibration: "Calibration", device: "Device") -> "Table":
-    from onecard.planner.step_time import workload_time
-    from onecard.planner.step_work import mode
-    from onecard.units import show_duration
-
+def _steps_table(calibration: Calibration, device: Device) -> Table:
     titles = (
         "steps",
         "layers",
@@ -236,9 +225,7 @@ def _steps_table(calibration: "Calibration", device: "Device") -> "Table":
     return table
 
 
-def _table(title: str, columns: tuple[str, ...]) -> "Table":
-    from rich.table import Table
-
+def _table(title: str, columns: tuple[str, ...]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left", no_wrap=True)

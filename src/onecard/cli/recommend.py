@@ -3,7 +3,10 @@
 import argparse
 from pathlib import Path
 
-from onecard.cli.options import add_out, add_price, add_report, add_set, show_report
+from onecard.advise.budget import Budget
+from onecard.advise.write import check_target, config_text, write_config
+from onecard.cli.options import add_out, add_price, add_report, add_set, number, show_report
+from onecard.config import load, parse_overrides
 from onecard.errors import UserError
 from onecard.units import DAY, HOUR, parse_count
 
@@ -53,8 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_budget(parser: argparse.ArgumentParser) -> None:
     """What a run may take: time, tokens, or as much as a loss needs."""
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--hours", type=_number, metavar="H", help="the time there is (default 24)")
-    budget.add_argument("--days", type=_number, metavar="D", help="the same in days")
+    budget.add_argument("--hours", type=number, metavar="H", help="the time there is (default 24)")
+    budget.add_argument("--days", type=number, metavar="D", help="the same in days")
     budget.add_argument(
         "--tokens",
         metavar="N",
@@ -62,7 +65,7 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     )
     budget.add_argument(
         "--until-loss",
-        type=_number,
+        type=number,
         metavar="L",
         help="the quickest run that should reach this loss",
     )
@@ -98,17 +101,9 @@ def _add_modes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _number(text: str) -> float:
-    """A float for argparse; what is wrong with it is reported later, in one sentence."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
 def run(args: argparse.Namespace) -> int:
     if args.out:
-        _writable(args.out, args.force)
+        check_target(Path(args.out), args.force)  # before the work is done
     if args.fit:
         return _fit(args)
     if args.review:
@@ -118,17 +113,7 @@ def run(args: argparse.Namespace) -> int:
     return _recommend(args)
 
 
-def _writable(name: str, force: bool) -> None:
-    """Said before the work is done."""
-
-    from onecard.advise.write import check_target
-
-    check_target(Path(name), force)
-
-
-def budget_of(args: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from onecard.advise.budget import Budget
-
+def budget_of(args: argparse.Namespace) -> Budget:
     if args.tokens is not None:
         return Budget(tokens=float(parse_count(args.tokens)))
     if args.until_loss is not None:
@@ -139,8 +124,6 @@ def budget_of(args: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def changes_of(args: argparse.Namespace) -> dict[str, object]:
-    from onecard.config import parse_overrides
-
     changes = parse_overrides(args.overrides)
     for key in changes:
         if key in CHOSEN_KEYS:
@@ -182,7 +165,7 @@ def _recommend(args: argparse.Namespace) -> int:
 def _small_run(args: argparse.Namespace, seconds: float) -> int:
     """Little time, a CPU, or text of one's own: a size that suits, without a loss to expect."""
     from onecard.advise.small_run import small_run
-    from onecard.report.small_run_view import small_run_document
+    from onecard.report.recommend_view import small_run_document
 
     answer = small_run(
         args.gpu,
@@ -199,7 +182,6 @@ def _small_run(args: argparse.Namespace, seconds: float) -> int:
 
 def _fit(args: argparse.Namespace) -> int:
     from onecard.advise.fit import fit
-    from onecard.config import load
     from onecard.report.fit_view import fit_document
 
     answer = fit(load(args.fit, args.overrides), args.gpu, data=args.data, price=args.price)
@@ -237,9 +219,5 @@ def _table(args: argparse.Namespace) -> int:
 
 
 def _save(args: argparse.Namespace, answer) -> None:  # type: ignore[no-untyped-def]
-    if not args.out:
-        return
-
-    from onecard.advise.write import config_text, write_config
-
-    write_config(Path(args.out), config_text(answer, args.out), args.force)
+    if args.out:
+        write_config(Path(args.out), config_text(answer, args.out), args.force)

@@ -3,14 +3,11 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from onecard.config import RunConfig, load, parse_overrides
 from onecard.errors import UserError
 from onecard.streams import to_stream
 from onecard.torchrun import process_rank
-
-if TYPE_CHECKING:
-    from onecard.config import RunConfig
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +33,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def resumes(config: "RunConfig", args: argparse.Namespace, speaks: bool) -> bool:
+def resumes(config: RunConfig, args: argparse.Namespace, speaks: bool) -> bool:
     """Whether this start continues with the run in out_dir. --continue decides by its checkpoints; what ended before its
     first one is put aside, because a new run never writes into another's folder."""
     if not args.go_on:
@@ -67,10 +64,8 @@ def named_changes(args: argparse.Namespace) -> frozenset[str]:
     return frozenset(named | ({"max_iters", "lr_decay_iters"} if args.extend else set()))
 
 
-def chosen_config(args: argparse.Namespace) -> "RunConfig":
+def chosen_config(args: argparse.Namespace) -> RunConfig:
     """What was typed; --resume without CONFIG takes the run's own config, and --extend moves the schedule's end."""
-    from onecard.config import load, parse_overrides
-
     given = parse_overrides(args.overrides)
     if not (args.resume or args.extend):
         return load(args.config, args.overrides)

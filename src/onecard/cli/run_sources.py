@@ -2,17 +2,19 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from onecard.cli.options import add_price, add_report, add_set
+from onecard.config import parse_overrides
 from onecard.errors import UserError
+from onecard.facts.prices import parse_price
+from onecard.planner import resolve_device
+from onecard.runs.figures import RunFigures, figures
+from onecard.runs.read import Progress, read_runs
+from onecard.runs.run import Run
 from onecard.untrusted import printable
-
-if TYPE_CHECKING:
-    from onecard.runs.figures import RunFigures
-    from onecard.runs.read import Progress
-    from onecard.runs.run import Run
 
 _BAR_FROM = 50_000_000  # bytes; less is read before a bar could be seen
 
@@ -34,14 +36,8 @@ def add_sources(parser: argparse.ArgumentParser, name: str, count: str, words: s
     add_report(parser)
 
 
-def read_sources(args: argparse.Namespace, sources: list[str]) -> "list[RunFigures]":
+def read_sources(args: argparse.Namespace, sources: list[str]) -> list[RunFigures]:
     """Every run named; a file with several runs gives all of them when it is named alone, else its last."""
-    from onecard.config import parse_overrides
-    from onecard.facts.prices import parse_price
-    from onecard.planner import resolve_device
-    from onecard.runs.figures import figures
-    from onecard.runs.read import read_runs
-
     if len(args.config) not in (0, 1, len(sources)):
         raise UserError(
             f"{len(args.config)} configs for {len(sources)} runs",
@@ -68,46 +64,29 @@ def read_sources(args: argparse.Namespace, sources: list[str]) -> "list[RunFigur
     return [figures(run, device, price) for run in found]
 
 
-class _bar:
+@contextmanager
+def _bar(source: str) -> Iterator[Progress | None]:
     """A progress bar on a terminal for a large file, one line in a pipe; nothing for small ones."""
+    path = Path(source)
+    try:
+        size = path.stat().st_size if path.is_file() else 0
+    except OSError:  # a name that is too long, say; the reader reports it
+        size = 0
+    name, large = printable(path.name), size >= _BAR_FROM
+    if large and not sys.stderr.isatty():
+        print(f"onecard: reading {name} ({size / 1e6:.0f} MB)", file=sys.stderr)
+    if not large or not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress
+    from rich.console import Console
 
-    def __init__(self, source: str):
-        path = Path(source)
-        try:
-            self.size = path.stat().st_size if path.is_file() else 0
-        except OSError:  # a name that is too long, say; the reader reports it
-            self.size = 0
-        self.name = printable(path.name)
-        self._progress: Any = None
-
-    def __enter__(self) -> "Progress | None":
-        if self.size < _BAR_FROM:
-            return None
-        if not sys.stderr.isatty():
-            print(f"onecard: reading {self.name} ({self.size / 1e6:.0f} MB)", file=sys.stderr)
-            return None
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        bar = Progress(
-            TextColumn(f"reading {self.name}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        task = bar.add_task("", total=self.size)
-        bar.start()
-        self._progress = bar
-        return lambda count: bar.advance(task, count)
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+    columns = (
+        progress.TextColumn(f"reading {name}", markup=False),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=size)
+        yield lambda count: bar.advance(task, count)

@@ -2,11 +2,10 @@
 
 import argparse
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onecard.cli.options import add_tokenizer, print_json
-from onecard.cli.sampling_options import add_sampling, check_counts, sampling_of
+from onecard.cli.options import add_tokenizer, check_counts, print_json
+from onecard.cli.sampling_options import add_sampling, sampling_of
 
 if TYPE_CHECKING:
     from onecard.model.text_pieces import TextStream
@@ -41,26 +40,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-
     check_counts(args, tokens="200", n="3")
     sampling = sampling_of(args)
     from onecard.model.opening import open_model
-    from onecard.model.text_pieces import TextStream, stream_together
+    from onecard.model.text_pieces import stream_together, texts_after
 
     sampler = open_model(
         args.run, args.device, args.dataset, lambda text: print(text, file=sys.stderr)
     )
-    prompt = sampler.encode(args.prompt)
-    streams = [
-        TextStream(
-            sampler,
-            prompt,
-            replace(sampling, seed=sampling.seed + n),
-            most_tokens=args.tokens,
-            stop_texts=args.stop,
-        )
-        for n in range(args.n)
-    ]
+    prompt, stops = sampler.encode(args.prompt), args.stop
+    streams = texts_after(
+        sampler, prompt, sampling, args.n, most_tokens=args.tokens, stop_texts=stops
+    )
     if args.n == 1 and not args.json:
         _show(args.prompt, streams[0])
         return 0

@@ -61,13 +61,3 @@ def sampling_of(args: argparse.Namespace) -> "Sampling":
             error.message.replace(name, option, 1),
             hint=(error.hint or "").replace("for example", f"for example {option}"),
         ) from None
-
-
-def check_counts(args: argparse.Namespace, **examples: str) -> None:
-    """Options that count something must be at least one: check_counts(args, tokens="200")."""
-
-    for name, example in examples.items():
-        if getattr(args, name) < 1:
-            raise UserError(
-                f"--{name} cannot be {getattr(args, name)}", hint=f"for example --{name} {example}"
-            )

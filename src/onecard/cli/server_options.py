@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import secrets
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,18 +43,8 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(args: argparse.Namespace, folder: str, **more: Any) -> "Settings":
     """The server's settings; where others can reach it, a token is a must."""
-    try:
-        from onecard.ui.server import is_loopback
-        from onecard.ui.settings import Settings
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "jinja2", "segno"):
-            raise
-        raise UserError(
-            f"this command needs {error.name}, which is not installed",
-            hint='pip install "onecard[ui]"',
-        ) from None
-    import secrets
-    import socket
+    from onecard.ui.server import is_loopback
+    from onecard.ui.settings import Settings
 
     root = Path(folder)
     if not root.is_dir():
@@ -87,8 +79,7 @@ def run_server(args: argparse.Namespace, settings: "Settings", open_browser: boo
     from onecard.ui.server import link, open_socket, serve
 
     listening = open_socket(args.host, args.port)
-    port = listening.getsockname()[1]
-    address = link(settings, args.host, port)
+    address = link(settings, args.host, listening.getsockname()[1])
 
     def ready() -> None:
         _announce(args, settings, address)

@@ -7,13 +7,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from onecard import cli
 from onecard.errors import OnecardError, RunFailure
+from onecard.runs.record import RunRecord
 from onecard.untrusted import printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 class Interrupted(Exception):
@@ -33,24 +33,22 @@ def typed(words: Sequence[str]) -> str:
     return shlex.join(["onecard", *words])
 
 
-def print_reason(out: "Console", why: str) -> None:
+def print_reason(out: Console, why: str) -> None:
     """Why a command follows, as a shell's comment."""
     out.print(f"# {why}", style="bold cyan", markup=False, highlight=False)
 
 
-def print_command(out: "Console", words: Sequence[str], end: str = "") -> None:
+def print_command(out: Console, words: Sequence[str], end: str = "") -> None:
     out.print(f"$ {printable(typed(words))}{end}", style="bold", markup=False, soft_wrap=True)
 
 
-def run_stage(out: "Console", why: str, *words: str, optional: bool = False) -> bool:
+def run_stage(out: Console, why: str, *words: str, optional: bool = False) -> bool:
     """Show a command and run it. An `optional` one may fail: that is reported, and the rest continues. Whether it succeeded."""
-    from onecard.cli import dispatch
-
     out.print()
     print_reason(out, why)
     print_command(out, words)
     try:
-        code = dispatch(list(words))
+        code = cli.dispatch(list(words))
     except OnecardError as error:
         if not optional:
             raise
@@ -68,18 +66,14 @@ def run_stage(out: "Console", why: str, *words: str, optional: bool = False) -> 
 
 
 def is_finished(run: Path) -> bool:
-    from onecard.runs.record import RunRecord
-
     return (run / "run.json").is_file() and RunRecord.open(run).state == "finished"
 
 
 def page_of(words: Sequence[str]) -> str:
     """What a command prints, for a file."""
-    from onecard.cli import dispatch
-
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        code = dispatch(list(words))
+        code = cli.dispatch(list(words))
     if code:
         raise RunFailure("the report could not be made", hint=f"`{typed(words)}` shows why")
     return shown.getvalue()

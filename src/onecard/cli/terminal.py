@@ -20,7 +20,7 @@ def _asked_width() -> int | None:
 
 
 def console(stderr: bool = False) -> Console:
-    """Standard output (or error); NO_COLOR and COLUMNS are heeded."""
+    """Standard output (or error); NO_COLOR and COLUMNS are respected."""
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = _asked_width() or (None if terminal else PIPE_WIDTH)
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)

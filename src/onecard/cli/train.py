@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from onecard.cli.options import add_config, add_quiet
 from onecard.cli.resuming import add_resume, chosen_config, named_changes, resumes
+from onecard.config import RunConfig, load
 from onecard.errors import OnecardError, UserError
 from onecard.streams import to_stream
 from onecard.torchrun import local_rank, process_count, process_rank
 
 if TYPE_CHECKING:
-    from onecard.config import RunConfig
     from onecard.planner import RunPlan
     from onecard.train.run.faults import Faults
 
@@ -46,22 +46,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     rank = process_rank()
     try:
-        return _run(args, speaks=rank == 0)
+        config, speaks = chosen_config(args), rank == 0
+        if args.profile:
+            return _profile(config, as_json=args.json, speaks=speaks)
+        resume = resumes(config, args, speaks)
+        return train_config(config, args, speaks, resume, named_changes(args))
     except OnecardError as error:
         if (rank and isinstance(error, UserError)) or not error.message:
             return error.exit_code  # the first process says the same
         raise
 
 
-def _run(args: argparse.Namespace, speaks: bool) -> int:
-    config = chosen_config(args)
-    if args.profile:
-        return _profile(config, as_json=args.json, speaks=speaks)
-    return train_config(config, args, speaks, resumes(config, args, speaks), named_changes(args))
-
-
 def train_config(
-    config: "RunConfig",
+    config: RunConfig,
     args: argparse.Namespace,
     speaks: bool,
     resume: bool,
@@ -125,9 +122,8 @@ def _ordered_faults() -> "Faults | None":
     return Faults.parse(ordered, process_rank())
 
 
-def _forecast(config: "RunConfig") -> None:
+def _forecast(config: RunConfig) -> None:
     """Lengthening a run whose rate has decayed: what it will cost where nothing was kept from before."""
-    from onecard.config import load
     from onecard.train.run.branch import branch_point, bump_forecast
 
     folder = Path(config.out_dir)
@@ -137,7 +133,7 @@ def _forecast(config: "RunConfig") -> None:
             to_stream(sys.stdout, text)
 
 
-def planned_here(config: "RunConfig", device: Any, speaks: bool) -> "RunPlan | None":
+def planned_here(config: RunConfig, device: Any, speaks: bool) -> "RunPlan | None":
     """The plan for the very device and number of processes that train."""
     from onecard.model.machine import facts_of
     from onecard.planner import plan
@@ -170,7 +166,7 @@ def _may_be_tuned(args: argparse.Namespace) -> bool:
     return True
 
 
-def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
+def _as_this_device_can(config: RunConfig, speaks: bool) -> RunConfig:
     """The fall-backs that `onecard doctor` chose for the card; on one it has not seen, its quick form first. A failing
     check never ends a run that could continue slower."""
     from onecard.model.machine import choose_device
@@ -204,7 +200,7 @@ def _as_this_device_can(config: "RunConfig", speaks: bool) -> "RunConfig":
     return config
 
 
-def _profile(config: "RunConfig", as_json: bool, speaks: bool) -> int:
+def _profile(config: RunConfig, as_json: bool, speaks: bool) -> int:
     from onecard.train.profile import profile_run
 
     found = profile_run(config)

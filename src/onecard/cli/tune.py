@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onecard.cli.options import add_overrides, add_quiet, add_report, show_report
+from onecard.cli.train import planned_here, train_config
+from onecard.config import RunConfig, load, parse_overrides
 from onecard.errors import UserError
 from onecard.streams import to_stream
 from onecard.torchrun import local_rank, process_rank
 
 if TYPE_CHECKING:
-    from onecard.config import RunConfig
     from onecard.planner import RunPlan
     from onecard.tune.plan import TuningPlan
 
@@ -78,8 +79,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from onecard.cli.train import train_config
-
     speaks = process_rank() == 0
     if args.resume:
         return _resumed(args, speaks)
@@ -87,7 +86,6 @@ def run(args: argparse.Namespace) -> int:
         if speaks:
             _begin(args)
         return 0
-    from onecard.config import RunConfig
     from onecard.train.run.workers import made_by_first
 
     made = made_by_first(lambda: json.dumps(asdict(_begin(args))))
@@ -97,10 +95,8 @@ def run(args: argparse.Namespace) -> int:
     return train_config(config, args, speaks, resume=False, plan_shown=True)
 
 
-def _begin(args: argparse.Namespace) -> "RunConfig":
+def _begin(args: argparse.Namespace) -> RunConfig:
     """Read the conversations, show the plan, write what the run will read (not in a dry run)."""
-    from onecard.config import parse_overrides
-
     planned = _planned(args)
     planned, machine = _fitted(planned, "batch_size" in parse_overrides(args.overrides))
     if args.dry_run or not (args.json or args.quiet):
@@ -115,9 +111,6 @@ def _begin(args: argparse.Namespace) -> "RunConfig":
 
 
 def _resumed(args: argparse.Namespace, speaks: bool) -> int:
-    from onecard.cli.train import train_config
-    from onecard.config import load
-
     if args.files:
         raise UserError(
             "--resume continues with what the run began with: no files are named",
@@ -135,7 +128,6 @@ def _resumed(args: argparse.Namespace, speaks: bool) -> int:
 
 def _planned(args: argparse.Namespace) -> "TuningPlan":
     from onecard.cli.terminal import progress_bar
-    from onecard.config import parse_overrides
     from onecard.tune.plan import Request, plan_tuning
 
     given = parse_overrides(args.overrides)
@@ -153,8 +145,7 @@ def _planned(args: argparse.Namespace) -> "TuningPlan":
         dataset=args.dataset,
         given=given,
     )
-    quiet = args.quiet or args.json
-    with progress_bar(quiet) as show:
+    with progress_bar(quiet=args.quiet or args.json) as show:
         due = time.monotonic() + _SHOWN_AFTER
 
         def progress(done: float, whole: float) -> None:
@@ -171,8 +162,6 @@ def _planned(args: argparse.Namespace) -> "TuningPlan":
 
 def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan | None]":
     """With a micro-batch that fits on this device, unless the user chose one, and its plan; the batch stays the same."""
-
-    from onecard.cli.train import planned_here
     from onecard.model.machine import choose_device
 
     device = choose_device(planned.config.device, local_rank())

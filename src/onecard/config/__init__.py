@@ -1,8 +1,7 @@
 """The run's configuration: nanoGPT's keys, read from its .py files (never executed), TOML, presets and overrides."""
 
 from onecard.config.key_lists import choices, keys_affecting
-from onecard.config.model_rules import GPT2_PADDED_VOCAB
-from onecard.config.model_shape import ModelShape
+from onecard.config.model_rules import GPT2_PADDED_VOCAB, ModelShape
 from onecard.config.presets import PRESETS, preset
 from onecard.config.read import load, parse_overrides, read_file
 from onecard.config.run import KEYS, STATE_BITS, RunConfig

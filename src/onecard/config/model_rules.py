@@ -8,6 +8,7 @@
 """
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,20 @@ FEWEST_SLICE_ROWS = 16
 
 # of a training micro-batch's work: forward only, where backward is twice that
 EVALUATION_SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What the counts of parameters, FLOPs and memory need to know of a model."""
+
+    n_layer: int
+    n_head: int
+    n_embd: int
+    vocab_size: int
+    block_size: int
+    bias: bool = False
+    tied: bool = True
+    modern: bool = False  # rotary positions and RMSNorm: no position table, no norm weights
 
 
 def padded_vocab(size: int) -> int:

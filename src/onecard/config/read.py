@@ -14,6 +14,7 @@ from onecard.config.presets import PRESETS, RELEASED, preset
 from onecard.config.recipes import RECIPE_KEYS, recipe_values
 from onecard.config.run import KEYS, RunConfig
 from onecard.errors import UserError, nearest
+from onecard.untrusted import is_unicode
 
 _LARGEST_FILE = 200_000  # bytes; a config is a page of text
 
@@ -153,17 +154,12 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
                 f"unknown config key {key!r}",
                 hint=nearest(key, KEYS) or "docs/cli.md lists the keys",
             )
-        if not _is_text(text):
+        if not is_unicode(text):  # Python hands other bytes on as lone surrogates
             raise UserError(
                 f"{key} = {text!r} is not UTF-8", hint="name it in the terminal's own encoding"
             )
         values[key] = _literal(text)
     return values
-
-
-def _is_text(word: str) -> bool:
-    """Whether an argument was valid text; Python hands other bytes on as lone surrogates."""
-    return not any("\ud800" <= character <= "\udfff" for character in word)
 
 
 def _literal(text: str) -> Any:

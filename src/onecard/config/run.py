@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from onecard.config.key_facts import ByValues, KeyFacts, facts_of, key
-from onecard.config.model_rules import GPT2_PADDED_VOCAB, padded_vocab
-from onecard.config.model_shape import ModelShape
+from onecard.config.model_rules import GPT2_PADDED_VOCAB, ModelShape, padded_vocab
 from onecard.config.validate import check, typed
 from onecard.errors import UserError, nearest
 

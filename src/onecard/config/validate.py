@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from onecard.config.key_facts import KeyFacts, facts_of
 from onecard.errors import UserError, nearest
+from onecard.untrusted import is_unicode
 
 if TYPE_CHECKING:
     from onecard.config.run import RunConfig
@@ -118,7 +119,7 @@ def _a_name(name: str, value: str, default: Any) -> None:
         not value or "\0" in value or len(value) > 4096
     ):
         raise UserError(f"{name} must be a name or a path", hint=f"its default is {default!r}")
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if not is_unicode(value):
         # bytes that are not UTF-8, as Python passes them on; no config file could hold them
         raise UserError(f"{name} is not UTF-8", hint="rename it, or choose another name")
 

@@ -53,6 +53,6 @@ def _toml_value(value: Value) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace(
             "\x7f", "\\u007f"
-        )  # JSON strings are TOML strings, but for DEL
+        )  # JSON strings are TOML strings, except for DEL
     text = repr(value)
     return text.replace("e", ".0e") if "e" in text and "." not in text else text

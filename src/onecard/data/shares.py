@@ -187,7 +187,7 @@ def _too_small(short: list[Shortage], share: float, total: int, about: str) -> U
 
 @dataclass(frozen=True)
 class Draw:
-    """Which items were drawn, (source, item) each, shuffled; how often each source was gone through."""
+    """Which items were drawn, (source, item) each, shuffled; how often each source was used."""
 
     picks: tuple[tuple[int, int], ...]
     tokens: tuple[int, ...]  # of each source, as drawn
@@ -202,7 +202,7 @@ class Draw:
 def draw(sizes: Sequence[Sequence[int]], quotas: Sequence[int], seed: int = 1337) -> Draw:
     """Items of several sources (documents, conversations; `sizes` in tokens) until each has given its quota.
 
-    Each source is gone through in order, again from its beginning where the quota needs it, and stops at the item
+    Each source is read in order, again from its beginning where the quota needs it, and stops at the item
     that brings it nearest to its quota. The order of the whole is a shuffle by seed, source, item and repetition:
     a function of nothing else.
     """

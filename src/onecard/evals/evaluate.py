@@ -116,7 +116,7 @@ def scores_of(
     found = _read_partial(partial, questions) if partial is not None else {}
     left = sorted(
         (number for number in range(len(questions)) if number not in found),
-        key=lambda number: -_length(questions[number]),
+        key=lambda number: -sum(map(len, (questions[number].context, *questions[number].endings))),
     )
     done = sum(len(scores) for scores in found.values())
     group = SAVED_EVERY if partial is not None else max(len(left), 1)
@@ -134,10 +134,6 @@ def scores_of(
         if partial is not None:
             _add_partial(partial, {number: found[number] for number in numbers})
     return [found[number] for number in range(len(questions))]
-
-
-def _length(question: Question) -> int:
-    return len(question.context) + sum(len(ending) for ending in question.endings)
 
 
 def _read_partial(path: Path, questions: Sequence[Question]) -> dict[int, list[Score]]:

@@ -17,7 +17,8 @@ from onecard.errors import UserError, nearest
 from onecard.evals.evaluate import Progress, no_progress, scores_of, tokenizer_name
 from onecard.evals.scoring import Question, truncated
 from onecard.evals.text_loss import text_nats
-from onecard.model.generate import Sampler, Sampling, generate
+from onecard.model.generate import Sampler, Sampling
+from onecard.model.text_pieces import TextStream
 from onecard.runs.eval_results import Figure, Result, Z
 from onecard.untrusted import printable
 
@@ -181,18 +182,16 @@ def _answer(speaker: Sampler, context: str, settings: Mapping[str, Any]) -> str:
     count = min(int(settings.get("max_gen_toks") or _MOST_NEW_TOKENS), max(room - 1, 1))
     prompt = speaker.encode(context)[-max(room - count, 1) :]
     heat = float(settings.get("temperature") or 0.0) if settings.get("do_sample") else 0.0
-    ids: list[int] = []
-    drawn = generate(speaker.model, [prompt], count, Sampling(heat), vocab_size=speaker.vocab_size)
-    text = ""
-    for (token,) in drawn:
-        if token == speaker.tokenizer.eot:
-            break
-        ids.append(token)
-        text = speaker.tokenizer.decode(ids)
-        ends = [text.index(stop) for stop in stops if stop and stop in text]
-        if ends:
-            return text[: min(ends)]
-    return text
+    eot = speaker.tokenizer.eot
+    stream = TextStream(
+        speaker,
+        prompt,
+        Sampling(heat),
+        most_tokens=count,
+        stop_tokens=() if eot is None else (eot,),
+        stop_texts=stops,
+    )
+    return "".join(stream)
 
 
 def _result(

@@ -27,9 +27,10 @@ class Wanted:
     limit: int | None
 
 
+@dataclass(frozen=True)
 class TrainingBenchmark:
-    def __init__(self, wanted: list[Wanted], folder: Path):
-        self.wanted, self.folder = wanted, folder
+    wanted: list[Wanted]
+    folder: Path
 
     def __call__(self, model: GPT, data: Dataset, step: int) -> Mapping[str, Mapping[str, float]]:
         if data.tokenizer is None:

@@ -3,6 +3,7 @@
 find_items("hellaswag", None)
 """
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,11 +31,9 @@ def find_items(task: str, named: str | None) -> Path:
     if named:
         return Path(named)
     home = _HOMES[task]
-    for folder in (Path(), DATA_HOME):
-        for name in home.names:
-            for ending in _ENDINGS:
-                if (folder / f"{name}{ending}").is_file():
-                    return folder / f"{name}{ending}"
+    for folder, name, ending in itertools.product((Path(), DATA_HOME), home.names, _ENDINGS):
+        if (folder / f"{name}{ending}").is_file():
+            return folder / f"{name}{ending}"
     return _from_hub(task, home)
 
 
@@ -47,8 +46,7 @@ def _from_hub(task: str, home: _Home) -> Path:
             # one request: list_repo_files would retry for half a minute, a line of warnings each time
             files = HfApi().dataset_info(home.repository, timeout=20).siblings or []
             name = _chosen([file.rfilename for file in files], home)
-            path = hf_hub_download(home.repository, name, repo_type="dataset")
-            return Path(path)
+            return Path(hf_hub_download(home.repository, name, repo_type="dataset"))
         except Exception:  # a network has many ways to fail; the cache may still have it
             folder = snapshot_download(home.repository, repo_type="dataset", local_files_only=True)
             there = [str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file()]

@@ -131,13 +131,13 @@ def figures_of(answers: Sequence[Answer]) -> SheetFigures:
     )
 
 
-def repeated_share(words: Sequence[str], n: int = _NGRAM) -> float:
-    """The share of n-word sequences that stood in the text before.
+def repeated_share(words: Sequence[str]) -> float:
+    """The share of four-word sequences that stood in the text before.
 
     >>> round(repeated_share("a b c d a b c d".split()), 3)
     0.2
     """
-    grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+    grams = [tuple(words[i : i + _NGRAM]) for i in range(len(words) - _NGRAM + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 

@@ -11,7 +11,9 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from onecard.errors import UserError
 from onecard.evals.evaluate import (
@@ -114,29 +116,15 @@ class _Work:
         for path in ask.texts:
             options = {"stride": ask.stride, "bytes": ask.most_bytes}
             key = result_key(self.weights, text_name(path), path, **options)
-            if key in self.earlier:
-                yield from self.earlier[key]
-                continue
-            with self.watch(f"{self.name}: {path.name}") as progress:
-                found = evaluate_text(
-                    self.speaker, self.name, path, ask.stride, progress, ask.most_bytes, key
-                )
-            yield self._kept(found)
+            measure = partial(evaluate_text, path=path, stride=ask.stride)
+            yield from self._measured(key, path.name, measure, most_bytes=ask.most_bytes)
 
     def tasks(self) -> Iterator[Result]:
         ask = self.request
         for task, path in ask.tasks.items():
             key = result_key(self.weights, task, path, limit=ask.limit)
-            if key in self.earlier:
-                yield from self.earlier[key]
-                continue
-            partial = self._partial(key)
-            with self.watch(f"{self.name}: {task}") as progress:
-                found = evaluate_task(
-                    self.speaker, self.name, task, path, ask.limit, progress, key, partial
-                )
-            yield self._kept(found)
-            _remove(partial)
+            measure = partial(evaluate_task, task_name=task, path=path, limit=ask.limit)
+            yield from self._measured(key, task, measure, partial=self._partial(key))
 
     def harness(self) -> Iterator[Result]:
         """Task by task, so that what is done is kept when a later one fails."""
@@ -145,26 +133,22 @@ class _Work:
             local = ask.task_data.get(task, Path())
             options = {"limit": ask.limit, "shots": ask.shots, "tasks": str(ask.task_path)}
             key = result_key(self.weights, f"lm_eval {task}", local, **options)
-            if key in self.earlier:
-                yield from self.earlier[key]
-                continue
-            partial = self._partial(key)
-            with self.watch(f"{self.name}: {task}") as progress:
-                found = run_tasks(
-                    self.speaker,
-                    self.name,
-                    [task],
-                    limit=ask.limit,
-                    shots=ask.shots,
-                    data=ask.task_data,
-                    include=ask.task_path,
-                    progress=progress,
-                    key=key,
-                    partial=partial,
-                )
-            for result in found:
-                yield self._kept(result)
-            _remove(partial)
+            measure = partial(run_tasks, tasks=[task], limit=ask.limit, shots=ask.shots)
+            measure = partial(measure, data=ask.task_data, include=ask.task_path)
+            yield from self._measured(key, task, measure, partial=self._partial(key))
+
+    def _measured(
+        self, key: str, what: str, measure: Callable[..., Any], **more: Any
+    ) -> Iterator[Result]:
+        """What was kept under this key, or what is measured now."""
+        if key in self.earlier:
+            yield from self.earlier[key]
+            return
+        with self.watch(f"{self.name}: {what}") as progress:
+            found = measure(self.speaker, self.name, progress=progress, key=key, **more)
+        for result in found if isinstance(found, list) else [found]:
+            yield self._kept(result)
+        _remove(more.get("partial"))
 
     def sheets(self) -> Iterator[Sheet]:
         ask = self.request

@@ -67,8 +67,7 @@ def score_all(
     with torch.inference_mode():
         for batch in _batches(rows, row_tokens):
             with autocast(device, precision):
-                hidden = _hidden(model, batch, device)
-                scores = _scores(model, hidden, batch)
+                scores = _scores(model, _hidden(model, batch, device), batch)
             endings = [(row.question, ending) for row in batch for ending, _, _ in row.asked]
             for (question, ending), score in zip(endings, scores, strict=True):
                 found[question][ending] = score

@@ -70,8 +70,7 @@ class Task:
         endings = []
         for ending in item.endings:
             whole = encode(context + gap + ending)
-            rest = whole[len(own) :]
-            endings.append(rest or whole[-1:])
+            endings.append(whole[len(own) :] or whole[-1:])
         return Question(own or [start], endings)
 
 
@@ -150,9 +149,8 @@ def _json_rows(path: Path) -> Iterator[tuple[int, str]]:
     open_text = lzma.open if path.suffix == ".xz" else open
     try:
         with open_text(path, "rt", encoding="utf-8") as file:
-            number = 0
-            while line := file.readline(_MOST_LINE):
-                number += 1
+            lines = iter(lambda: file.readline(_MOST_LINE), "")
+            for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield number, str(line)
     except (OSError, UnicodeDecodeError, lzma.LZMAError, EOFError) as error:

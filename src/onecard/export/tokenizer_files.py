@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec, byte_characters
+from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec, byte_characters, special_token
 from onecard.data.tokenizers.kinds import EOT, BytesTokenizer, CharsTokenizer, Tokenizer
 from onecard.data.tokenizers.special import END, SpecialTokenizer, speaks
 from onecard.errors import UserError
@@ -21,7 +21,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """The content of tokenizer.json."""
     if isinstance(tokenizer, SpecialTokenizer):
         plain = tokenizer_json(tokenizer.base)
-        added = [_special(index, name) for name, index in tokenizer.special.items()]
+        added = [special_token(index, name) for name, index in tokenizer.special.items()]
         return {**plain, "added_tokens": [*plain["added_tokens"], *added]}
     if isinstance(tokenizer, BpeTokenizer):
         return dict(json.loads(tokenizer.hf_json()))
@@ -29,14 +29,14 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         characters = byte_characters()
         spec = bpe_spec({characters[value]: value for value in range(256)}, [])
         whole = {**spec["pre_tokenizer"], "use_regex": False}
-        return {**spec, "pre_tokenizer": whole, "added_tokens": [_separator(256)]}
+        return {**spec, "pre_tokenizer": whole, "added_tokens": [special_token(256, EOT)]}
     if isinstance(tokenizer, CharsTokenizer):
         words = {char: index for index, char in enumerate(tokenizer.chars)}
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": [] if tokenizer.eot is None else [_separator(tokenizer.eot)],
+            "added_tokens": [] if tokenizer.eot is None else [special_token(tokenizer.eot, EOT)],
             "normalizer": None,
             "pre_tokenizer": {
                 "type": "Split",
@@ -66,19 +66,3 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context: int) -> None:
         settings |= {"eos_token": END, "pad_token": EOT, "chat_template": CHAT_TEMPLATE}
     text = json.dumps(settings, indent=2)
     (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
-
-
-def _separator(index: int) -> dict[str, Any]:
-    return _special(index, EOT)
-
-
-def _special(index: int, content: str) -> dict[str, Any]:
-    return {
-        "id": index,
-        "content": content,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }

@@ -29,5 +29,4 @@ def _all() -> tuple[KnownFigures, ...]:
 
 
 def known_figures(task: str, protocol: str) -> KnownFigures | None:
-    found = (f for f in _all() if (f.task, f.protocol) == (task, protocol))
-    return next(found, None)
+    return next((f for f in _all() if (f.task, f.protocol) == (task, protocol)), None)

@@ -46,8 +46,7 @@ class DatasetFacts:
 @cache
 def all_datasets() -> tuple[DatasetFacts, ...]:
     """Every named set, in the file's order."""
-    raw = fact_file("datasets.toml")
-    entries: list[dict[str, Any]] = tomllib.loads(raw)["dataset"]
+    entries: list[dict[str, Any]] = tomllib.loads(fact_file("datasets.toml"))["dataset"]
     return tuple(
         DatasetFacts(
             **{

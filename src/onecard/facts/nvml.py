@@ -11,7 +11,6 @@ figures with a process around them.
 import ctypes
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -174,7 +173,7 @@ def open_nvml() -> Nvml | None:
 def cuda_uuids() -> list[str] | None:
     """The UUIDs in CUDA's own order, after CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER; None where CUDA cannot be asked.
 
-    CUDA puts the fastest card first, NVML goes by the PCI bus. Takes a tenth of a second or more: ask only where there
+    CUDA puts the fastest card first, NVML follows the PCI bus. Takes a tenth of a second or more: ask only where there
     are several cards.
     """
     try:
@@ -217,17 +216,12 @@ class HasUuid(Protocol):
 Card = TypeVar("Card", bound=HasUuid)
 
 
-def in_cuda_order(
-    cards: list[Card], ask_cuda: Callable[[], list[str] | None] | None = None
-) -> list[Card]:
+def in_cuda_order(cards: list[Card]) -> list[Card]:
     """Of cards in the order of the PCI bus, those that CUDA shows, as torch counts them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if len(cards) > 1:
-        order = (ask_cuda or cuda_uuids)()
-        if order is not None and all(card.uuid for card in cards):
-            by_uuid = {card.uuid: card for card in cards}
-            return [by_uuid[uuid] for uuid in order if uuid in by_uuid]
-    return chosen(cards, visible)
+    if len(cards) > 1 and all(card.uuid for card in cards) and (order := cuda_uuids()) is not None:
+        by_uuid = {card.uuid: card for card in cards}
+        return [by_uuid[uuid] for uuid in order if uuid in by_uuid]
+    return chosen(cards, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def chosen(cards: list[Card], visible: str | None) -> list[Card]:

@@ -12,17 +12,14 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.facts.rentals import Rental, rental_of
+from onecard.planner import RunPlan, plan
 from onecard.units import HOUR, show_bytes, show_duration, show_money
 from onecard.untrusted import printable
-
-if TYPE_CHECKING:
-    from onecard.config import RunConfig
-    from onecard.planner import RunPlan
 
 ENGINES = ("slurm", "skypilot", "ssh")
 _MARGIN = 1.25  # on the slow end of the plan's range: evaluations of other nodes, a slow disk
@@ -35,8 +32,8 @@ class Job:
     """A run, the machine it is for, and what the plan says of it."""
 
     name: str  # letters, digits, . _ - only: safe in every file format
-    config: "RunConfig"
-    plan: "RunPlan"
+    config: RunConfig
+    plan: RunPlan
     cards: int  # on each machine
     nodes: int  # machines
     limit_seconds: float  # when the engine may end it
@@ -59,8 +56,7 @@ class Job:
     @property
     def hours(self) -> float:
         """What the run takes, by the plan, or until max_hours ends it."""
-        planned = self.plan.time.total_seconds.mid / HOUR
-        return min(planned, self.config.max_hours or math.inf)
+        return min(self.plan.time.total_seconds.mid / HOUR, self.config.max_hours or math.inf)
 
     @property
     def cost(self) -> tuple[float, str] | None:
@@ -71,19 +67,16 @@ class Job:
 
 
 def make_job(
-    config: "RunConfig",
-    gpu: "str | Device | None",
+    config: RunConfig,
+    gpu: str | Device | None,
     cards: int = 1,
     nodes: int = 1,
     limit_seconds: float | None = None,
     name: str | None = None,
-    data: str | None = None,
     link: str | None = None,
     restarts: int = 0,
 ) -> Job:
     """The job, planned; refused where it cannot train."""
-    from onecard.planner import plan
-
     for what, number in (("cards", cards), ("nodes", nodes)):
         if number < 1:
             raise UserError(f"{number} {what} cannot train anything", hint=f"--{what} 1 or more")
@@ -95,7 +88,7 @@ def make_job(
             f"{cards * nodes} processes are more than the {rows} rows of a step",
             hint="fewer --cards, or a larger batch_size or gradient_accumulation_steps",
         )
-    planned = plan(config, gpu, data=data)
+    planned = plan(config, gpu)
     if planned.device.kind == "cpu" and gpu is None and config.device != "cpu":
         raise UserError(
             "which card the job is for is not known: this machine has none",
@@ -107,7 +100,7 @@ def make_job(
             hint="--device=auto takes the card, --gpu cpu a machine without one",
         )
     if planned.device.kind != "cpu":  # the processes of a CPU run share one machine
-        planned = plan(config, planned.device, gpus=cards, nodes=nodes, link=link, data=data)
+        planned = plan(config, planned.device, gpus=cards, nodes=nodes, link=link)
     if planned.memory.fits == "no":
         needed, there = planned.memory.process_bytes.mid, planned.memory.card_bytes
         raise UserError(
@@ -129,7 +122,7 @@ def make_job(
     )
 
 
-def time_limit(planned: "RunPlan", max_hours: float | None) -> float:
+def time_limit(planned: RunPlan, max_hours: float | None) -> float:
     """The slow end of the plan, or max_hours, with a margin and the time to set up."""
     seconds = planned.time.total_seconds.high
     if max_hours is not None:

@@ -6,13 +6,9 @@
 12.0
 """
 
-from typing import TYPE_CHECKING
-
+from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.rentals import Rental, rental_of
-
-if TYPE_CHECKING:
-    from onecard.config import RunConfig
 
 __all__ = ["highest_price", "rental_of", "within_budget"]
 _LEAST_HOURS = 0.05
@@ -35,12 +31,12 @@ def highest_price(rental: Rental | None, asked: float | None) -> float:
 
 
 def within_budget(
-    config: "RunConfig",
+    config: RunConfig,
     rental: Rental | None,
     cards: int,
     budget: tuple[float, str],
     asked: float | None,
-) -> "RunConfig":
+) -> RunConfig:
     """The config with max_hours, which ends the run in time with its decay fitted in; never longer than it had."""
     price, currency = highest_price(rental, asked), rental.currency if rental else "USD"
     amount, paid_in = budget

@@ -7,7 +7,7 @@
 import shlex
 from pathlib import Path
 
-from onecard.config import RunConfig, to_toml
+from onecard.config import to_toml
 from onecard.launch.job import Job, job_name, plain
 
 SECONDS_TO_SAVE = 110  # torchrun's own are 30; less than what Slurm gives before the time limit
@@ -36,11 +36,14 @@ def training(job: Job, python: str, config: str, rendezvous: str = "--standalone
     )
 
 
-def config_written(config: RunConfig, target: str, head: str) -> str:
-    """Lines that write the config to `target` (a word of the shell) where the job runs."""
-    text = to_toml(config, head=head)
+def config_written(job: Job, upload: Path | None) -> str:
+    """Lines that write the config to run.toml on a rented machine, with the folders of that place."""
+    config = job.config.replace(out_dir="run")
+    if upload is not None:
+        config = config.replace(dataset=data_folder(upload))
+    text = to_toml(config, head=f"{job.name}: made by `onecard launch`")
     assert _END not in text.splitlines()  # strings of TOML are one line in quotes
-    return f"cat > {target} <<'{_END}'\n{text}{_END}"
+    return f"cat > run.toml <<'{_END}'\n{text}{_END}"
 
 
 def data_folder(upload: Path) -> str:

@@ -62,8 +62,7 @@ def _yaml(value: dict[str, object], indent: str = "") -> str:
 def _resources(job: Job, options: SkyOptions) -> dict[str, object]:
     found: dict[str, object] = {}
     if not job.on_cpu:
-        names = accelerators(job, options.accelerators)
-        wanted = [f"{name}:{job.cards}" for name in names]
+        wanted = [f"{name}:{job.cards}" for name in accelerators(job, options.accelerators)]
         found["accelerators"] = wanted[0] if len(wanted) == 1 else wanted
     found["use_spot"] = options.spot
     if options.most_per_hour is not None:
@@ -125,9 +124,6 @@ def _set_up(options: SkyOptions) -> str:
 
 
 def _run(job: Job, options: SkyOptions) -> str:
-    config = job.config.replace(out_dir="run")
-    if options.upload is not None:
-        config = config.replace(dataset=data_folder(options.upload))
     lines = [
         "set -e",
         *(plain(line, "--set-up") for line in options.set_up),
@@ -140,7 +136,7 @@ def _run(job: Job, options: SkyOptions) -> str:
     if options.prepare is not None:
         lines.append(plain(options.prepare, "--prepare"))
     lines += [
-        config_written(config, "run.toml", f"{job.name}: made by `onecard launch`"),
+        config_written(job, options.upload),
         '(while sleep "$every"; do keep || true; done) &',
         "keeper=$!",
         training(job, "python3", "run.toml") + " &",

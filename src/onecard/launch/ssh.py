@@ -102,9 +102,6 @@ def _sent(options: SshOptions) -> list[str]:
 
 def _job(job: Job, options: SshOptions) -> str:
     """What runs on the rented machine."""
-    config = job.config.replace(out_dir="run")
-    if options.upload is not None:
-        config = config.replace(dataset=data_folder(options.upload))
     python = quoted(options.python, "--python")
     lines = [
         'cd "$(dirname "$0")" || exit 1',
@@ -125,7 +122,7 @@ def _job(job: Job, options: SshOptions) -> str:
     if options.prepare is not None:
         lines.append(plain(options.prepare, "--prepare"))
     lines += [
-        config_written(config, "run.toml", f"{job.name}: made by `onecard launch`"),
+        config_written(job, options.upload),
         training(job, python, "run.toml") + " &",
         "echo $! > train.pid",
         'wait "$!"',

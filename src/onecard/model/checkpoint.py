@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from onecard.errors import RunFailure
+from onecard.errors import RunFailure, UserError
 from onecard.files import remove_tree, replace, sync_folder
 from onecard.model.checkpoint_state import check_parts, check_state, checksum
 from onecard.model.tensor_file import (
@@ -208,6 +208,19 @@ def read_model(folder: Path) -> Saved:
     """The weights alone; the optimizer's file is not opened."""
     state = read_state(folder)
     return Saved(state, read_tensors(folder, MODEL, state), {})
+
+
+def read_named(source: Path, report: Callable[[str], None]) -> Saved | None:
+    """The weights of the checkpoint that a folder is, or of a run's newest good one; None where it holds neither."""
+    if not (source / STATE).is_file():
+        return newest_good(source, report, read_model)
+    try:
+        return read_model(source)
+    except CorruptError as error:
+        raise UserError(
+            f"the checkpoint {source} is damaged: {error}",
+            hint="name its run's folder, and the newest good checkpoint is used",
+        ) from None
 
 
 def misfit(model: nn.Module, tensors: Mapping[str, Tensor]) -> str | None:

@@ -34,7 +34,7 @@ def check_state(state: Mapping[str, Any], file_names: Iterable[str]) -> None:
             raise ValueError(f"{name} is not what it must be ({str(state[name])[:60]!r})")
     for name in file_names:
         entry = state["files"].get(name)
-        if not (isinstance(entry, dict) and _digest(entry.get("sha256"))):
+        if not (isinstance(entry, dict) and _DIGEST.fullmatch(str(entry.get("sha256")))):
             raise ValueError(f"files has no checksum of {name}")
     try:
         RunConfig.from_values(state["config"])
@@ -75,10 +75,6 @@ def _amount(value: Any) -> bool:
 
 def _loss(value: Any) -> bool:
     return value is None or _number(value)
-
-
-def _digest(value: Any) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def _watch(value: Any) -> bool:

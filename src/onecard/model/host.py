@@ -93,7 +93,7 @@ class HostRoom:
 
 
 class Lanes:
-    """Work beside the card's main stream, by turns on a few streams: while one tensor is computed, the next is fetched and
+    """Work beside the card's main stream, taking turns on a few streams: while one tensor is computed, the next is fetched and
     the last brought back. On a CPU all of it happens at once and in order.
 
     What a turn makes and drops belongs to its stream, and torch reuses it in that stream's order. What it reads of the

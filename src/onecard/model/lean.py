@@ -29,7 +29,7 @@ def on_cpu(x: Tensor) -> bool:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """GPT-2's GELU. On a CPU a vectorised tanh takes five times as long as an exponential, so it goes by the sigmoid."""
+    """GPT-2's GELU. On a CPU a vectorised tanh takes five times as long as an exponential, so the sigmoid is used."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return F.gelu(x, approximate="tanh")
     if torch.compiler.is_compiling():

@@ -39,7 +39,7 @@ def normed_mix(x: Tensor, taps: Tensor) -> Tensor:
 def turned_heads(qkv: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries and keys normed and turned, and values, (batch, heads, length, head width), of (batch, length, 3, heads, head width).
 
-    The two channels of a pair come to lie side by side, in queries and keys alike: their products are the same.
+    The two channels of a pair are placed side by side, in queries and in keys: their products are the same.
     """
     return _TurnedHeads.apply(qkv, cosine, sine)
 

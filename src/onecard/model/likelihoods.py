@@ -22,7 +22,7 @@ _BLOCK = 4096  # rows of the vocabulary
 def likelihoods(model: GPT, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The log-probability of a token after each state, and whether it is the likeliest one; both (states,).
 
-    The vocabulary is gone through in blocks whose logits stay in the cache: on a CPU that takes two thirds of the time
+    The vocabulary is processed in blocks whose logits stay in the cache: on a CPU that takes two thirds of the time
     of whole rows, and the memory of a twelfth.
     """
     weight = model.lm_head.weight

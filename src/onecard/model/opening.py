@@ -30,8 +30,7 @@ from onecard.model.checkpoint import (
     Saved,
     checkpoints,
     misfit,
-    newest_good,
-    read_model,
+    read_named,
     read_state,
     step_of,
 )
@@ -88,15 +87,7 @@ def load_run(
 
 
 def _saved(source: Path, report: Callable[[str], None]) -> Saved:
-    if (source / STATE).is_file():
-        try:
-            return read_model(source)
-        except CorruptError as error:
-            raise UserError(
-                f"the checkpoint {source} is damaged: {error}",
-                hint="name its run's folder, and the newest good checkpoint is used",
-            ) from None
-    saved = newest_good(source, report, read_model)
+    saved = read_named(source, report)
     if saved is None:
         raise UserError(
             f"{source} holds no checkpoint",

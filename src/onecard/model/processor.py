@@ -74,7 +74,7 @@ def bind_threads() -> bool:
         return False
     numbers = torch.ones(2**20)
     for _ in range(20):
-        numbers.exp_()  # whoever is busy now is one of torch's
+        numbers.exp_()  # threads that are busy now are torch's
     busy = {task: ran - before.get(task, 0) for task, ran in _read_tasks(0).items()}
     own = os.getpid()  # the thread that the run is in
     others = sorted((task for task in busy if task != own), key=lambda task: -busy[task])

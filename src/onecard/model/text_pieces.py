@@ -13,6 +13,8 @@
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from onecard.model.generate import Ended, Generation, Sampler, Sampling, write_together
 
@@ -102,6 +104,14 @@ class TextStream:
             piece += self._pieces.finish()
         self.text += piece
         return piece
+
+
+def texts_after(
+    sampler: Sampler, prompt: Sequence[int], sampling: Sampling, count: int, **more: Any
+) -> list[TextStream]:
+    """`count` texts after one prompt, to be written side by side; their seeds count up from the sampling's."""
+    seeded = (replace(sampling, seed=sampling.seed + n) for n in range(count))
+    return [TextStream(sampler, prompt, each, **more) for each in seeded]
 
 
 def stream_together(streams: Sequence[TextStream]) -> Iterator[list[str]]:

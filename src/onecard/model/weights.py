@@ -82,16 +82,8 @@ def read_weights(
     path = Path(source)
     if path.suffix == ".pt" or (path / "ckpt.pt").is_file():
         return _nanogpt(path if path.suffix == ".pt" else path / "ckpt.pt")
-    if (path / checkpoint.STATE).is_file():
-        try:
-            return checkpoint.read_model(path).model
-        except checkpoint.CorruptError as error:
-            raise UserError(
-                f"the checkpoint {source} is damaged: {error}",
-                hint="name its run's folder, and the newest good checkpoint is used",
-            ) from None
     if path.is_dir():
-        saved = checkpoint.newest_good(path, report, checkpoint.read_model)
+        saved = checkpoint.read_named(path, report)
         if saved is not None:
             return saved.model
         if not (path / checkpoint.MODEL).is_file():

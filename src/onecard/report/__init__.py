@@ -29,7 +29,8 @@ def show(
         encoding = encoding or _encoding()
         speech = terminal_language(lang, encoding)
         colored = wants_color() if color is None else color
-        return terminal(document, speech, width or _width(), colored, encoding)
+        columns = width or shutil.get_terminal_size((80, 24)).columns
+        return terminal(document, speech, columns, colored, encoding)
     speech = language(lang)
     if format == "markdown":
         from onecard.report.markdown import render as markdown
@@ -66,7 +67,3 @@ def wants_color() -> bool:
     from rich.console import detect_legacy_windows
 
     return not detect_legacy_windows()
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((80, 24)).columns

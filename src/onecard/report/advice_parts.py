@@ -8,8 +8,7 @@ from onecard.messages import Formula, T
 from onecard.planner.corpus import prepared_folder
 from onecard.planner.result import RunPlan
 from onecard.report.document import Figure, Notes, Quantity, Section, Text, Value
-from onecard.report.plan_summary import headline
-from onecard.report.plan_words import described_shape
+from onecard.report.plan_summary import described_shape, headline
 
 NO_SAVERS = "–"
 SCHEDULES: dict[str, Text] = {

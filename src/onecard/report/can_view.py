@@ -21,6 +21,7 @@ from onecard.report.document import (
     Text,
     Tone,
     Value,
+    always,
 )
 from onecard.report.plan_summary import FITS, device_name
 
@@ -44,12 +45,10 @@ READINGS = {
 def can_document(answer: Answer, explain: bool = False) -> Document:
     sections = []
     if answer.instead:
-        ways = (Notes(tuple(way.text for way in answer.instead)),)
         title = T("What to do instead") if answer.because else T("Other ways")
-        sections.append(Section(title, ways, short=ways))
+        sections.append(always(title, Notes(tuple(way.text for way in answer.instead))))
     if answer.outlooks:
-        run = (_outlooks(answer), _config(answer))
-        sections.append(Section(T("The run"), run, short=run))
+        sections.append(always(T("The run"), _outlooks(answer), _config(answer)))
     sections += [_memory(answer), _compute(answer)]
     if explain:
         sections.append(how_found(CAN))
@@ -221,7 +220,7 @@ def _ratios(needed: Needed, deliveries: list[Delivery], flops: float) -> tuple[V
 
 def _memory(answer: Answer) -> Section:
     memory = answer.memory
-    rows: list[tuple[Value, ...]] = [
+    rows: tuple[tuple[Value, ...], ...] = (
         (
             T("plain"),
             Quantity(memory.plain_bytes, "bytes"),
@@ -230,9 +229,7 @@ def _memory(answer: Answer) -> Section:
             "–",
             "–",
         ),
-    ]
-    for row in memory.with_savers:
-        rows.append(
+        *(
             (
                 saver_words(row.savers),
                 Quantity(row.allocated_bytes, "bytes"),
@@ -241,7 +238,9 @@ def _memory(answer: Answer) -> Section:
                 Quantity(row.largest_batch, "int") if row.largest_batch else "–",
                 Quantity(row.host_bytes, "bytes") if row.host_bytes else "–",
             )
-        )
+            for row in memory.with_savers
+        ),
+    )
     columns = (
         Column(T("At micro-batch 1, with")),
         Column(T("allocated"), "right"),
@@ -260,4 +259,4 @@ def _memory(answer: Answer) -> Section:
         reserve,
         T("The micro-batch is the fastest that fits; on the host: in the computer's memory."),
     )
-    return Section(T("Memory: needed and available"), (Table(columns, tuple(rows)), Notes(notes)))
+    return Section(T("Memory: needed and available"), (Table(columns, rows), Notes(notes)))

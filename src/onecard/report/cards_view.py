@@ -5,9 +5,8 @@ show(cards_document([plan(config, "RTX 4070"), plan(config, "RTX 4090")]), "term
 
 from onecard.messages import T
 from onecard.planner import RunPlan
-from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
-from onecard.report.plan_summary import FITS, device_name
-from onecard.report.plan_words import RANGES
+from onecard.report.document import Column, Document, Notes, Quantity, Table, Text, Value, always
+from onecard.report.plan_summary import FITS, RANGES, device_name
 
 
 def cards_document(plans: list[RunPlan]) -> Document:
@@ -30,11 +29,9 @@ def cards_document(plans: list[RunPlan]) -> Document:
         for remark in plan.warnings
         if remark not in first.warnings or plan is first
     ]
-    table = (Table(columns, tuple(map(_row, plans)), (fastest,)),)
-    sections = [Section(T("The cards"), table, short=table)]
+    sections = [always(T("The cards"), Table(columns, tuple(map(_row, plans)), (fastest,)))]
     if remarks:
-        notes = (Notes(tuple(remarks)),)
-        sections.append(Section(T("Remarks"), notes, short=notes))
+        sections.append(always(T("Remarks"), Notes(tuple(remarks))))
     return Document(
         title=T("One run on {n:int} cards", n=len(plans)),
         subtitle=T(

@@ -16,7 +16,17 @@ from onecard.report.compare_tables import (
     side_by_side,
     won,
 )
-from onecard.report.document import Block, Column, Document, Notes, Quantity, Section, Table, Text
+from onecard.report.document import (
+    Block,
+    Column,
+    Document,
+    Notes,
+    Quantity,
+    Section,
+    Table,
+    Text,
+    always,
+)
 from onecard.runs.compare import DEPENDS, Comparison
 from onecard.runs.explain import Finding
 from onecard.runs.explain.tune_findings import FORGOTTEN
@@ -48,7 +58,7 @@ def compare_document(comparison: Comparison, explain: bool = False) -> Document:
         if len(finding.runs) != 1 or (finding.gain or 0) > 0 or finding.note.code in _ALWAYS
     ]
     sections = [
-        Section(T("Who wins at what"), (won(comparison),), short=(won(comparison),)),
+        always(T("Who wins at what"), won(comparison)),
         Section(T("Why"), _findings(comparison.findings, True), short=_findings(between, True)),
         Section(T("What changed"), (changed(comparison),), short=(changed_in_brief(comparison),)),
         Section(
@@ -71,9 +81,8 @@ def compare_document(comparison: Comparison, explain: bool = False) -> Document:
 def explain_document(
     figures: RunFigures, findings: Sequence[Finding], explain: bool = False
 ) -> Document:
-    shown = _findings(findings)
     sections = [
-        Section(T("What it shows"), shown, short=shown),
+        always(T("What it shows"), *_findings(findings)),
         Section(T("The run"), (side_by_side([figures]),), short=(short_side_by_side([figures]),)),
         Section(T("Loss"), tuple(own_chart(figures))),
         _formulas(explain),

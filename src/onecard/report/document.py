@@ -102,15 +102,6 @@ class StackedBar:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Bars:
-    """Labelled values to compare by length: hours by seconds per step, loss by model size."""
-
-    rows: tuple[Part, ...]
-    title: Text
-    marked: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, repr=False, eq=False)
 class Series:
     """One curve of a chart, with a band for its range."""
 
@@ -156,7 +147,7 @@ class Notes:
     tone: Tone | None = None
 
 
-Block = Figures | Table | StackedBar | Bars | LineChart | Paragraph | Notes
+Block = Figures | Table | StackedBar | LineChart | Paragraph | Notes
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -166,6 +157,11 @@ class Section:
     title: Text
     blocks: tuple[Block, ...]
     short: tuple[Block, ...] = ()  # what the short form shows of it; nothing leaves the section out
+
+
+def always(title: Text, *blocks: Block) -> Section:
+    """A section that the short form shows whole."""
+    return Section(title, blocks, short=blocks)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -17,6 +17,7 @@ from onecard.report.document import (
     Table,
     Text,
     Value,
+    always,
 )
 from onecard.runs.eval_meaning import beside, chance, half_width, meaning_of
 from onecard.runs.eval_results import TASK_TITLES, Figure, Result
@@ -69,17 +70,18 @@ def protocol_words(protocol: str) -> Text:
 def _section(results: Sequence[Result]) -> Section:
     first = results[0]
     text = first.task.startswith("text ")
-    rows: list[tuple[Value, ...]] = []
-    for result in results:
-        for number, figure in enumerate(result.figures):
-            rows.append((result.model if number == 0 else "", *_cells(figure)))
+    rows = tuple(
+        (result.model if number == 0 else "", *_cells(figure))
+        for result in results
+        for number, figure in enumerate(result.figures)
+    )
     columns = (
         Column(T("model"), breaks=True),
         Column(T("figure")),
         Column(T("value"), "right"),
         Column(T("95% interval")),
     )
-    blocks: list[Block] = [Table(columns, tuple(rows))]
+    blocks: list[Block] = [Table(columns, rows)]
     known, guess = beside(first), chance(first)
     if known is not None:
         blocks.append(_known_table(known.models, guess))
@@ -94,7 +96,7 @@ def _section(results: Sequence[Result]) -> Section:
         notes.append(TOKENIZERS_DIFFER)
     blocks.append(Notes(tuple(notes)))
     title = first.task.removeprefix("text ") if text else TASK_TITLES.get(first.task, first.task)
-    return Section(title, tuple(blocks), short=tuple(blocks))
+    return always(title, *blocks)
 
 
 def _remarks(result: Result, alone: bool) -> list[Text]:
@@ -138,11 +140,12 @@ def _cells(figure: Figure) -> tuple[Value, ...]:
 
 def _known_table(models: dict[str, dict[str, float]], guess: float | None) -> Table:
     names = list(dict.fromkeys(name for values in models.values() for name in values))
-    rows: list[tuple[Value, ...]] = []
+    rows: list[tuple[Value, ...]] = [
+        (model, *(_known(name, values.get(name)) for name in names))
+        for model, values in models.items()
+    ]
     if guess is not None:
-        rows.append((T("chance"), *(Quantity(guess, ".1%") for _ in names)))
-    for model, values in models.items():
-        rows.append((model, *(_known(name, values.get(name)) for name in names)))
+        rows.insert(0, (T("chance"), *(Quantity(guess, ".1%") for _ in names)))
     heads = (Column(FIGURE.get(name, name), "right") for name in names)
     return Table((Column(T("for comparison")), *heads), tuple(rows))
 
@@ -167,21 +170,17 @@ def _sheet_section(sheets: Sequence[Sheet]) -> Section:
     for sheet in sheets:
         rows.append((sheet.model, T("greedy"), *_sheet_cells(sheet.greedy)))
         rows.append(("", T("sampled"), *_sheet_cells(sheet.sampled)))
-    figures = Table(columns, tuple(rows))
-    blocks: list[Block] = [figures]
-    prompts = list(dict.fromkeys(answer.prompt for answer in sheets[0].answers))
-    for prompt in prompts:
-        answers: list[tuple[Value, ...]] = []
-        for sheet in sheets:
-            answers += [_answer_row(sheet, each) for each in sheet.answers if each.prompt == prompt]
-        blocks.append(Paragraph(T("Prompt: {prompt}", prompt=prompt)))
-        heads = (
-            Column(T("model"), breaks=True),
-            Column(T("answers")),
-            Column(T("text"), breaks=True),
+    blocks: list[Block] = [Table(columns, tuple(rows))]
+    heads = (Column(T("model"), breaks=True), Column(T("answers")), Column(T("text"), breaks=True))
+    for prompt in dict.fromkeys(answer.prompt for answer in sheets[0].answers):
+        answers = tuple(
+            _answer_row(sheet, answer)
+            for sheet in sheets
+            for answer in sheet.answers
+            if answer.prompt == prompt
         )
-        blocks.append(Table(heads, tuple(answers)))
-    return Section(T("Prompts"), tuple(blocks), short=tuple(blocks))
+        blocks += [Paragraph(T("Prompt: {prompt}", prompt=prompt)), Table(heads, answers)]
+    return always(T("Prompts"), *blocks)
 
 
 def _sheet_cells(figures: SheetFigures) -> tuple[Value, ...]:

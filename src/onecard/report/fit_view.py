@@ -5,7 +5,7 @@ from onecard.advise.savers import savers_of
 from onecard.messages import T
 from onecard.planner.result import RunPlan
 from onecard.report.advice_parts import batch_words, model_headline, next_step, saver_words
-from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Value
+from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Value, always
 from onecard.report.plan_summary import FITS, device_name
 
 
@@ -46,8 +46,7 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
         )
         sections.append(Section(T("Other ways that fit"), (Table(titles, others),)))
     if answer.plan.warnings:
-        remarks = (Notes(tuple(answer.plan.warnings)),)
-        sections.append(Section(T("Remarks"), remarks, short=remarks))
+        sections.append(always(T("Remarks"), Notes(tuple(answer.plan.warnings))))
     return Document(
         title=T("The fastest way that fits on {card}", card=device_name(answer.plan.device)),
         headline=model_headline(answer.plan),

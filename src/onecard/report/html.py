@@ -9,7 +9,6 @@ from itertools import groupby
 from onecard.report import svg
 from onecard.report.document import (
     SUMMARY,
-    Bars,
     Block,
     Document,
     Figure,
@@ -21,7 +20,6 @@ from onecard.report.document import (
     Section,
     StackedBar,
     Table,
-    Text,
     Tone,
 )
 from onecard.report.language import Language
@@ -174,11 +172,8 @@ def _block(block: Block, say: _Say) -> str:
     if isinstance(block, Table):
         return _table(block, say)
     if isinstance(block, StackedBar):
-        return _figure(
-            say(block.title), svg.stacked_bar(block, say.language), _formula(block.formula, say)
-        )
-    if isinstance(block, Bars):
-        return _figure(say(block.title), svg.bars(block, say.language))
+        formula = f"<p><code>{say(block.formula)}</code></p>" if block.formula else ""
+        return _figure(say(block.title), svg.stacked_bar(block, say.language)) + formula
     if isinstance(block, LineChart):
         return _figure(say(block.title), svg.line_chart(block, say.language))
     if isinstance(block, Notes):
@@ -189,12 +184,8 @@ def _block(block: Block, say: _Say) -> str:
     return f"<p>{say(block.text)}</p>"
 
 
-def _formula(formula: Text | None, say: _Say) -> str:
-    return f"<p><code>{say(formula)}</code></p>" if formula else ""
-
-
-def _figure(caption: str, drawing: str, explained: str = "") -> str:
-    return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>{explained}"
+def _figure(caption: str, drawing: str) -> str:
+    return f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>"
 
 
 def _figures(block: Figures, say: _Say) -> str:

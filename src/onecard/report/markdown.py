@@ -7,7 +7,6 @@ import re
 
 from onecard.report.document import (
     SUMMARY,
-    Bars,
     Block,
     Column,
     Document,
@@ -64,8 +63,6 @@ def _block(block: Block, language: Language) -> str:
         return _rows(titles, rows, [column.align for column in block.columns])
     if isinstance(block, StackedBar):
         return _stacked_bar(block, language)
-    if isinstance(block, Bars):
-        return _bars(block, language)
     if isinstance(block, LineChart):
         return _line_chart(block, language)
     if isinstance(block, Notes):
@@ -110,19 +107,6 @@ def _stacked_bar(chart: StackedBar, language: Language) -> str:
         row[:2] = [f"**{row[0]}**", f"**{row[1]}**"]
     table = _rows([_safe(language.text(chart.title)), "", ""], drawn, ["left", "right", "left"])
     return table + (f"\n\n`{language.text(chart.formula)}`" if chart.formula else "")
-
-
-def _bars(chart: Bars, language: Language) -> str:
-    most = max((float(part.value.value) for part in chart.rows), default=0.0) or 1.0
-    rows = [
-        [
-            _safe(language.text(part.label)),
-            language.quantity(part.value),
-            _bar(float(part.value.value) / most),
-        ]
-        for part in chart.rows
-    ]
-    return _rows([_safe(language.text(chart.title)), "", ""], rows, ["left", "right", "left"])
 
 
 def _line_chart(chart: LineChart, language: Language) -> str:

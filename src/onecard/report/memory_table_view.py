@@ -2,7 +2,7 @@
 
 from onecard.advise.memory_table import MemoryTable, Row
 from onecard.messages import T
-from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
+from onecard.report.document import Column, Document, Notes, Quantity, Table, Text, Value, always
 from onecard.report.recommend_view import asked
 
 LETTERS = {
@@ -57,11 +57,11 @@ def memory_table_document(answer: MemoryTable) -> Document:
                 "b compile_unit=block, w weights and g gradients in bfloat16, o and a offload."
             )
         )
-    table = Table(columns, tuple(_row(row, saving) for row in answer.rows)), Notes(tuple(notes))
+    table = Table(columns, tuple(_row(row, saving) for row in answer.rows))
     return Document(
         title=T("What to run, by the memory of the card"),
         subtitle=asked(answer.budget),
-        sections=(Section(T("By memory"), table, short=table),),
+        sections=(always(T("By memory"), table, Notes(tuple(notes))),),
     )
 
 

@@ -3,6 +3,7 @@
 show(memory_document(result, explain_memory(result.config, result.device, result.dtype)), "terminal")
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from onecard.messages import T
@@ -16,15 +17,14 @@ from onecard.report.document import (
     LineChart,
     Notes,
     Quantity,
-    Section,
     Series,
     Table,
     Text,
     Value,
+    always,
 )
-from onecard.report.plan_summary import FITS
+from onecard.report.plan_summary import FITS, part_name
 from onecard.report.plan_view import subtitle
-from onecard.report.plan_words import part_name
 from onecard.units import GIB
 
 PHASES: dict[Phase, T] = {
@@ -69,13 +69,10 @@ def memory_document(plan: RunPlan, explained: MemoryExplained) -> Document:
             Figure(T("Reached in"), _where(peak, plan)),
             Figure(T("The card"), Quantity(plan.memory.card_bytes, "bytes")),
         ),
-        sections=tuple(
-            Section(title, blocks, short=blocks)
-            for title, blocks in (
-                (T("Over one step"), (_course(plan, explained),)),
-                (T("The largest tensors at the peak"), (_tensors(explained),)),
-                (T("What each setting would take away"), _savings(plan, explained)),
-            )
+        sections=(
+            always(T("Over one step"), _course(plan, explained)),
+            always(T("The largest tensors at the peak"), _tensors(explained)),
+            always(T("What each setting would take away"), *_savings(plan, explained)),
         ),
         summary=_summary(plan, explained),
     )
@@ -123,13 +120,16 @@ def _tensors(explained: MemoryExplained) -> Table:
         Column(T("part")),
         Column(T("at most half of it with")),
     )
-    rows: list[tuple[Value, ...]] = []
-    for tensor in explained.largest:
-        layers: Value = Quantity(tensor.layers, "int") if tensor.layers else "–"
-        size = Quantity(tensor.bytes, "bytes")
-        rows.append(
-            (tensor_name(tensor.name), layers, size, part_name(tensor.part), _taken_by(tensor))
+    rows: list[tuple[Value, ...]] = [
+        (
+            tensor_name(tensor.name),
+            Quantity(tensor.layers, "int") if tensor.layers else "–",
+            Quantity(tensor.bytes, "bytes"),
+            part_name(tensor.part),
+            _taken_by(tensor),
         )
+        for tensor in explained.largest
+    ]
     rest = explained.tensors[len(explained.largest) :]
     if rest:
         others = Quantity(sum(tensor.bytes for tensor in rest), "bytes")
@@ -200,14 +200,16 @@ def _where(point: Point, plan: RunPlan) -> Text:
 
 
 def _summary(plan: RunPlan, explained: MemoryExplained) -> tuple[Text, ...]:
-    largest = explained.tensors[0]
+    largest, sizes = explained.tensors[0], Counter[str]()
+    for tensor in sorted(explained.tensors, key=lambda tensor: tensor.part):
+        sizes[tensor.part] += tensor.bytes
+    ((part, part_bytes),) = sizes.most_common(1)
     notes: list[Text] = [
         T(
             "At its peak a step holds {peak:bytes}, {share:percent} of it in {parts}.",
             peak=explained.peak.bytes,
-            share=_part_bytes(explained, largest_part := _largest_part(explained))
-            / explained.peak.bytes,
-            parts=part_name(largest_part),
+            share=part_bytes / explained.peak.bytes,
+            parts=part_name(part),
         ),
         T(
             "The largest tensor is {name}: {size:bytes}.",
@@ -225,12 +227,3 @@ def _summary(plan: RunPlan, explained: MemoryExplained) -> tuple[Text, ...]:
             )
         )
     return tuple(notes)
-
-
-def _largest_part(explained: MemoryExplained) -> str:
-    parts = {tensor.part for tensor in explained.tensors}
-    return max(sorted(parts), key=lambda part: _part_bytes(explained, part))
-
-
-def _part_bytes(explained: MemoryExplained, part: str) -> int:
-    return sum(tensor.bytes for tensor in explained.tensors if tensor.part == part)

@@ -1,4 +1,4 @@
-"""The plan's sections on memory and time: does it fit, how long does it take?"""
+"""The plan's sections on memory, time and several cards: does it fit, how long does it take, what do cards share out?"""
 
 from onecard.messages import Formula, T
 from onecard.planner.result import RunPlan
@@ -15,8 +15,7 @@ from onecard.report.document import (
     Table,
     Text,
 )
-from onecard.report.plan_summary import FITS, cost, finish
-from onecard.report.plan_words import part_name, ranged
+from onecard.report.plan_summary import FITS, cost, finish, part_name, ranged
 from onecard.units import HOUR
 
 Formulas = dict[str, Formula]  # by the path of the figure; empty without --explain
@@ -186,3 +185,36 @@ def _what_if(plan: RunPlan) -> Table:
         Column(T("electricity"), "right"),
     )
     return Table(columns, rows, marked=(nearest,), bar=2)
+
+
+_MEANING = T(
+    "none: every card has all. grads: each has its part of the gradients, the moments and the fp32 weights. full: the "
+    "weights in use are gathered layer by layer too. Exchange is all that a step sends; its work hides some of it."
+)
+
+
+def ways_section(plan: RunPlan) -> Section:
+    rows = tuple(
+        (
+            way.shard,
+            Quantity(way.process_bytes, "bytes"),
+            FITS[way.fits][0],
+            Quantity(way.step_seconds.mid, "duration"),
+            Quantity(way.exchange_seconds, "duration"),
+            Quantity(way.waiting_seconds, "duration"),
+        )
+        for way in plan.ways
+    )
+    columns = (
+        Column(T("shard")),
+        Column(T("memory of a card"), "right"),
+        Column(T("fits")),
+        Column(T("one step"), "right"),
+        Column(T("exchange"), "right"),
+        Column(T("waited for"), "right"),
+    )
+    title = T("Several cards: what they share out")
+    if not rows:
+        return Section(title, ())
+    table = Table(columns, rows)
+    return Section(title, (table, Notes((_MEANING,))), short=(table,))

@@ -17,8 +17,7 @@ from onecard.report.document import (
     Value,
 )
 from onecard.report.plan_fit import Formulas
-from onecard.report.plan_summary import cost, kwh_spec
-from onecard.report.plan_words import ranged
+from onecard.report.plan_summary import cost, kwh_spec, ranged
 
 
 def loss_section(plan: RunPlan, why: Formulas) -> Section:

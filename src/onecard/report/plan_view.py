@@ -16,12 +16,18 @@ from onecard.report.document import (
     Section,
     Table,
     Text,
+    always,
 )
-from onecard.report.plan_fit import Formulas, memory_section, time_section
+from onecard.report.plan_fit import Formulas, memory_section, time_section, ways_section
 from onecard.report.plan_result import data_section, known_runs_section, loss_section, money_section
-from onecard.report.plan_summary import card_name, headline, summary
-from onecard.report.plan_ways import ways_section
-from onecard.report.plan_words import RANGES, described_shape, part_name
+from onecard.report.plan_summary import (
+    RANGES,
+    card_name,
+    described_shape,
+    headline,
+    part_name,
+    summary,
+)
 
 
 def plan_document(plan: RunPlan, explain: bool = False) -> Document:
@@ -39,8 +45,7 @@ def plan_document(plan: RunPlan, explain: bool = False) -> Document:
         known_runs_section(plan, explain),
     ]
     if plan.warnings:
-        warnings = (Notes(tuple(plan.warnings), "fair"),)
-        sections.append(Section(T("Warnings"), warnings, short=warnings))
+        sections.append(always(T("Warnings"), Notes(tuple(plan.warnings), "fair")))
     return Document(
         title=T("What this run needs"),
         subtitle=subtitle(plan),

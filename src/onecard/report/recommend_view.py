@@ -3,10 +3,14 @@
 show(recommend_document(recommend("RTX 4070", Budget(seconds=72_000))), "terminal")
 """
 
+from dataclasses import replace
+
 from onecard.advise.budget import Budget
 from onecard.advise.formulas import RECOMMEND
 from onecard.advise.recommend import Recommendation
 from onecard.advise.runners_up import Alternative
+from onecard.advise.savers import savers_of
+from onecard.advise.small_run import SmallRun
 from onecard.messages import T
 from onecard.report.advice_parts import (
     batch_words,
@@ -31,9 +35,9 @@ from onecard.report.document import (
     Table,
     Text,
     Value,
+    always,
 )
-from onecard.report.plan_summary import device_name
-from onecard.report.plan_words import RANGES
+from onecard.report.plan_summary import RANGES, device_name
 from onecard.units import HOUR
 
 KINDS = {"smaller": T("smaller"), "larger": T("larger"), "sooner": T("half the time")}
@@ -44,11 +48,9 @@ LIMITS = {"memory": T("memory"), "compute": T("compute"), "data": T("data")}
 def recommend_document(
     answer: Recommendation, written: str | None = None, explain: bool = False
 ) -> Document:
-    chosen = (Figures(settings(answer.config, answer.savers)),)
-    why = (Notes(tuple(answer.reasons)),)
     sections = [
-        Section(T("Why"), why, short=why),
-        Section(T("Recommended run"), chosen, short=chosen),
+        always(T("Why"), Notes(tuple(answer.reasons))),
+        always(T("Recommended run"), Figures(settings(answer.config, answer.savers))),
         _sizes(answer),
         _others(answer),
     ]
@@ -56,8 +58,7 @@ def recommend_document(
         sections.append(_rentals(answer))
     remarks: list[Text] = [*answer.notes, *answer.plan.warnings]
     if remarks:
-        noted = (Notes(tuple(remarks)),)
-        sections.append(Section(T("Remarks"), noted, short=noted))
+        sections.append(always(T("Remarks"), Notes(tuple(remarks))))
     if explain:
         sections.append(how_found(RECOMMEND, answer.plan))
     return Document(
@@ -186,7 +187,7 @@ def _row(other: Alternative, answer: Recommendation) -> tuple[Value, ...]:
 def _rentals(answer: Recommendation) -> Section:
     """This card first, at the price of its electricity."""
     plan, energy = answer.plan, answer.plan.energy
-    rows: list[tuple[Value, ...]] = [
+    rows: tuple[tuple[Value, ...], ...] = (
         (
             device_name(plan.device),
             batch_words(plan.config),
@@ -194,10 +195,8 @@ def _rentals(answer: Recommendation) -> Section:
             Quantity(plan.time.total_seconds.mid / 3600, ",.1f"),
             T("electricity"),
             Quantity((energy.cost.mid, energy.currency), "money"),
-        )
-    ]
-    for offer in answer.rentals or ():
-        rows.append(
+        ),
+        *(
             (
                 offer.gpu,
                 f"{offer.batch_size} × {offer.gradient_accumulation_steps}",
@@ -206,7 +205,9 @@ def _rentals(answer: Recommendation) -> Section:
                 Quantity((offer.price, offer.currency), "money"),
                 Quantity((offer.cost, offer.currency), "money"),
             )
-        )
+            for offer in answer.rentals or ()
+        ),
+    )
     columns = (
         Column(T("Card")),
         Column(T("batch")),
@@ -218,8 +219,8 @@ def _rentals(answer: Recommendation) -> Section:
     prices = T(
         "Prices are typical ones of 2026 and move; they are for the card alone, without storage or the time to set it up."
     )
-    blocks = (Table(columns, tuple(rows), marked=(0,)), Notes((prices,)))
-    return Section(T("The same run on rented cards"), blocks, short=blocks)  # --rent asked for it
+    table = Table(columns, rows, marked=(0,))
+    return always(T("The same run on rented cards"), table, Notes((prices,)))  # --rent asked for it
 
 
 def _in_one_sentence(answer: Recommendation) -> T:
@@ -256,3 +257,23 @@ def _next_steps(answer: Recommendation, written: str | None) -> tuple[Text, ...]
     if not answer.rentals:
         return steps
     return (*steps, launch_step(answer.plan, answer.rentals[0], written))
+
+
+def small_run_document(answer: SmallRun, written: str | None = None) -> Document:
+    """A run that no public loss covers: the choice, why, and what it needs."""
+    chosen = Figures(settings(answer.config, savers_of(answer.config).names))
+    sections = [
+        always(T("Why"), Notes(tuple(answer.reasons))),
+        always(T("Recommended run"), chosen),
+    ]
+    if answer.plan.warnings:
+        sections.append(always(T("Remarks"), Notes(tuple(answer.plan.warnings))))
+    following = next_step(answer.plan, written)
+    return Document(
+        title=T("What to run on {card}", card=device_name(answer.plan.device)),
+        headline=model_headline(replace(answer.plan, loss=None)),  # none is predicted
+        sections=tuple(sections),
+        summary=(*answer.reasons, following),
+        short_summary=(following,),
+        footer=RANGES,
+    )

@@ -5,7 +5,17 @@ from onecard.advise.review import Review
 from onecard.messages import T
 from onecard.planner.result import RunPlan
 from onecard.report.advice_parts import batch_words, model_headline, next_step, shape_words
-from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Text, Value
+from onecard.report.document import (
+    Column,
+    Document,
+    Notes,
+    Quantity,
+    Section,
+    Table,
+    Text,
+    Value,
+    always,
+)
 from onecard.report.plan_summary import FITS, device_name
 
 
@@ -26,14 +36,12 @@ def review_document(answer: Review, written: str | None = None) -> Document:
         Column(T("time"), "right"),
         Column(T("loss"), "right"),
     )
-    beside = (Table(columns, tuple(rows), marked=(0,)),)
     sections = [
         Section(T("What it is, and what would be better"), (Notes(tuple(answer.answers)),)),
-        Section(T("Side by side"), beside, short=beside),
+        always(T("Side by side"), Table(columns, tuple(rows), marked=(0,))),
     ]
     if answer.plan.warnings:
-        warnings = (Notes(tuple(answer.plan.warnings), "fair"),)
-        sections.append(Section(T("Warnings"), warnings, short=warnings))
+        sections.append(always(T("Warnings"), Notes(tuple(answer.plan.warnings), "fair")))
     summary: list[Text] = [answer.answers[0]]
     if answer.better is not None and answer.plan.loss is not None:
         summary.append(

@@ -12,10 +12,10 @@ from onecard.report.document import (
     Column,
     Document,
     Quantity,
-    Section,
     Table,
     Text,
     Value,
+    always,
     if_known,
 )
 from onecard.runs.eval_results import TASK_TITLES
@@ -41,9 +41,8 @@ def runs_document(rows: list[dict[str, Any]]) -> Document:
         *([Column(T("Evaluations"))] if evaluated else []),
     )
     cells = tuple((*_cells(row), *([_evals(row)] if evaluated else [])) for row in rows)
-    table = (Table(columns, cells),)
     title = Plural("{n:int} run", "{n:int} runs", n=len(rows))
-    return Document(title=T("Runs"), sections=(Section(title, table, short=table),))
+    return Document(title=T("Runs"), sections=(always(title, Table(columns, cells)),))
 
 
 def _cells(row: dict[str, Any]) -> tuple[Value, ...]:

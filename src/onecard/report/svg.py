@@ -1,4 +1,4 @@
-"""Charts as small inline SVG: a stacked bar, bars, a curve with its band.
+"""Charts as small inline SVG: a stacked bar, a curve with its band.
 
 Ink follows the page (currentColor), fills are CSS variables `--c0` … `--c7` with a value to fall back on, so that one
 drawing serves light, dark and paper.
@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable
 from html import escape
 
-from onecard.report.document import Bars, LineChart, Quantity, Series, StackedBar
+from onecard.report.document import LineChart, Quantity, Series, StackedBar
 from onecard.report.language import Language
 
 WIDTH = 500
@@ -97,28 +97,6 @@ def stacked_bar(chart: StackedBar, language: Language) -> str:
         )
     height = y + math.ceil(len(chart.parts) / columns) * 22 - 8
     return _svg(height, language.text(chart.title), "; ".join([*labels, caption]), body)
-
-
-def bars(chart: Bars, language: Language) -> str:
-    names = [language.text(part.label) for part in chart.rows]
-    values = [language.quantity(part.value) for part in chart.rows]
-    left = min(max(map(_letters, names)) * LETTER + 12, WIDTH * 0.45)
-    room = WIDTH - left - max(map(_letters, values)) * LETTER - 16
-    most = max((float(part.value.value) for part in chart.rows), default=0.0) or 1.0
-    body = []
-    for number, part in enumerate(chart.rows):
-        top = number * 26.0
-        strong = number in chart.marked or not chart.marked
-        wide = float(part.value.value) / most * room
-        weight = ' font-weight="600"' if number in chart.marked else ""
-        body.append(_text(left - 8, top + 17, names[number], "end", weight))
-        body.append(
-            f'<rect x="{left:.1f}" y="{top + 4:.1f}" width="{max(wide, 0.5):.1f}" height="18" rx="2" '
-            f'fill="{fill(0)}"{"" if strong else " opacity=" + chr(34) + "0.45" + chr(34)}/>'
-        )
-        body.append(_text(left + wide + 6, top + 17, values[number], "start", weight))
-    about = "; ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
-    return _svg(len(chart.rows) * 26 + 4, language.text(chart.title), about, body)
 
 
 def line_chart(chart: LineChart, language: Language, height: float = 260) -> str:

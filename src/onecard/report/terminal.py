@@ -35,8 +35,7 @@ def render(
 ) -> str:
     """The whole document as text, lines no wider than `width`."""
     width = max(NARROWEST, min(width, WIDEST))
-    page = _Page(language, color, encoding, width)
-    return page.draw(document)
+    return _Page(language, color, encoding, width).draw(document)
 
 
 class _Page:

@@ -14,7 +14,6 @@ from rich.text import Text as Line
 
 from onecard.report import terminal_charts as charts
 from onecard.report.document import (
-    Bars,
     Block,
     Figure,
     Figures,
@@ -68,8 +67,6 @@ class Blocks:
             return self._table(block, width)
         if isinstance(block, StackedBar):
             return charts.stacked_bar(block, width, self.say, self.color, self.ascii)
-        if isinstance(block, Bars):
-            return charts.bars(block, width, self.say, self.color, self.ascii)
         if isinstance(block, LineChart):
             return charts.line_chart(block, width, self.say, self.color, self.ascii)
         if isinstance(block, Notes):
@@ -88,7 +85,7 @@ class Blocks:
                 + 2
                 for row in block.rows
             )
-        if isinstance(block, StackedBar | Bars | LineChart):
+        if isinstance(block, StackedBar | LineChart):
             return LEAST_CHART
         items = block.items if isinstance(block, Notes) else (block.text,)
         return max(longest_word(self.say(item)) for item in items) + 2

@@ -1,4 +1,4 @@
-"""Charts in characters: a stacked bar, bars, and a curve in braille dots.
+"""Charts in characters: a stacked bar, the bars beside a table, and a curve in braille dots.
 
 Parts of a bar differ by colour, and where there is none by the grain of the block; the legend shows the same mark.
 """
@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text as Line
 
-from onecard.report.document import Bars, LineChart, Quantity, StackedBar, Table
+from onecard.report.document import LineChart, Quantity, StackedBar, Table
 
 Say = Callable[[object], str]
 
@@ -72,29 +72,6 @@ def stacked_bar(
         lines.append(line)
     if chart.formula:
         lines.append(Line("= " + say(chart.formula), "italic dim"))
-    return Group(*lines)
-
-
-def bars(chart: Bars, width: int, say: Say, color: bool, ascii_only: bool) -> RenderableType:
-    """One bar a row, all to the scale of the longest."""
-    names = [say(part.label) for part in chart.rows]
-    values = [say(part.value) for part in chart.rows]
-    wide, tall = max(map(cell_len, names)), max(map(cell_len, values))
-    room = max(width - wide - tall - 4, 4)
-    most = max(float(part.value.value) for part in chart.rows) or 1.0
-    lines: list[RenderableType] = [Line(say(chart.title), DIM)]
-    for number, part in enumerate(chart.rows):
-        cells = max(round(float(part.value.value) / most * room), 1 if part.value.value else 0)
-        marked = number in chart.marked
-        line = Line(
-            names[number] + " " * (wide - cell_len(names[number])) + "  ", "bold" if marked else ""
-        )
-        line.append(
-            ("#" if ascii_only else "█") * cells,
-            ("color(33)" if marked else "color(245)") if color else "",
-        )
-        line.append("  " + values[number], "bold" if marked else "")
-        lines.append(line)
     return Group(*lines)
 
 

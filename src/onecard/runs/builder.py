@@ -204,6 +204,11 @@ class RunBuilder:
             **facts,
         )
 
+    def runs(self) -> list[Run]:
+        """The run alone in a list, which is empty when nothing was logged."""
+        run = self.done()
+        return [] if run is None else [run]
+
     def _settle(self, held: _Line, step: int) -> None:
         """A line that went back: alone in that, it was damaged; followed by others, it was a resume."""
         self._held = None

@@ -3,6 +3,7 @@
 out/evals/hellaswag-step_00000500.json
 """
 
+import contextlib
 import hashlib
 import math
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onecard.files import write_json
-from onecard.untrusted import printable, read_json
+from onecard.untrusted import finite, printable, read_json
 
 SCHEMA = "onecard.eval/2"
 FOLDER = "evals"
@@ -104,23 +105,18 @@ class Result:
 
 def _figure(value: Any) -> Figure:
     numbers = [value["value"], value["low"], value["high"]]
-    if not all(n is None or _is_number(n) for n in numbers):
+    if not all(n is None or finite(n) is not None for n in numbers):
         raise ValueError("a figure is not a number")
-    found = Figure(str(value["name"])[:_SHOWN], float(numbers[0]), numbers[1], numbers[2])
-    return found
+    return Figure(str(value["name"])[:_SHOWN], float(numbers[0]), numbers[1], numbers[2])
 
 
 def _next_level(value: Any) -> NextLevel | None:
     if value is None:  # also results of before November 2026
         return None
     numbers = [value["tokens"], value["tokens_low"], value["tokens_high"]]
-    if not all(map(_is_number, numbers)):
+    if any(finite(n) is None for n in numbers):
         raise ValueError("tokens are not a number")
     return NextLevel(str(value["model"])[:_SHOWN], *map(float, numbers))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e300
 
 
 def keep(result: Result, run_folder: Path) -> Path:
@@ -138,15 +134,10 @@ def keep(result: Result, run_folder: Path) -> Path:
 def kept(run_folder: Path) -> list[Result]:
     """The results in a run's folder, newest step last; files that are none are passed over."""
     found = []
-    try:
-        paths = sorted((run_folder / FOLDER).glob("*.json"))[:_MOST_FILES]
-    except OSError:
-        return []
-    for path in paths:
-        try:
-            found.append(Result.from_json(read_json(path, most_bytes=1 << 20)))
-        except (OSError, ValueError):
-            continue
+    with contextlib.suppress(OSError):
+        for path in sorted((run_folder / FOLDER).glob("*.json"))[:_MOST_FILES]:
+            with contextlib.suppress(OSError, ValueError):
+                found.append(Result.from_json(read_json(path, most_bytes=1 << 20)))
     return sorted(found, key=lambda result: result.step)
 
 

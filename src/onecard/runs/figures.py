@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price, electricity
-from onecard.messages import Note
 from onecard.planner import RunPlan
 from onecard.runs.forecast import expected_at, forecast
 from onecard.runs.loss_curve import SEED_NOISE, Estimate, between
@@ -25,21 +23,11 @@ __all__ = ["RunFigures", "expected_at", "figures"]
 _LATE = 0.9  # of the run: an evaluation from there on stands for its end
 
 
-@dataclass(frozen=True)
-class RunFigures:
-    """One run's figures in base units; None where it cannot be known. `inferred` names those that were worked out."""
+@dataclass(frozen=True, kw_only=True)
+class RunFigures(ResolvedRun):
+    """A resolved run's figures in base units; None where it cannot be known. `inferred` names those that were worked out."""
 
-    run: Run
     name: str
-    config: RunConfig | None  # None where the log contradicts it
-    device: Device | None
-    dtype: str | None
-    gpus: int
-    params_nanogpt: float | None
-    params_total: int | None
-    tokens_per_step: int | None
-    flops_per_token: float | None
-    step_seconds: float | None
     tokens_per_second: float | None
     tflops: float | None
     mfu_card: float | None
@@ -57,8 +45,6 @@ class RunFigures:
     predicted: Mapping[str, float | None]
     projected_loss: float | None
     seconds_left: float | None
-    inferred: frozenset[str]
-    problems: tuple[Note, ...]
 
     def to_json(self) -> dict[str, Any]:
         run = self.run
@@ -143,17 +129,8 @@ def figures_of(resolved: ResolvedRun, price: Price) -> RunFigures:
     max_steps = run.max_steps or (resolved.config.max_iters if resolved.config else None)
     ahead = forecast(resolved, max_steps, loss.value)
     return RunFigures(
-        run=run,
+        **{**vars(resolved), "inferred": _inferred(resolved, kwh)},
         name=run.name,
-        config=resolved.config,
-        device=resolved.device,
-        dtype=resolved.dtype,
-        gpus=resolved.gpus,
-        params_nanogpt=resolved.params_nanogpt,
-        params_total=resolved.params_total,
-        tokens_per_step=tokens,
-        flops_per_token=resolved.flops_per_token,
-        step_seconds=resolved.step_seconds,
         tokens_per_second=tokens / resolved.step_seconds
         if tokens and resolved.step_seconds
         else None,
@@ -173,8 +150,6 @@ def figures_of(resolved: ResolvedRun, price: Price) -> RunFigures:
         predicted=ahead.predicted,
         projected_loss=ahead.projected_loss,
         seconds_left=ahead.seconds_left,
-        inferred=_inferred(resolved, kwh),
-        problems=resolved.problems,
     )
 
 

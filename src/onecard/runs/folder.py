@@ -14,9 +14,11 @@ from onecard.errors import UserError
 from onecard.runs.builder import RunBuilder
 from onecard.runs.eval_results import kept
 from onecard.runs.exports import noted_exports
+from onecard.runs.foreign.numbers import json_number
 from onecard.runs.log import read_log
 from onecard.runs.record import RunRecord
 from onecard.runs.run import ConfigChange, Run
+from onecard.untrusted import finite
 
 _MOST = 4096
 _MOST_SOURCES = 64
@@ -92,15 +94,16 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
     elif kind == "step" and step is not None:
         builder.step(
             step,
-            loss=_loss(line, "loss"),
-            seconds=_number(line, "step_seconds"),
-            mfu=_number(line, "mfu"),
+            loss=json_number(line.get("loss")),
+            seconds=finite(line.get("step_seconds")),
+            mfu=finite(line.get("mfu")),
         )
         _gather(line, gathered)
-        builder.set(kwh=_number(line, "kwh") or None, wall_seconds=_number(line, "seconds") or None)
+        kwh, seconds = finite(line.get("kwh")), finite(line.get("seconds"))
+        builder.set(kwh=kwh or None, wall_seconds=seconds or None)
     elif kind == "eval" and step is not None:
         names = ("val_loss", "train_loss", "bits_per_byte", "base_val_loss")
-        figures = {key: _loss(line, key) for key in names}
+        figures = {key: json_number(line.get(key)) for key in names}
         builder.eval(step, _by_source(line.get("sources")), **figures)
     elif kind == "event" and isinstance(line.get("event"), str):
         _event(builder, line, step or 0)
@@ -110,11 +113,11 @@ def _line(builder: RunBuilder, line: dict[str, Any], gathered: dict[str, list[fl
 
 def _gather(line: dict[str, Any], gathered: dict[str, list[float]]) -> None:
     """Of the memory the most there ever was; of the others as many values as a median needs."""
-    memory = _number(line, "memory_bytes")
+    memory = finite(line.get("memory_bytes"))
     if memory is not None and memory > max(gathered["memory_bytes"], default=-1.0):
         gathered["memory_bytes"] = [memory]
     for key in ("data_wait", "watts"):
-        if len(gathered[key]) < _MOST and (value := _number(line, key)) is not None:
+        if len(gathered[key]) < _MOST and (value := finite(line.get(key))) is not None:
             gathered[key].append(value)
 
 
@@ -132,7 +135,7 @@ def _event(builder: RunBuilder, line: dict[str, Any], step: int) -> None:
 def _start(builder: RunBuilder, line: dict[str, Any]) -> None:
     where = line.get("environment")
     named = _text(where, "gpu") if isinstance(where, dict) else None
-    peak = _number(line, "peak_flops")
+    peak = finite(line.get("peak_flops"))
     peak = peak if peak is not None and 0 < peak < 1e21 else None
     builder.set(
         gpu=named or builder.get("gpu") or _text(line, "device"),
@@ -149,19 +152,8 @@ def _by_source(found: Any) -> dict[str, float]:
     """The losses of a mix's sources; what is no such table is as if it were not there."""
     if not isinstance(found, dict):
         return {}
-    pairs = {str(name)[:_SHOWN]: _number(found, name) for name in list(found)[:_MOST_SOURCES]}
+    pairs = {str(name)[:_SHOWN]: finite(found[name]) for name in list(found)[:_MOST_SOURCES]}
     return {name: loss for name, loss in pairs.items() if loss is not None and loss >= 0}
-
-
-def _loss(line: dict[str, Any], key: str) -> float | None:
-    """A number, or the NaN that a lost run logs, which must not be hidden."""
-    value = line.get(key)
-    return value if isinstance(value, float) and not math.isfinite(value) else _number(line, key)
-
-
-def _number(line: dict[str, Any], key: str) -> float | None:
-    value: Any = line.get(key)  # of JSON, so that its type is one of these or no number
-    return float(value) if type(value) in (float, int) and -1e300 < value < 1e300 else None
 
 
 def _count(line: dict[str, Any], key: str, most: int = 10**18) -> int | None:

@@ -16,7 +16,7 @@ from onecard.runs.record import RunRecord, is_run_folder
 from onecard.runs.run import Run
 from onecard.units import HOUR
 
-_DEEPEST = 6  # folders below; runs are not hidden deeper
+_DEEPEST = 6  # folders below; runs and exports are not hidden deeper
 _SKIPPED = {"checkpoints", "samples", "evals", "node_modules", "__pycache__"}
 
 
@@ -36,18 +36,18 @@ def list_runs(folders: list[str], price: Price | None = None) -> list[dict[str, 
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
-    """The run folders below a folder; links to folders are not followed."""
-    root = len(folder.parts)
-    for here, inner, _ in os.walk(folder):
+    """The run folders below a folder."""
+    return (path for path, _ in folders_below(folder) if is_run_folder(path))
+
+
+def folders_below(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and those below it, with the names of their files; links to folders are not followed."""
+    for here, inner, files in os.walk(root):
         path = Path(here)
-        if is_run_folder(path):
-            yield path
-        deep = len(path.parts) - root >= _DEEPEST
-        inner[:] = (
-            []
-            if deep
-            else sorted(name for name in inner if name not in _SKIPPED and not name.startswith("."))
-        )
+        yield path, files
+        deep = len(path.parts) - len(root.parts) >= _DEEPEST
+        kept = (name for name in inner if name not in _SKIPPED and not name.startswith("."))
+        inner[:] = [] if deep else sorted(kept)
 
 
 def _row(path: Path, price: Price) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from onecard.errors import UserError
 from onecard.planner import RunPlan, plan
 from onecard.runs.loss_curve import between
 from onecard.runs.resolve import ResolvedRun
+from onecard.untrusted import finite
 
 _PLANNED_FORMATS = ("nanogpt", "onecard", "llm.c")
 _EARLIEST = 0.02  # share of the run from which a projection means something
@@ -70,9 +71,7 @@ def _number_at(tree: Mapping[str, Any] | None, path: str) -> float | None:
     node: Any = tree
     for name in path.split("."):
         node = node.get(name) if isinstance(node, Mapping) else None
-    if isinstance(node, bool) or not isinstance(node, int | float):
-        return None
-    return float(node) if abs(node) < 1e300 else None
+    return finite(node)
 
 
 def _projected(

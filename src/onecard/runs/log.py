@@ -156,19 +156,13 @@ def _objects(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
+    value = None
     try:
         value = _decode(line.decode())
     except (ValueError, RecursionError):
-        return _object_of_an_editor(line)
-    return value if isinstance(value, dict) else None
-
-
-def _object_of_an_editor(line: bytes) -> dict[str, Any] | None:
-    """With the mark that some editors begin a file with, or in their encoding."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+        # the mark that some editors begin a file with, or their encoding
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(line)
     return value if isinstance(value, dict) else None
 
 

@@ -206,7 +206,7 @@ def environment(
     with_diff: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    """Where a run happened, for whoever reads it a year later. `more` is kept as given (data set, tokenizer, seeds).
+    """Where a run happened, for someone who reads it a year later. `more` is kept as given (data set, tokenizer, seeds).
 
     `with_diff` adds what is not committed; it may hold secrets and is only recorded on request.
     """

@@ -1,4 +1,4 @@
-"""Run: one training run as its log gives it, whoever logged it. A frozen value; builder.py makes it line by line."""
+"""Run: one training run as its log gives it, whichever trainer wrote it. A frozen value; builder.py makes it line by line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -7,7 +7,7 @@
 The total batch and the numbers that come out stay what the config asks for; what may change is how a step is computed
 (autotune_choices.py). One setting after another, its choices race by successive halving: each gets a few steps, the faster
 half gets more of them, and the winner must beat what there was, which runs beside it, by TAKEN. On a CPU they take turns, so
-that a disturbance falls on all alike; on a card one is resident at a time. Whoever runs out of memory, does not run here or
+that a disturbance affects all of them equally; on a card one is resident at a time. A choice that runs out of memory, does not run here or
 has another loss is out. The limit of time holds for the search as a whole.
 """
 
@@ -120,9 +120,7 @@ class _Search:
                     self._record(choices[place], running.pop(place), beside)
                     self._leave(configs[place])
             clear = (
-                count > 1
-                and len(running) == 1
-                and min(running[ranked[0]]) < _CLEAR * min(beside)
+                count > 1 and len(running) == 1 and min(running[ranked[0]]) < _CLEAR * min(beside)
             )
             if not running or clear or time.perf_counter() > self.deadline:
                 break

@@ -4,8 +4,8 @@
 >>> calibration.device, round(calibration.rates["matmul"] / 1e9)           # doctest: +SKIP
 ('CPU, 2 cores', 180)
 
-The steps are the trainer's own (`Stepper`). All shapes take turns, several rounds of them, so that a disturbance falls on
-all alike; a shape's figure is the median of its rounds' medians. On a card one shape is resident at a time: the others wait
+The steps are the trainer's own (`Stepper`). All shapes take turns, several rounds of them, so that a disturbance affects
+all of them equally; a shape's figure is the median of its rounds' medians. On a card one shape is resident at a time: the others wait
 in the host's memory. Nothing is written here: an interrupted probe leaves what was known.
 """
 
@@ -253,15 +253,16 @@ def measure_steps(
                 if not _does_not_fit(error):
                     raise
     seen = [turn for turn, _ in turns if turn.rounds]
-    return [Observation(workload_of(turn), statistics.median(turn.rounds)) for turn in seen]
+    return [
+        Observation(
+            Workload.of(turn.config, turn.stepper.precision.dtype), statistics.median(turn.rounds)
+        )
+        for turn in seen
+    ]
 
 
 def _does_not_fit(error: BaseException) -> bool:  # RunFailure: see _shrunk
     return isinstance(error, RunFailure) or is_out_of_memory(error)
-
-
-def workload_of(turn: Turn) -> Workload:
-    return Workload.of(turn.config, turn.stepper.precision.dtype)
 
 
 def start(device: torch.device, config: RunConfig) -> Turn | None:

@@ -134,7 +134,7 @@ def profile_steps(
         )
         for event in watched.key_averages()
     ]
-    found = StepProfile(plain, _parts(rows, steps), _costliest(rows, steps), trace)
+    found = StepProfile(plain, _parts(rows, steps), _ranked(rows, steps)[:15], trace)
     write_text(out_dir / "profile.txt", f"{found}\n")
     return found
 
@@ -163,10 +163,6 @@ def _parts(rows: list[tuple[str, float, int]], steps: int) -> list[Part]:
         before = sums.get(kind_of(name), (0.0, 0))
         sums[kind_of(name)] = (before[0] + seconds, before[1] + calls)
     return _ranked([(kind, seconds, calls) for kind, (seconds, calls) in sums.items()], steps)
-
-
-def _costliest(rows: list[tuple[str, float, int]], steps: int) -> list[Part]:
-    return _ranked(rows, steps)[:15]
 
 
 def _ranked(rows: list[tuple[str, float, int]], steps: int) -> list[Part]:

@@ -49,7 +49,8 @@ def choices(
     found = [_rate(base)]
     rate = float(given.get("learning_rate") or found[0].value)
     passes = epochs or epochs_for(distinct)
-    found.append(Choice("epochs", passes, _why_epochs(distinct, epochs is not None)))
+    why = Note("tune-epochs", distinct=distinct) if epochs is None else Note("tune-epochs-asked")
+    found.append(Choice("epochs", passes, why))
     wanted = min(_MOST_SEQUENCES, max(1, round(prepared.windows * passes / _STEPS)))
     micro = int(given.get("batch_size") or min(wanted, _MICRO_BATCH))
     accumulation = int(given.get("gradient_accumulation_steps") or max(1, round(wanted / micro)))
@@ -89,10 +90,6 @@ def _rate(base: Base) -> Choice:
         return Choice("learning_rate", own * _RATE_SHARE, Note("tune-rate-run", rate=own))
     rate = float(f"{rate_by_size(base.parameters):.1e}")
     return Choice("learning_rate", rate, Note("tune-rate-size", params=base.parameters))
-
-
-def _why_epochs(distinct: int, asked: bool) -> Note:
-    return Note("tune-epochs-asked") if asked else Note("tune-epochs", distinct=distinct)
 
 
 # a run's own way of computing: what changes speed, memory and the machine

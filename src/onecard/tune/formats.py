@@ -25,7 +25,7 @@ from typing import Any, Literal
 from onecard.data.sources.jsonl_lines import numbered_lines
 from onecard.errors import UserError
 from onecard.messages import Note
-from onecard.untrusted import parse_json, printable, read_json
+from onecard.untrusted import is_unicode, parse_json, printable, read_json
 
 Role = Literal["system", "user", "assistant"]
 
@@ -149,10 +149,8 @@ def _text(content: Any) -> str:
         content = "".join(part["text"] for part in content)  # OpenAI's list of parts
     if not isinstance(content, str):
         raise UnreadableError("skip-not-text")
-    try:
-        content.encode()
-    except UnicodeEncodeError:
-        raise UnreadableError("skip-surrogate") from None
+    if not is_unicode(content):
+        raise UnreadableError("skip-surrogate")
     return content
 
 

@@ -188,10 +188,9 @@ def _keep_share(text: str) -> float:
 
 
 def _expectation(parameters: int) -> Note:
-    size = "tiny" if parameters < _TINY else "small" if parameters < _LARGE else "large"
-    if size == "tiny":
+    if parameters < _TINY:
         return Note("tune-expect-tiny", params=parameters)
-    if size == "small":
+    if parameters < _LARGE:
         return Note("tune-expect-small", params=parameters)
     return Note("tune-expect-large", params=parameters)
 

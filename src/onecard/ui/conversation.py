@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onecard.errors import UserError
+from onecard.untrusted import is_unicode
 
 if TYPE_CHECKING:
     from onecard.model.generate import Sampler, Sampling
@@ -28,7 +29,7 @@ Turn = tuple["Role", str]
 
 def is_text(value: Any) -> bool:
     """Whether it is a text that UTF-8 can hold."""
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+    return isinstance(value, str) and is_unicode(value)
 
 
 def turns_of(messages: Any) -> list[Turn]:
@@ -64,20 +65,15 @@ def chat_streams(
     stop_texts: Sequence[str],
 ) -> "list[TextStream]":
     """`choices` answers to the last message; their seeds count up from the sampling's."""
-    from dataclasses import replace
-
-    from onecard.model.text_pieces import TextStream
+    from onecard.model.text_pieces import texts_after
     from onecard.tune.dialogue import Dialogue
     from onecard.tune.formats import Message
 
     talk = Dialogue(sampler, sampling, most_tokens)
     if not talk.tuned:
-        ids, stops = sampler.encode(transcript(turns)), [*stop_texts, "\nUser:"]
-        seeded = [replace(sampling, seed=sampling.seed + n) for n in range(choices)]
-        return [
-            TextStream(sampler, ids, each, most_tokens=most_tokens, stop_texts=stops)
-            for each in seeded
-        ]
+        ids = sampler.encode(transcript(turns))
+        more = {"most_tokens": most_tokens, "stop_texts": [*stop_texts, "\nUser:"]}
+        return texts_after(sampler, ids, sampling, choices, **more)
     first = next((n for n, (role, _) in enumerate(turns) if role != "system"), len(turns))
     if first == len(turns) or turns[-1][0] != "user":
         raise UserError("the last message must be the user's", hint="this model answers a user")

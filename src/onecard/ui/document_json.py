@@ -48,13 +48,6 @@ def block_json(block: doc.Block, language: Language) -> dict[str, Any]:
         return _table(block, language)
     if isinstance(block, doc.StackedBar):
         return _stacked_bar(block, language)
-    if isinstance(block, doc.Bars):
-        return {
-            "kind": "bars",
-            "title": language.text(block.title),
-            "rows": [_part(part.label, part.value, language) for part in block.rows],
-            "marked": list(block.marked),
-        }
     if isinstance(block, doc.LineChart):
         return _line_chart(block, language)
     if isinstance(block, doc.Notes):

@@ -113,10 +113,8 @@ class Generations:
         job.tokens = sum(len(stream.ids) for stream in job.streams)
 
     def _streams(self, job: Job) -> "list[TextStream]":
-        from dataclasses import replace
-
         from onecard.model.generate import Sampling
-        from onecard.model.text_pieces import TextStream
+        from onecard.model.text_pieces import texts_after
 
         sampler = self.models.sampler(job.model)
         first = Sampling(**job.sampling).checked()
@@ -124,9 +122,9 @@ class Generations:
             return chat_streams(
                 sampler, job.turns, first, job.most_tokens, job.choices, job.stop_texts
             )
-        seeded = [replace(first, seed=first.seed + n) for n in range(job.choices)]
+        more = {"most_tokens": job.most_tokens, "stop_texts": job.stop_texts}
         return [
-            TextStream(sampler, ids, each, most_tokens=job.most_tokens, stop_texts=job.stop_texts)
+            stream
             for ids in map(sampler.encode, job.prompts)
-            for each in seeded
+            for stream in texts_after(sampler, ids, first, job.choices, **more)
         ]

@@ -1,5 +1,6 @@
 """The models that can be asked: runs with a checkpoint and exported folders below the root, two in memory at once."""
 
+import itertools
 import math
 import os
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onecard.errors import UserError
+from onecard.runs.folder_list import folders_below
 from onecard.runs.record import RunRecord, is_run_folder
 from onecard.ui.registry import LOOK_SECONDS, Registry
 from onecard.ui.settings import Settings
@@ -17,10 +19,8 @@ from onecard.untrusted import printable
 if TYPE_CHECKING:
     from onecard.model.generate import Sampler
 
-_DEEPEST = 5
 _MOST_FILES = 5000
 _MOST_FOLDERS = 20_000  # looked into for exports: somebody may serve a home folder
-_SKIPPED = ("checkpoints", "samples", "node_modules", "__pycache__")
 
 
 def no_model(name: object) -> UserError:
@@ -54,11 +54,7 @@ class Models:
 
     def _exported(self) -> dict[str, Path]:
         root, found = self.settings.root, {}
-        for (here, inner, files), _ in zip(os.walk(root), range(_MOST_FOLDERS), strict=False):
-            path = Path(here)
-            deep = len(path.parts) - len(root.parts) >= _DEEPEST
-            kept = (name for name in inner if name not in _SKIPPED and not name.startswith("."))
-            inner[:] = [] if deep else sorted(kept)
+        for path, files in itertools.islice(folders_below(root), _MOST_FOLDERS):
             if "config.json" in files and "model.safetensors" in files:
                 found[path.relative_to(root).as_posix() if path != root else "."] = path
         return found

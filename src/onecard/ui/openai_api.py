@@ -8,6 +8,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -38,8 +39,8 @@ class OpenAiApi:
         return [
             Route("/v1/models", self.list_models),
             Route("/v1/models/{name:path}", self.one_model),
-            Route("/v1/completions", self.completions, methods=["POST"]),
-            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", partial(self._answer, chat=False), methods=["POST"]),
+            Route("/v1/chat/completions", partial(self._answer, chat=True), methods=["POST"]),
         ]
 
     async def list_models(self, request: Request) -> Response:
@@ -51,12 +52,6 @@ class OpenAiApi:
         if name not in await in_thread(self.models.folders):
             return _refused(str(no_model(name)), 404)
         return json_answer(_model(name))
-
-    async def completions(self, request: Request) -> Response:
-        return await self._answer(request, chat=False)
-
-    async def chat(self, request: Request) -> Response:
-        return await self._answer(request, chat=True)
 
     async def _answer(self, request: Request, chat: bool) -> Response:
         try:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -16,6 +15,7 @@ from onecard.advise.recipe_choice import search_of, wins
 from onecard.advise.recommend import recommended_plan
 from onecard.advise.search import Search
 from onecard.config import RunConfig, to_toml
+from onecard.data.read.layout import DATA_HOME, prepared_names
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.planner import RunPlan
@@ -152,13 +152,6 @@ def _page_values(config: RunConfig) -> dict[str, Any]:
 
 def prepared_folders() -> tuple[str, ...]:
     """Prepared data sets that `onecard plan --data NAME` would find from here: the folders in ./data."""
-    place = Path("data")
-    if not place.is_dir() or place.is_symlink():
+    if DATA_HOME.is_symlink():
         return ()
-    found = (
-        entry.name
-        for entry in sorted(place.iterdir())[:200]
-        if not entry.is_symlink()
-        and any((entry / name).is_file() for name in ("manifest.json", "train.bin"))
-    )
-    return tuple(found)
+    return tuple(name for name in prepared_names()[:200] if not (DATA_HOME / name).is_symlink())

@@ -96,8 +96,7 @@ class PlanRequest:
         return load(self.preset)
 
     def config(self) -> RunConfig:
-        words = [f"{key}={value}" for key, value in self.overrides]
-        config = load(self.preset, words)
+        config = load(self.preset, [f"{key}={value}" for key, value in self.overrides])
         if self.tokens is not None:
             return for_tokens(config, parse_count(self.tokens), dict(self.overrides))
         return config

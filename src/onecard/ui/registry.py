@@ -1,5 +1,6 @@
 """Which runs there are: the folders below the root, and logs that were dropped on the page. Nothing outside the root."""
 
+import itertools
 import tempfile
 import threading
 import time
@@ -52,7 +53,7 @@ class Registry:
                 root = self.settings.root
                 self._found = {
                     path.relative_to(root).as_posix() if path != root else ".": path
-                    for path, _ in zip(run_folders(root), range(_MOST_RUNS), strict=False)
+                    for path in itertools.islice(run_folders(root), _MOST_RUNS)
                     if inside(root, path)
                 }
                 self._rows = {k: row for k, row in self._rows.items() if k in self._found}
@@ -127,8 +128,7 @@ class Registry:
             try:
                 runs = read_runs(str(path))
             except UserError as error:
-                message = error.message.replace(place + "/", "")
-                raise UserError(message, error.hint) from None
+                raise UserError(error.message.replace(place + "/", ""), error.hint) from None
         names = []
         with self._lock:
             for run in runs[: self.settings.limits.dropped_logs]:

@@ -152,8 +152,7 @@ def run_row(path: Path, name: str, price: Price) -> dict[str, Any]:
     record = RunRecord(path)
     row: dict[str, Any] = {"id": name, "name": printable(name), "state": record.state}
     try:
-        config = record.config()
-        row["max_steps"] = config.max_iters
+        row["max_steps"] = record.config().max_iters
     except UserError:
         row["max_steps"] = None
     steps, last_eval = _tail(record.log_path)

@@ -10,9 +10,7 @@ import contextlib
 import hmac
 import ipaddress
 import json
-from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from onecard.ui.settings import Settings
 
 COOKIE = "onecard_token"
+_TOO_LARGE = "the request is too large"
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 # Nothing but this server's own files: no inline script or style, no frame, no form to elsewhere. `blob:` is what the page
 # draws a chart's PNG from.
@@ -64,37 +63,35 @@ class Guard:
             return
         if scope["type"] != "http":
             return  # no websockets here: the connection is refused
-        headers = {
-            key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]
-        }
+        request = Request(scope)
         guarded = _with_headers(send, self.settings.limits.send_seconds)
-        refusal = self._refusal(scope, headers)
+        refusal = self._refusal(request)
         if refusal is not None:
-            await _answer(guarded, *refusal)
+            await _refused(*refusal)(scope, receive, guarded)
             return
-        if moved := self._without_token(scope):
-            await _redirect(guarded, *moved)
+        if moved := self._without_token(request):
+            await _redirect(*moved)(scope, receive, guarded)
             return
         limit = self.settings.limits
         most = limit.log_bytes if scope["path"] == "/api/logs" else limit.body_bytes
-        length = headers.get("content-length", "0")
+        length = request.headers.get("content-length", "0")
         if not length.isdigit() or int(length) > most:
-            await _answer(guarded, 413, "the request is too large")
+            await _refused(413, _TOO_LARGE)(scope, receive, guarded)
             return
         with contextlib.suppress(Gone):
             await self.app(scope, _bounded(receive, most, limit.body_seconds), guarded)
 
-    def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        host = headers.get("host", "")
+    def _refusal(self, request: Request) -> tuple[int, str] | None:
+        headers, host = request.headers, request.headers.get("host", "")
         if not self._known_host(host):
             return 403, "this address is not one of the server's own: use the link that it printed"
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             return 403, "requests from other sites are refused"
-        page = headers.get("sec-fetch-mode") == "navigate" and scope["method"] == "GET"
+        page = headers.get("sec-fetch-mode") == "navigate" and request.method == "GET"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not page:
             return 403, "requests from other sites are refused"
-        if self.settings.token is not None and not self._has_token(scope, headers):
+        if self.settings.token is not None and not self._has_token(request):
             return 401, "the token is missing or wrong: use the link that the server printed"
         return None
 
@@ -104,28 +101,23 @@ class Guard:
             return True
         return self.settings.any_address and _is_address(name)
 
-    def _has_token(self, scope: Scope, headers: Mapping[str, str]) -> bool:
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            cookie = None
+    def _has_token(self, request: Request) -> bool:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         given = (
             bearer if scheme.lower() == "bearer" else "",
-            cookie.value if cookie is not None else "",
-            query.get("token", "") if scope["method"] == "GET" else "",
+            request.cookies.get(COOKIE, ""),
+            request.query_params.get("token", "") if request.method == "GET" else "",
         )
         wanted = (self.settings.token or "").encode()
         return any(hmac.compare_digest(each.encode(), wanted) for each in given)
 
-    def _without_token(self, scope: Scope) -> tuple[str, str] | None:
+    def _without_token(self, request: Request) -> tuple[str, str] | None:
         """The link's token moves into a cookie, so that it stays out of history, bookmarks and pictures."""
-        pairs = parse_qsl(scope["query_string"].decode("latin-1"))
-        if self.settings.token is None or not any(key == "token" for key, _ in pairs):
+        pairs = request.query_params.multi_items()
+        if self.settings.token is None or "token" not in request.query_params:
             return None
         rest = urlencode([(key, value) for key, value in pairs if key != "token"])
-        path = "/" + scope["path"].lstrip("/")  # "//site" would leave this server
+        path = "/" + request.scope["path"].lstrip("/")  # "//site" would leave this server
         return path + (f"?{rest}" if rest else ""), self.settings.token
 
 
@@ -181,34 +173,20 @@ def _bounded(receive: Receive, most: int, seconds: float) -> Receive:
 
 
 async def too_large(request: Request, error: Exception) -> Response:
-    return _closing(413, "the request is too large")
+    return _refused(413, _TOO_LARGE)
 
 
 async def too_slow(request: Request, error: Exception) -> Response:
-    return _closing(408, "the request took too long to arrive")
+    return _refused(408, "the request took too long to arrive")
 
 
-def _closing(status: int, words: str) -> Response:
+def _refused(status: int, words: str) -> Response:
     body = json.dumps({"error": {"message": words, "type": "refused"}})
-    head = {"connection": "close"}
+    head = {"connection": "close"} if status in (408, 413) else {}
     return Response(body, status, media_type="application/json", headers=head)
 
 
-async def _answer(send: Send, status: int, words: str) -> None:
-    body = json.dumps({"error": {"message": words, "type": "refused"}}).encode()
-    head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status in (408, 413):
-        head.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": head})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _redirect(send: Send, place: str, token: str) -> None:
+def _redirect(place: str, token: str) -> Response:
     cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age=31536000"
-    head = [
-        (b"location", place.encode("ascii", "ignore")),
-        (b"set-cookie", cookie.encode()),
-        (b"content-length", b"0"),
-    ]
-    await send({"type": "http.response.start", "status": 303, "headers": head})
-    await send({"type": "http.response.body", "body": b""})
+    head = {"location": place.encode("ascii", "ignore").decode(), "set-cookie": cookie}
+    return Response(status_code=303, headers=head)

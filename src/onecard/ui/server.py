@@ -70,13 +70,9 @@ def open_socket(host: str, port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, trial))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             listening.close()
-            why = error.strerror or str(error)
-            continue
-        except OverflowError:
-            listening.close()
-            why = "no such port"
+            why = error.strerror or str(error) if isinstance(error, OSError) else "no such port"
             continue
         listening.listen(256)
         return listening

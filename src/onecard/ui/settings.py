@@ -9,9 +9,9 @@ from onecard.units import MIB
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what one server does for whoever asks, so that no request can take the machine."""
+    """Bounds on what one server does for its clients, so that no request can exhaust the machine."""
 
-    body_bytes: int = 1 * MIB  # of a request, but for a dropped log
+    body_bytes: int = 1 * MIB  # of a request other than a dropped log
     log_bytes: int = 64 * MIB  # of a dropped log
     dropped_logs: int = 20  # kept at once; the oldest goes
     streams: int = 64  # live connections of pages

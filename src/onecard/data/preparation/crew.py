@@ -21,7 +21,7 @@ Job = dict[str, Any]
 
 
 class Crew:
-    """`size` workers. A job goes to whoever is free; answers come back as they are ready."""
+    """`size` workers. A job goes to a worker that is free; answers come back as they are ready."""
 
     def __init__(self, size: int, setup: Job):
         self.setup = setup
@@ -142,8 +142,7 @@ def _died(worker: "subprocess.Popen[str]") -> RunFailure:
 
 
 def _raised(answer: Job) -> Exception:
-    if answer["error"] == "user":
-        return UserError(answer["message"], answer["hint"])
-    if answer["error"] == "run":
-        return RunFailure(answer["message"], answer["hint"])
+    kinds = {"user": UserError, "run": RunFailure}
+    if answer["error"] in kinds:
+        return kinds[answer["error"]](answer["message"], answer["hint"])
     return RuntimeError(f"{answer['message']}\n{answer['hint']}")

@@ -20,7 +20,15 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 
 from onecard.data.preparation.options import SHARD_TOKENS
-from onecard.data.preparation.order import Order, Taken, drop_duplicates, lay_out, take, write_shard
+from onecard.data.preparation.order import (
+    Order,
+    Taken,
+    drop_duplicates,
+    lay_out,
+    shard_jobs,
+    take,
+    write_shard,
+)
 from onecard.data.preparation.parts import Cutting, Part, PartBuilder, open_part, part_path
 from onecard.data.preparation.work_folder import WorkFolder, claim
 from onecard.data.preparation.worker import PART_BYTES
@@ -54,7 +62,7 @@ class TokenizeToParts(PipelineStep):  # type: ignore[misc]
         batch, number = Batch(), 0
         for document in data or ():
             with self.track_time():
-                # 40 bits of the id's hash: a place that is the document's own, whoever reads it
+                # 40 bits of the id's hash: a place that is the document's own, whichever task reads it
                 place = int.from_bytes(
                     hashlib.sha1(str(document.id).encode()).digest()[:5], "little"
                 )
@@ -116,21 +124,14 @@ class MakeShards(PipelineStep):  # type: ignore[misc]
             raise UserError(f"{folder}: no document came out of the first step")
         name = self.set_name or folder.resolve().name
         order = lay_out(taken, work, want_val=self.val_fraction > 0)
-        splits, written, number = {}, Order(work), 0
-        for split in ("val", "train"):
-            counts = {
-                key: value for key, value in order["splits"][split].items() if key != "buckets"
-            }
-            number = max(number, 1) if split == "train" else 0
-            entries = []
-            for start in range(0, counts["tokens"], self.shard_tokens):
-                stop = min(start + self.shard_tokens, counts["tokens"])
-                path = work / f"{name}_{split}_{number:06d}.bin"
-                entries.append(write_shard(written, split, start, stop, path))
-                replace(path, folder / path.name)
-                number += 1
-            if entries:
-                splits[split] = {**counts, "shards": entries}
+        splits: dict[str, Any] = {}
+        written = Order(work)
+        for job in shard_jobs(order, name, self.shard_tokens):
+            split, path = job["split"], work / job["file"]
+            counts = {k: v for k, v in order["splits"][split].items() if k != "buckets"}
+            shards = splits.setdefault(split, {**counts, "shards": []})["shards"]
+            shards.append(write_shard(written, split, job["start"], job["stop"], path))
+            replace(path, folder / path.name)
         skipped = sum((Counter(part.head["skipped"]) for part in parts), Counter())
         tokens, text = (sum(split[key] for split in splits.values()) for key in ("tokens", "bytes"))
         manifest = Manifest(

@@ -48,7 +48,7 @@ class Feed:
         threading.Thread(target=self._run, daemon=True).start()
 
     def ask(self, fetched: int) -> None:
-        """One file more than the `fetched` that whoever asks has seen."""
+        """One file more than the `fetched` that the caller has seen."""
         with self._change:
             self._asked = max(self._asked, fetched + 1)
             self._change.notify()

@@ -2,7 +2,7 @@
 
 A share is one of the tokens to train on. Each source is taken from its beginning up to the document that brings it
 nearest to its quota; its validation documents are those of the same beginning. A source that is too small is
-gone through again: the same documents at other places of the shuffle, never those for validation.
+used again: the same documents at other places of the shuffle, never those for validation.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Mixed:
     promoted: list[
         list[int]
     ]  # (place in `taken`, row): documents moved to validation, where a source had none
-    epochs: list[float]  # how often each source is gone through
+    epochs: list[float]  # how often each source is used
     duplicates: int
     near: int = 0  # near copies that were left out
 

@@ -253,6 +253,20 @@ class Order:
         return np.concatenate([documents[index] for index in order.tolist()])
 
 
+def shard_jobs(order: dict[str, Any], name: str, shard_tokens: int) -> list[dict[str, Any]]:
+    """Every shard of an order: its file, split and tokens. Validation begins at number 0, training after it, as in llm.c."""
+    jobs, number = [], 0
+    for split in ("val", "train"):
+        total = order["splits"][split]["tokens"]
+        number = max(number, 1) if split == "train" else 0
+        for start in range(0, total, shard_tokens):
+            file = f"{name}_{split}_{number:06d}.bin"
+            stop = min(start + shard_tokens, total)
+            jobs.append({"split": split, "file": file, "start": start, "stop": stop})
+            number += 1
+    return jobs
+
+
 def write_shard(order: Order, split: str, start: int, stop: int, path: Path) -> dict[str, Any]:
     """One shard, whole or not at all, and its entry for the manifest beside it."""
     digest = hashlib.sha256(header(stop - start))

@@ -154,8 +154,7 @@ class PartBuilder:
         rows = np.concatenate(self.rows) if self.rows else np.zeros(0, ROW)
         pieces: list[npt.NDArray[np.uint16]] = []
         for ids, offsets in zip(self.ids, self.offsets, strict=True):
-            ends = offsets.tolist()
-            pieces += [ids[low:high] for low, high in pairwise(ends)]
+            pieces += [ids[low:high] for low, high in pairwise(offsets.tolist())]
         order = np.argsort(rows["key"], kind="stable")
         if self.cutting.near:
             write_bands(path, self.bands, order)

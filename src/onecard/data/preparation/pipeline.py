@@ -18,6 +18,7 @@ from onecard.data.preparation.mix_file import mix_of_words
 from onecard.data.preparation.options import Options
 from onecard.data.preparation.request import (
     default_name,
+    has_results,
     planned,
     saved_plan,
     sized_sources,
@@ -26,7 +27,7 @@ from onecard.data.preparation.request import (
 from onecard.data.preparation.result import InputDigests, finish
 from onecard.data.preparation.size import Size, bytes_under, check_disk, estimate
 from onecard.data.preparation.stages import Made, make_shards
-from onecard.data.preparation.work_folder import WorkFolder
+from onecard.data.preparation.work_folder import REPLACED, WorkFolder
 from onecard.data.read.layout import DATA_HOME, WORK, scan
 from onecard.data.read.manifest import MANIFEST, Manifest, read_manifest
 from onecard.data.sources.resolve import is_remote, resolve_source
@@ -73,7 +74,8 @@ def prepare(
     with WorkFolder(folder) as work:
         done = _finished(folder, request, words, chosen, fresh)
         if done is not None:  # killed while it cleared away, or finished since we looked
-            work.remove_on_exit = not _begun_by_another(folder, request)
+            # work of another request stays; what has no plan any more is the rest of a clearing that was cut short
+            work.remove_on_exit = _begun(folder) in (None, request)
             return done
         try:
             found = _prepare(
@@ -82,7 +84,9 @@ def prepare(
             work.remove_on_exit = True
             return found
         except OnecardError:
-            work.remove_on_exit = not _worth_keeping(work.path)
+            work.remove_on_exit = not has_results(
+                work.path, REPLACED
+            )  # a mistyped word leaves no trace
             raise
         except OSError as error:
             if error.errno in DISK_FULL:
@@ -138,20 +142,14 @@ def _output(words: list[str], out: str | os.PathLike[str] | None, options: Optio
     return Path(out) if out is not None else DATA_HOME / (options.name or default_name(words))
 
 
-def _worth_keeping(work: Path) -> bool:
-    """Whether an error left anything that the next attempt can use; a mistyped word leaves no trace."""
-    return any(any((work / name).glob("*")) for name in ("parts", "shards", "fetched", "replaced"))
-
-
 def _adoptable(words: list[str], options: Options) -> Path | None:
     folders = [Path(word) for word in words if Path(word).is_dir()]
     ready = [
         folder
         for folder in folders
-        if not (folder / WORK).exists()
-        and any(any(folder.glob(kind)) for kind in ("*.bin", "*.ds", "*.npy"))
+        if not (folder / WORK).exists() and _holds(folder, "*.bin", "*.ds", "*.npy")
     ]
-    if not ready or (options.mix and not any(_of_shards(folder) for folder in ready)):
+    if not ready or (options.mix and not any(_holds(folder, "*.bin", "*.ds") for folder in ready)):
         return None  # arrays of ids are a source of a mix like any other
     if len(words) > 1:
         raise UserError(
@@ -165,9 +163,8 @@ def _adoptable(words: list[str], options: Options) -> Path | None:
     return ready[0]
 
 
-def _of_shards(folder: Path) -> bool:
-    """Whether it holds tokens that can only be used as a whole."""
-    return any(any(folder.glob(kind)) for kind in ("*.bin", "*.ds"))
+def _holds(folder: Path, *kinds: str) -> bool:
+    return any(any(folder.glob(kind)) for kind in kinds)
 
 
 def _finished(
@@ -192,7 +189,7 @@ def _finished(
     changed = next((word for word in words if _changed(word, options, found)), None)
     if found.request == request and changed is None:
         return found
-    if _begun(folder, request):  # an earlier `fresh` of the same request: continue it
+    if _begun(folder) == request:  # an earlier `fresh` of the same request: continue it
         return None
     other = (
         "replace it with the option `fresh` (it stays until the new one is finished), "
@@ -206,15 +203,10 @@ def _finished(
     )
 
 
-def _begun(folder: Path, request: str) -> bool:
+def _begun(folder: Path) -> str | None:
+    """The request of the unfinished work in a folder."""
     saved = saved_plan(folder / WORK)
-    return saved is not None and saved.request == request
-
-
-def _begun_by_another(folder: Path, request: str) -> bool:
-    """Unfinished work of another request; what has no plan any more is the rest of a clearing that was cut short."""
-    saved = saved_plan(folder / WORK)
-    return saved is not None and saved.request != request
+    return None if saved is None else saved.request
 
 
 def _changed(word: str, options: Options, found: Manifest) -> bool:
@@ -250,8 +242,7 @@ def _prepare(
         from onecard.data.sources.ready_shards import take_shards
 
         tokenizer: Tokenizer = gpt2()
-        splits = take_shards(plan.sources, options.tokens, shards, report)
-        made = Made(splits)
+        made = Made(take_shards(plan.sources, options.tokens, shards, report))
     else:
         tokenizer = tokenizer_of(plan, work.path)
         made = make_shards(plan, work.path, tokenizer, workers, size, report)

@@ -40,7 +40,7 @@ class Plan:
     running: Input | None
     unit_bytes: int
     created: str
-    base: str = ""  # digest of the request but for what to do with a source that is too small
+    base: str = ""  # digest of the request, without what to do with a source that is too small
     fractions: tuple[float, ...] = ()  # of each source of a mix, for validation
 
     @property
@@ -50,8 +50,12 @@ class Plan:
     @property
     def numbered(self) -> list[tuple[int, int, Source, Input]]:
         """Every file: its place among all, its source's number, the source, the file."""
-        numbers = [number for number, source in enumerate(self.sources) for _ in source.inputs]
-        return [(place, numbers[place], source, item) for place, source, item in self.inputs]
+        files = [
+            (number, source, self.running or item)
+            for number, source in enumerate(self.sources)
+            for item in source.inputs
+        ]
+        return [(place, *file) for place, file in enumerate(files)]
 
     @property
     def shares(self) -> list[float]:
@@ -59,7 +63,7 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """A short name for each source, no two alike."""
+        """A short name for each source, all of them different."""
         names: list[str] = []
         for source in self.sources:
             count = sum(
@@ -67,11 +71,6 @@ class Plan:
             )
             names.append(f"{source.name}-{count + 1}" if count else source.name)
         return names
-
-    @property
-    def inputs(self) -> list[tuple[int, Source, Input]]:
-        pairs = [(source, item) for source in self.sources for item in source.inputs]
-        return [(place, source, self.running or item) for place, (source, item) in enumerate(pairs)]
 
     @property
     def split_at(self) -> int | None:
@@ -167,7 +166,7 @@ def planned(
         for name in ("order", "shards", "copies"):
             shutil.rmtree(work.path / name, ignore_errors=True)
         write_bytes(work.path / PLAN, json.dumps(saved.to_json()).encode())
-    if saved is not None and saved.request != request and _has_results(work.path):
+    if saved is not None and saved.request != request and has_results(work.path):
         raise UserError(
             f"{work.out} was started with other arguments",
             hint="give the same ones to continue it, start again with the option `fresh`, "
@@ -182,8 +181,9 @@ def planned(
     return plan
 
 
-def _has_results(work: Path) -> bool:
-    return any(any((work / name).glob("*")) for name in ("parts", "shards", "fetched"))
+def has_results(work: Path, *more: str) -> bool:
+    """Whether there is anything that another attempt can use; `more` are further folders to look into."""
+    return any(any((work / name).glob("*")) for name in ("parts", "shards", "fetched", *more))
 
 
 def _new_plan(words: list[str], options: Options, request: str) -> Plan:
@@ -269,7 +269,7 @@ def _now() -> str:
 def unchanged(plan: Plan, when: str = " while it was read") -> None:
     """Every local file is as it was when the work was planned."""
     hint = "start again with the option `fresh`"
-    for _, source, item in plan.inputs:
+    for _, _, source, item in plan.numbered:
         if source.repo is None:
             try:
                 stat = os.stat(item.path)

@@ -18,6 +18,7 @@ from onecard.data.sources.source import Source
 from onecard.data.sources.unit import Batch, Reading, Unit
 from onecard.data.tokenizers.bpe import gpt2
 from onecard.data.tokenizers.kinds import BytesTokenizer, Tokenizer
+from onecard.untrusted import is_unicode
 
 _SAMPLED_UNITS = 12
 _UNIT_BYTES = 256 * 1024  # of text in one sampled place
@@ -48,16 +49,13 @@ def count_of(source: Source, number: int, tokenizer: str, rough: int, options: O
         return Count(rough, _KNOWN_MARGIN if source.bytes_per_token else _UNKNOWN_MARGIN)
     if all(item.kind == "tokens" for item in source.inputs):
         return Count(rough)
-    encoder: Tokenizer | None = gpt2() if tokenizer == "gpt2" else None
-    if tokenizer == "bytes":
-        encoder = BytesTokenizer()
     if any(packed(Path(item.path)) for item in source.inputs):
         return Count(rough, _COMPRESSED_MARGIN)
-    if encoder is None:
-        return Count(rough, _UNKNOWN_MARGIN)
-    return _sampled(source, reading_of(options, number, source), encoder) or Count(
-        rough, _UNKNOWN_MARGIN
-    )
+    found = None
+    if tokenizer in ("gpt2", "bytes"):
+        encoder: Tokenizer = gpt2() if tokenizer == "gpt2" else BytesTokenizer()
+        found = _sampled(source, reading_of(options, number, source), encoder)
+    return found or Count(rough, _UNKNOWN_MARGIN)
 
 
 def _sampled(source: Source, reading: Reading, tokenizer: Tokenizer) -> Count | None:
@@ -111,7 +109,7 @@ def _beginning(texts: list[str]) -> tuple[list[str], bool]:
         if size >= _UNIT_BYTES:
             return chosen, False
         size += len(text)
-        if not any("\ud800" <= character <= "\udfff" for character in text):
+        if is_unicode(text):
             chosen.append(text)
     return chosen, True
 

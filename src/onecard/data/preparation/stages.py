@@ -10,7 +10,7 @@ from typing import Any
 from onecard.data.preparation.crew import Crew
 from onecard.data.preparation.encode import Encoding, Event
 from onecard.data.preparation.mixing import Mixed, copies_among, copies_of, mix_sources
-from onecard.data.preparation.order import Taken, by_source, lay_out, take
+from onecard.data.preparation.order import Taken, by_source, lay_out, shard_jobs, take
 from onecard.data.preparation.request import Plan
 from onecard.data.preparation.size import Size
 from onecard.data.tokenizers.kinds import Tokenizer
@@ -40,8 +40,7 @@ def make_shards(
             mixed = mix_sources(plan, work, crew, size.text_bytes, report)
         else:
             mixed = _plain(plan, work, crew, size, report)
-        want_val = plan.val_fraction > 0
-        order = lay_out(mixed.taken, work, want_val, mixed.promoted)
+        order = lay_out(mixed.taken, work, plan.val_fraction > 0, mixed.promoted)
         entries = _write_shards(plan, work, crew, order, report)
     skipped = sum((Counter(item.part.head.get("skipped", {})) for item in mixed.taken), Counter())
     if plan.options.dedup and mixed.duplicates:
@@ -105,7 +104,7 @@ def _sources(
 
 
 def _setup(plan: Plan, work: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    names = [(item.kind, item.path.lower()) for _, _, item in plan.inputs]
+    names = [(item.kind, item.path.lower()) for *_, item in plan.numbered]
     libraries = {
         "pyarrow.parquet": any(kind == "parquet" for kind, _ in names),
         "zstandard": any(path.endswith(".zst") for _, path in names),
@@ -151,21 +150,8 @@ def _write_shards(
     plan: Plan, work: Path, crew: Crew, order: dict[str, Any], report: Report
 ) -> dict[str, list[Any]]:
     """Every shard, by whichever worker is free; those an earlier run finished are kept."""
-    jobs, number = [], 0
-    for split in ("val", "train"):
-        total, step = order["splits"][split]["tokens"], plan.options.shard_tokens
-        number = max(number, 1) if split == "train" else 0
-        for start in range(0, total, step):
-            jobs.append(
-                {
-                    "op": "shard",
-                    "split": split,
-                    "file": f"{plan.name}_{split}_{number:06d}.bin",
-                    "start": start,
-                    "stop": min(start + step, total),
-                }
-            )
-            number += 1
+    found = shard_jobs(order, plan.name, plan.options.shard_tokens)
+    jobs = [{"op": "shard", **job} for job in found]
     everything = sum(split["tokens"] for split in order["splits"].values())
     entries: dict[str, Any] = {}
     queue = iter(jobs)

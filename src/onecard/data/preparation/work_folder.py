@@ -67,7 +67,7 @@ class WorkFolder:
                     self.out.rmdir()  # only if it is empty
 
     def clear(self, keep: str | None = None) -> None:
-        """Remove what is in the folder, but for the mark and the lock; a link is removed, not what it leads to."""
+        """Remove what is in the folder, except the mark and the lock; a link is removed, not what it leads to."""
         for entry in self.path.iterdir():
             if entry.name in (MARKER, _LOCK, keep):
                 continue

@@ -60,7 +60,7 @@ def _answer(out: IO[str], answer: dict[str, Any]) -> None:
     try:
         out.write(json.dumps(answer) + "\n")
         out.flush()
-    except OSError:  # the parent is gone, and with it whoever would read this or an error
+    except OSError:  # the parent is gone, and nobody reads this or an error
         os._exit(1)
 
 

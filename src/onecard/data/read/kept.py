@@ -8,22 +8,21 @@ one) and, for tokenisers that are not built in, tokenizer.json.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onecard.data.read.manifest import TOKENIZER_FILE, check_tokenizer_entry
+from onecard.data.read.shards import Dataset
+from onecard.data.tokenizers.kinds import Tokenizer
+from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import UserError
 from onecard.files import write_bytes, write_json
 from onecard.untrusted import read_json_object
-
-if TYPE_CHECKING:
-    from onecard.data.read.shards import Dataset
-    from onecard.data.tokenizers.kinds import Tokenizer
 
 RECORD = "record.json"
 SCHEMA = "onecard.data-record/1"
 
 
-def keep_record(data: "Dataset", folder: Path) -> None:
+def keep_record(data: Dataset, folder: Path) -> None:
     """Write the data set's tokeniser and manifest into `folder`; each file whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = data.tokenizer
@@ -60,9 +59,7 @@ def kept_record(folder: Path) -> dict[str, Any]:
     return found
 
 
-def kept_tokenizer(folder: Path) -> "Tokenizer | None":
+def kept_tokenizer(folder: Path) -> Tokenizer | None:
     """The tokeniser that `keep_record` wrote; None where the data set did not name one."""
-    from onecard.data.tokenizers.load import load_tokenizer
-
     entry = kept_record(folder)["tokenizer"]
     return None if entry is None else load_tokenizer(entry, folder)

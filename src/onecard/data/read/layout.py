@@ -19,6 +19,7 @@ from onecard.data.read.shard_files import (
     read_header,
 )
 from onecard.errors import UserError
+from onecard.untrusted import readable
 
 WORK = ".work"  # an unfinished preparation keeps everything in here
 DATA_HOME = Path("data")
@@ -35,7 +36,7 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A folder of tokens as any reader sees it, whoever wrote it."""
+    """A folder of tokens as any reader sees it, whichever program wrote it."""
 
     name: str
     path: Path
@@ -104,10 +105,8 @@ def _holds_tokens(folder: Path) -> bool:
 
 def scan(path_or_name: str | os.PathLike[str]) -> Layout:
     """Read a folder's layout: ours, nanoGPT's, llm.c's and modded-nanogpt's shards, datatrove's .ds."""
-    try:
+    with readable(path_or_name):  # a folder may be without rights, a name too long for the system
         return _scan(resolve(path_or_name))
-    except OSError as error:  # a folder without rights, a name too long for the system
-        raise UserError(f"{path_or_name} cannot be read: {error.strerror or error}") from None
 
 
 def _scan(folder: Path) -> Layout:

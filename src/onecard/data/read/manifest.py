@@ -15,7 +15,7 @@ from typing import Any
 
 from onecard.errors import UserError
 from onecard.files import write_text
-from onecard.untrusted import read_json_object
+from onecard.untrusted import is_unicode, read_json_object
 
 SCHEMA = "onecard.data/1"
 MANIFEST = "manifest.json"
@@ -91,8 +91,8 @@ def checked_manifest(found: dict[str, Any]) -> Manifest:
     return Manifest(**values)
 
 
-def check_tokenizer_entry(entry: Any) -> None:
-    """The `tokenizer` entry of a manifest, of any kind; ValueError names what is wrong with it."""
+def check_tokenizer_entry(entry: Any) -> bool:
+    """The `tokenizer` entry of a manifest, of any kind, is right; ValueError names what is wrong with it."""
     _require(isinstance(entry, dict), "tokenizer", entry)
     name, eot = entry.get("name"), entry.get("eot")
     _require(name is None or _is_text(name), "tokenizer.name", name)
@@ -106,6 +106,7 @@ def check_tokenizer_entry(entry: Any) -> None:
     special = entry.get("special", [])
     good = isinstance(special, list) and all(_is_text(s) and 0 < len(s) <= 64 for s in special)
     _require(good and len(set(special)) == len(special), "tokenizer.special", special)
+    return True
 
 
 def check_characters(chars: Any) -> None:
@@ -115,7 +116,7 @@ def check_characters(chars: Any) -> None:
     for char in chars:
         if not isinstance(char, str) or len(char) != 1:
             raise ValueError(f"{char!r:.40} is not one character")
-        if 0xD800 <= ord(char) < 0xE000:
+        if not is_unicode(char):
             raise ValueError(f"{char!r} is half of a surrogate pair, not a character")
     if len(set(chars)) != len(chars):
         raise ValueError("a character is there twice")
@@ -142,17 +143,8 @@ def _check_splits(splits: Any) -> bool:
     return True
 
 
-def _check_tokenizer(entry: Any) -> bool:
-    check_tokenizer_entry(entry)
-    return True
-
-
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value and not _has_surrogate(value)
-
-
-def _has_surrogate(text: str) -> bool:
-    return not text.isascii() and any(0xD800 <= ord(char) < 0xE000 for char in text)
+    return isinstance(value, str) and "\0" not in value and is_unicode(value)
 
 
 def _is_count(value: Any) -> bool:
@@ -207,7 +199,7 @@ _SOURCE_TEXTS = ("revision", "licence", "files", "state", "name")
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "name": lambda value: _is_text(value) and bool(value),
     "sources": _is_source_list,
-    "tokenizer": _check_tokenizer,
+    "tokenizer": check_tokenizer_entry,
     "splits": _check_splits,
     "bytes_per_token": _is_number_or_none,
     "seed": lambda value: value is None or (isinstance(value, int) and abs(value) < 2**64),

@@ -13,6 +13,7 @@ from typing import Any
 
 from onecard.data.read.manifest import check_characters
 from onecard.errors import UserError
+from onecard.untrusted import readable
 
 _MARK = object()
 _LARGEST = 64 * 1024 * 1024  # a character table is kilobytes
@@ -20,11 +21,8 @@ _LARGEST = 64 * 1024 * 1024  # a character table is kilobytes
 
 def read_meta(path: Path) -> dict[str, Any] | None:
     """The character tokeniser of a meta.pkl; None when it holds something else that is plainly no character table."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    with readable(path), open(path, "rb") as file:
+        content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise UserError(
             f"{path} is too large for a table of characters",

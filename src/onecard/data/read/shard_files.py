@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onecard.errors import UserError
+from onecard.untrusted import readable
 
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024  # llm.c, dev/data/data_common.py: 256 int32
 LLAMA_MAGIC = 20240801  # llm.c's uint32 shards
@@ -40,22 +41,16 @@ def header(tokens: int) -> bytes:
 
 
 def has_header(path: Path) -> bool:
-    try:
-        with open(path, "rb") as file:
-            start = file.read(4)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    with readable(path), open(path, "rb") as file:
+        start = file.read(4)
     return len(start) == 4 and struct.unpack("<i", start)[0] in (MAGIC, LLAMA_MAGIC)
 
 
 def read_header(path: Path) -> int:
     """The token count in a shard's header, checked against the file's length."""
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(HEADER_BYTES)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    with readable(path), open(path, "rb") as file:
+        raw = file.read(HEADER_BYTES)
+        size = os.fstat(file.fileno()).st_size
     if len(raw) < HEADER_BYTES:
         raise UserError(
             f"{path}: {size} bytes, too short for a header of {HEADER_BYTES}",
@@ -85,10 +80,8 @@ def read_header(path: Path) -> int:
 
 def raw_shard(path: Path, sha256: str | None = None) -> Shard:
     """A file of uint16 without a header."""
-    try:
+    with readable(path):
         size = path.stat().st_size
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     if size % TOKEN_BYTES:
         raise UserError(
             f"{path}: {size:,} bytes is not a whole number of 16-bit ids; it breaks at offset {size - 1:,}",
@@ -99,17 +92,14 @@ def raw_shard(path: Path, sha256: str | None = None) -> Shard:
 
 def npy_shard(path: Path, sha256: str | None = None) -> Shard:
     """A .npy file of 16-bit ids in one dimension, as many tokenising scripts write them; its header is read as a literal."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(12)
-            wide = start[6:7] == b"\x02"
-            length = int.from_bytes(start[8:12] if wide else start[8:10], "little")
-            at = 12 if wide else 10
-            file.seek(at)
-            text = file.read(min(length, _MOST_NPY_HEADER))
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    with readable(path), open(path, "rb") as file:
+        start = file.read(12)
+        wide = start[6:7] == b"\x02"
+        length = int.from_bytes(start[8:12] if wide else start[8:10], "little")
+        at = 12 if wide else 10
+        file.seek(at)
+        text = file.read(min(length, _MOST_NPY_HEADER))
+        size = os.fstat(file.fileno()).st_size
     if start[:6] != b"\x93NUMPY" or len(text) != length:
         raise UserError(f"{path}, offset 0: not a .npy header", hint="get it again")
     import ast

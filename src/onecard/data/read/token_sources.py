@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from onecard.data.read.manifest import Manifest
 from onecard.errors import UserError
+from onecard.untrusted import readable
 
 
 class Sources:
@@ -37,10 +38,8 @@ def sources_of(folder: Path, manifest: Manifest | None) -> Sources | None:
         return None
     path = folder / manifest.validation["file"]
     hint = "prepare the data again"
-    try:
+    with readable(path, hint):
         content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}", hint=hint) from None
     if hashlib.sha256(content).hexdigest() != manifest.validation["sha256"]:
         raise UserError(f"{path} is damaged: its sha256 is not the manifest's", hint=hint)
     names = [str(source.get("name") or source["uri"]) for source in manifest.sources]

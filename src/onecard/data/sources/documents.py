@@ -38,8 +38,7 @@ def batches(unit: Unit, reading: Reading) -> Iterator[Batch]:
 def expected_text_bytes(item: Input, reading: Reading) -> int:
     """How much text a local file holds: parquet's own figures, a look at the beginning of jsonl."""
     if item.kind == "parquet":
-        groups = row_groups(item.path, reading)
-        return sum(text_bytes(group, reading) for group in groups)
+        return sum(text_bytes(group, reading) for group in row_groups(item.path, reading))
     if item.kind == "jsonl" and not packed(item.path):
         return int(item.size * text_share(item.path, reading))
     if item.kind == "tokens":

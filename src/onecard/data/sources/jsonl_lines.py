@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from onecard.data.sources.limits import MOST_LINE_BYTES
-from onecard.data.sources.packed import READ_BYTES, packed, stream
+from onecard.data.sources.packed import MOST_LINE_BYTES, READ_BYTES, packed, stream
 from onecard.data.sources.unit import BATCH_BYTES, Batch, Reading, Unit
 from onecard.errors import UserError
+from onecard.untrusted import readable
 
 _SAMPLED_BYTES = 256 * 1024  # of a file's beginning, to see how much of it is text
 _HINT = "set the option `column` to the one that holds the text"
@@ -111,9 +111,8 @@ def _check_record(path: str, at: int, record: Any, reading: Reading) -> None:
 
 
 def _wanted(record: dict[str, Any], text: str | list[Any], reading: Reading) -> bool:
-    if len(text) < reading.min_chars:
-        return False
-    return all(condition.holds(record) for condition in reading.conditions)
+    long_enough = len(text) >= reading.min_chars
+    return long_enough and all(condition.holds(record) for condition in reading.conditions)
 
 
 def _lines(path: str, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
@@ -127,22 +126,19 @@ def _lines(path: str, start: int, stop: int) -> Iterator[tuple[int, bytes | None
             yield at, line
             at += length
         return
-    try:
-        with open(path, "rb", buffering=READ_BYTES) as file:
-            if start:
-                file.seek(start - 1)
-                while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
-                    pass  # the line that began before belongs to the unit before
-            at = file.tell()
-            while not (stop and at >= stop) and (piece := file.readline(MOST_LINE_BYTES)):
-                length, long = len(piece), False
-                while len(piece) == MOST_LINE_BYTES and not piece.endswith(b"\n"):
-                    long, piece = True, file.readline(MOST_LINE_BYTES)
-                    length += len(piece)
-                yield at, None if long else piece
-                at += length
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    with readable(path), open(path, "rb", buffering=READ_BYTES) as file:
+        if start:
+            file.seek(start - 1)
+            while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass  # the line that began before belongs to the unit before
+        at = file.tell()
+        while not (stop and at >= stop) and (piece := file.readline(MOST_LINE_BYTES)):
+            length, long = len(piece), False
+            while len(piece) == MOST_LINE_BYTES and not piece.endswith(b"\n"):
+                long, piece = True, file.readline(MOST_LINE_BYTES)
+                length += len(piece)
+            yield at, None if long else piece
+            at += length
 
 
 def _split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes | None, int]]:

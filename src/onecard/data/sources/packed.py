@@ -1,7 +1,15 @@
 """Bytes out of files, unpacked where the name says that they are packed, in chunks of bounded size.
 
+A few bytes of a hostile file can stand for terabytes: how far a file may unpack is limited here too.
+
 >>> packed("pages.jsonl.zst"), packed("pages.jsonl")
 (True, False)
+>>> guard = Expansion("x.gz", packed_bytes=1000)
+>>> guard.add(2**28)
+>>> guard.add(1)
+Traceback (most recent call last):
+    ...
+onecard.errors.UserError: x.gz unpacks to more than 1,000 times its size (leave it out: it is damaged or made to exhaust the machine)
 """
 
 import bz2
@@ -13,12 +21,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from onecard.data.sources.limits import MOST_XZ_MEMORY, Expansion
 from onecard.errors import UserError, first_line
 
 READ_BYTES = 1024 * 1024
 SUFFIXES = (".gz", ".zst", ".xz", ".bz2")
 _ZSTD_BYTES = 4096  # given at once: each may stand for 32,000 times as much
+MOST_LINE_BYTES = 32 * 2**20  # of jsonl; parsing one takes up to some 25 times its size in memory
+MOST_PAGE_BYTES = 256 * 2**20  # of parquet, unpacked; writers aim at 1 MiB
+MOST_TABLE_BYTES = 64 * 2**20  # of parquet rows decoded at once
+MOST_XZ_MEMORY = 256 * 2**20  # `xz -9` needs 65 MiB
+_ALWAYS_ALLOWED = 2**28
+_MOST_RATIO = (
+    1000  # text packs 3 to 20 times; zlib reaches 1,032 at most, zstd and parquet far more
+)
+
+
+class Expansion:
+    """Counts what comes out of a packed file, and stops it before it fills the disk."""
+
+    def __init__(self, path: str | Path, packed_bytes: int):
+        self._path = path
+        self._allowed = max(_ALWAYS_ALLOWED, _MOST_RATIO * packed_bytes)
+
+    def add(self, more_bytes: int) -> None:
+        self._allowed -= more_bytes
+        if self._allowed < 0:
+            raise UserError(
+                f"{self._path} unpacks to more than {_MOST_RATIO:,} times its size",
+                hint="leave it out: it is damaged or made to exhaust the machine",
+            )
 
 
 def packed(path: str | Path) -> bool:

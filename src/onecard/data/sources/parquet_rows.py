@@ -5,8 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from onecard.data.sources.limits import MOST_PAGE_BYTES, MOST_TABLE_BYTES, Expansion
-from onecard.data.sources.packed import READ_BYTES
+from onecard.data.sources.packed import (
+    MOST_PAGE_BYTES,
+    MOST_TABLE_BYTES,
+    READ_BYTES,
+    Expansion,
+)
 from onecard.data.sources.parquet_headers import Chunk, RowGroup, page_sizes, read_footer
 from onecard.data.sources.unit import BATCH_BYTES, Batch, Reading, Unit
 from onecard.errors import UserError, first_line

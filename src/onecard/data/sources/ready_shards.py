@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def adopt(
     for name, shards in layout.splits.items():
         split: dict[str, Any] = {"tokens": 0, "documents": 0, "bytes": 0, "shards": []}
         for shard in shards:
-            found = measure(shard, name, tokenizer, _counter(report, done, total))
+            found = measure(shard, name, tokenizer, partial(_report, report, done, total))
             done += shard.tokens
             split["shards"].append(
                 {"file": shard.path.name, "tokens": shard.tokens, "sha256": file_sha256(shard.path)}
@@ -122,7 +123,7 @@ def take_shards(
             split["shards"].append({key: entry[key] for key in ("file", "tokens", "sha256")})
             for key in ("tokens", "documents", "bytes"):
                 split[key] += entry[key]
-            _report(report, split["tokens"], tokens or split["tokens"])
+            _report(report, 0, tokens or split["tokens"], split["tokens"])
     return splits
 
 
@@ -130,8 +131,7 @@ def _take_shard(source: Source, item: Any, into: Path, split: str) -> dict[str, 
     target = into / Path(item.path).name
     kept = target.with_suffix(".json")
     if kept.exists() and target.exists():
-        found: dict[str, Any] = json.loads(kept.read_text())
-        return found
+        return dict(json.loads(kept.read_text()))
     here = source.fetch(item, into.parent / "fetched")
     try:
         shard = Shard(here, HEADER_BYTES, read_header(here))
@@ -147,11 +147,8 @@ def _take_shard(source: Source, item: Any, into: Path, split: str) -> dict[str, 
     return entry
 
 
-def _counter(report: Callable[[Any], None], before: int, total: int) -> Callable[[int], None]:
-    return lambda more: _report(report, before + more, total)
-
-
-def _report(report: Callable[[Any], None], done: int, total: int) -> None:
+def _report(report: Callable[[Any], None], before: int, total: int, more: int) -> None:
     from onecard.data.preparation.encode import Event
 
+    done = before + more
     report(Event("checking", done, max(total, done), done))

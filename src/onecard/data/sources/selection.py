@@ -66,7 +66,7 @@ def parse_condition(text: str) -> Condition:
 
 @dataclass(frozen=True)
 class Template:
-    """Literal text and column names by turns, beginning and ending with literal text."""
+    """Literal text and column names in alternation, beginning and ending with literal text."""
 
     pieces: tuple[str, ...]
 

@@ -14,6 +14,7 @@ from typing import IO
 from onecard.data.sources.packed import stream
 from onecard.data.sources.unit import BATCH_BYTES, PIECE_BYTES, Batch, Reading, Unit
 from onecard.errors import UserError
+from onecard.untrusted import readable
 
 LONGEST_TEXT = 8 * PIECE_BYTES  # a text file up to this is one document
 
@@ -45,12 +46,7 @@ def _texts(
 
     Invalid UTF-8 is left out and counted; in a running text, which has no parts to leave out, it is an error.
     """
-    if unit.stop:
-        pieces = _cut(path, unit, reading)
-    elif reading.separator is not None:
-        pieces = _separated(path, reading.separator.encode())
-    else:
-        pieces = _whole(path)
+    pieces = _cut(path, unit, reading) if unit.stop else _documents(path, reading.separator)
     for at, raw in pieces:
         try:
             yield at, raw.decode("utf-8")
@@ -63,59 +59,43 @@ def _texts(
             skipped["invalid UTF-8"] += 1
 
 
-def _whole(path: str) -> Iterator[tuple[int, bytes]]:
-    raw = bytearray()
-    at = 0
-    for chunk in stream(path):
-        raw += chunk
-        while len(raw) > LONGEST_TEXT:  # only packed files get here: the others are cut by `_cut`
-            cut = safe_cut(bytes(raw[PIECE_BYTES : 2 * PIECE_BYTES])) + PIECE_BYTES
-            yield at, bytes(raw[:cut])
-            at += cut
-            del raw[:cut]
-    if raw:
-        yield at, bytes(raw)
-
-
-def _separated(path: str, separator: bytes) -> Iterator[tuple[int, bytes]]:
-    """The documents between separators; one without an end in sight is cut as a long text is."""
+def _documents(path: str, between: str | None) -> Iterator[tuple[int, bytes]]:
+    """The documents between separators, or the file as one; one without an end in sight is cut as a long text is."""
     raw, at = bytearray(), 0
     for chunk in stream(path):
         raw += chunk
-        *whole, rest = bytes(raw).split(separator)
-        for document in whole:
-            if document.strip():
-                yield at, document
-            at += len(document) + len(separator)
-        raw = bytearray(rest)
+        if between is not None:
+            separator = between.encode()
+            *whole, rest = bytes(raw).split(separator)
+            for document in whole:
+                if document.strip():
+                    yield at, document
+                at += len(document) + len(separator)
+            raw = bytearray(rest)
         while len(raw) > LONGEST_TEXT:
             cut = safe_cut(bytes(raw[PIECE_BYTES : 2 * PIECE_BYTES])) + PIECE_BYTES
             yield at, bytes(raw[:cut])
             at += cut
             del raw[:cut]
-    if raw.strip():
+    if raw.strip() or (raw and between is None):
         yield at, bytes(raw)
 
 
 def _cut(path: str, unit: Unit, reading: Reading) -> Iterator[tuple[int, bytes]]:
     """Pieces of a long file; where piece k begins depends on the file, as long as it was when the work was planned."""
     split_at = reading.split_at
-    try:
-        with open(path, "rb") as file:
-            size = min(unit.file_bytes, os.fstat(file.fileno()).st_size)
-            for index in range(unit.start, unit.stop):
-                cuts = [
-                    _piece_start(file, place, size, reading.piece_bytes)
-                    for place in (index, index + 1)
-                ]
-                if split_at is not None and cuts[0] < split_at < cuts[1]:
-                    cuts.insert(1, split_at)
-                for low, high in pairwise(cuts):
-                    if high > low:
-                        file.seek(low)
-                        yield low, file.read(high - low)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    with readable(path), open(path, "rb") as file:
+        size = min(unit.file_bytes, os.fstat(file.fileno()).st_size)
+        for index in range(unit.start, unit.stop):
+            cuts = [
+                _piece_start(file, place, size, reading.piece_bytes) for place in (index, index + 1)
+            ]
+            if split_at is not None and cuts[0] < split_at < cuts[1]:
+                cuts.insert(1, split_at)
+            for low, high in pairwise(cuts):
+                if high > low:
+                    file.seek(low)
+                    yield low, file.read(high - low)
 
 
 def _piece_start(file: IO[bytes], index: int, size: int, piece_bytes: int) -> int:

@@ -58,16 +58,21 @@ class BpeTokenizer(Tokenizer):
 
     def hf_json(self) -> bytes:
         """tokenizer.json as transformers and tokenizers read it, the separator among its special tokens."""
-        special = {
-            "id": self.eot,
-            "content": EOT,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        return json.dumps({**self.spec, "added_tokens": [special]}, ensure_ascii=False).encode()
+        added = [special_token(self.eot, EOT)]
+        return json.dumps({**self.spec, "added_tokens": added}, ensure_ascii=False).encode()
+
+
+def special_token(index: int | None, content: str) -> dict[str, Any]:
+    """An entry of a tokenizer.json for what no text becomes."""
+    return {
+        "id": index,
+        "content": content,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
 
 
 class _Engine(Protocol):

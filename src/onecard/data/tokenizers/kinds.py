@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from onecard.data.read.manifest import LARGEST_VOCAB, TOKENIZER_FILE
 from onecard.errors import UserError
+from onecard.untrusted import is_unicode
 
 EOT = "<|endoftext|>"
 
@@ -114,35 +115,29 @@ class CharsTokenizer(Tokenizer):
         self.chars = list(chars)
         self.eot = len(chars) if separator else None
         self.vocab_size = len(chars) + separator
-        self._points = np.array([ord(char) for char in chars], np.uint32)
-        if ((self._points >= 0xD800) & (self._points <= 0xDFFF)).any():
+        if not is_unicode("".join(chars)):
             raise UserError(
                 "this vocabulary has half of a surrogate pair among its characters",
                 hint="no text holds one: prepare the data again",
             )
-        if not len(chars) or (np.diff(self._points.astype(np.int64)) <= 0).any():
-            self._table = {char: index for index, char in enumerate(chars)}
-        else:
-            self._table = {}
+        points = np.array([ord(char) for char in chars], np.uint32)
+        self._order = np.argsort(points, kind="stable")  # a foreign table has an order of its own
+        self._points = points[self._order]
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Offsets]:
         points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-        if self._table:  # a foreign table in an order of its own
-            order = np.argsort(self._points, kind="stable")
-        else:
-            order = np.arange(len(self._points))
-        sorted_points = self._points[order]
-        at = np.minimum(np.searchsorted(sorted_points, points), max(len(sorted_points) - 1, 0))
-        if len(points) and (not len(sorted_points) or (sorted_points[at] != points).any()):
+        known = self._points
+        at = np.minimum(np.searchsorted(known, points), max(len(known) - 1, 0))
+        if len(points) and (not len(known) or (known[at] != points).any()):
             unknown = (
-                chr(int(points[np.argmax(sorted_points[at] != points)]))
-                if len(sorted_points)
+                chr(int(points[np.argmax(known[at] != points)]))
+                if len(known)
                 else "".join(texts)[0]
             )
             raise UserError(
                 f"the character {unknown!r} is not in this vocabulary of {len(self.chars)} characters"
             )
-        return order[at].astype(np.uint16), offsets_of(map(len, texts), len(texts))
+        return self._order[at].astype(np.uint16), offsets_of(map(len, texts), len(texts))
 
     @cached_property
     def pieces(self) -> list[bytes]:

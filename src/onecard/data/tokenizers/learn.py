@@ -16,6 +16,7 @@ from onecard.data.tokenizers.kinds import BytesTokenizer, CharsTokenizer, Tokeni
 from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import UserError
 from onecard.files import write_bytes
+from onecard.untrusted import is_unicode
 
 # Text that a trained vocabulary is learned from: the beginning of the input.
 _BPE_SAMPLE_BYTES = 64 * 1024**2
@@ -63,15 +64,7 @@ def _texts(plan: Plan, work: Path) -> Iterator[str]:
         here = source.fetch(item, work / "fetched")
         for unit in units_of([(place, item, here)], plan.unit_bytes, 0, readings[number]):
             for batch in batches(unit, readings[number]):
-                yield from (text for text in batch.texts if _encodable(text))
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+                yield from filter(is_unicode, batch.texts)
 
 
 def nothing_to_take(plan: Plan, skipped: Counter[str] | None = None) -> UserError:

@@ -3,7 +3,7 @@
     explain(figures(run, card))                one run
     explained(compare([a, b])).findings        what a comparison shows, then what each run shows alone
 
-A group of rules is a file: log_findings (what the log itself shows and hides), misreadings, plan_findings,
+A group of rules is a file: log_findings (what the log itself shows and hides, what is misread in it), plan_findings,
 speed_findings, loss_findings, recipe_findings, source_findings (mixes), tune_findings, eval_findings (kept results), pair_findings (two runs side by
 side). A rule states when it does not
 apply. Where the figures do not decide, the finding says so and names what would.
@@ -17,7 +17,6 @@ from onecard.runs.explain import (
     eval_findings,
     log_findings,
     loss_findings,
-    misreadings,
     pair_findings,
     plan_findings,
     recipe_findings,
@@ -33,7 +32,6 @@ __all__ = ["Finding", "explain", "explained"]
 Rule = Callable[[RunFigures], Iterator[Finding]]
 _RULES: tuple[Rule, ...] = (
     *log_findings.RULES,
-    *misreadings.RULES,
     *plan_findings.RULES,
     *speed_findings.RULES,
     *loss_findings.RULES,

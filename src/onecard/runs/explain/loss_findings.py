@@ -43,8 +43,7 @@ def normal(f: RunFigures) -> Iterator[Finding]:
         return
     band = _band(f)
     figures = {"loss": f.final_loss, "expected": expected, "band": band, "step": f.run.last_step}
-    evidence = {**figures, "in_support": f.plan.loss.in_support}
-    yield Finding(_loss_verdict(figures), evidence)
+    yield Finding(_loss_verdict(figures), {**figures, "in_support": f.plan.loss.in_support})
 
 
 def _too_early(f: RunFigures, warm: int) -> Finding:

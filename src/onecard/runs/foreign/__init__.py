@@ -6,3 +6,18 @@
 
 `line` answers True when it holds a measurement of this format: that is how the format of a file is found (text_log.py).
 """
+
+from onecard.runs.builder import RunBuilder
+from onecard.runs.run import Format, Run
+
+
+class OneRunReader:
+    """The beginning of a reader whose files hold one run each: `form` and `line` are the format's own."""
+
+    form: Format
+
+    def __init__(self, name: str):
+        self._builder = RunBuilder(name, self.form)
+
+    def done(self) -> list[Run]:
+        return self._builder.runs()

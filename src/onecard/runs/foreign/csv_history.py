@@ -67,7 +67,7 @@ def read_csv(lines: Iterable[str], name: str) -> list[Run]:
     for row in _rows(rows, builders):
         for run, places in columns.items():
             _take(builders[run], row, step, places)
-    return [done for builder in builders.values() if (done := builder.done()) is not None]
+    return [run for builder in builders.values() for run in builder.runs()]
 
 
 def _charts(heads: list[str]) -> dict[str, dict[str, int]]:
@@ -83,11 +83,10 @@ def _charts(heads: list[str]) -> dict[str, dict[str, int]]:
 
 
 def _rows(rows: Iterator[list[str]], builders: dict[str, RunBuilder]) -> Iterator[list[str]]:
-    while True:
+    row: list[str] | None = []
+    while row is not None:
         try:
-            row = next(rows)
-        except StopIteration:
-            return
+            row = next(rows, None)
         except csv.Error as error:
             for builder in builders.values():
                 builder.unreadable(str(error))

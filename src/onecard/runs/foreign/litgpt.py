@@ -8,9 +8,8 @@ Its own throughput figures are left alone: they divide by a time stamp.
 
 import re
 
-from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign import OneRunReader
 from onecard.runs.foreign.numbers import NUMBER, whole
-from onecard.runs.run import Run
 
 _STEP = re.compile(
     rf"Epoch (\d+) \| iter (\d+) step (\d+) \| loss train: ({NUMBER}), val: ({NUMBER}|n/a) \| iter time: ({NUMBER}) ms.*",
@@ -21,11 +20,9 @@ _BEGINS = re.compile(r"Epoch \d+ \| iter \d")
 _PARAMS = re.compile(r"Total parameters: ([\d,]+)")
 
 
-class LitGptReader:
-    def __init__(self, name: str):
-        self._builder = RunBuilder(name, "litgpt")
-        self._per_step: float | None = None
-        self._last = 0
+class LitGptReader(OneRunReader):
+    form = "litgpt"
+    _per_step: float | None = None
 
     def line(self, text: str) -> bool:
         builder = self._builder
@@ -36,7 +33,6 @@ class LitGptReader:
                 per_step = max(1, round(self._per_step))
                 builder.know("gradient_accumulation_steps", per_step, "inferred")
                 builder.step(step, loss=float(found[4]), seconds=float(found[6]) / 1000 * per_step)
-                self._last = step
             return True
         if (found := _VAL.fullmatch(text)) and self._per_step:
             builder.eval(round(whole(found[1]) / self._per_step), val_loss=float(found[2]))
@@ -46,7 +42,3 @@ class LitGptReader:
         elif _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
         return False
-
-    def done(self) -> list[Run]:
-        run = self._builder.done()
-        return [run] if run is not None else []

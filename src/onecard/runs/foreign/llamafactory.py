@@ -8,17 +8,15 @@ import json
 import re
 from typing import Any
 
-from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign import OneRunReader
 from onecard.runs.foreign.numbers import json_number
-from onecard.runs.run import Run
 
 _MEASURES = re.compile(r'\{"current_steps": \d{1,12}, "total_steps": ')
 _ELAPSED = re.compile(r"(?:(\d{1,5}) days?, )?(\d{1,6}):(\d\d):(\d\d)")  # Python's timedelta
 
 
-class LlamaFactoryReader:
-    def __init__(self, name: str):
-        self._builder = RunBuilder(name, "llama-factory")
+class LlamaFactoryReader(OneRunReader):
+    form = "llama-factory"
 
     def line(self, text: str) -> bool:
         if not _MEASURES.match(text):
@@ -29,10 +27,6 @@ class LlamaFactoryReader:
             self._builder.unreadable(text)
             return False
         return self._take(fields)
-
-    def done(self) -> list[Run]:
-        run = self._builder.done()
-        return [run] if run is not None else []
 
     def _take(self, fields: dict[str, Any]) -> bool:
         builder, step = self._builder, fields["current_steps"]

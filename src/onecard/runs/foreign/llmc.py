@@ -8,9 +8,8 @@ val loss 6.432100
 
 import re
 
-from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign import OneRunReader
 from onecard.runs.foreign.numbers import NUMBER, whole
-from onecard.runs.run import Run
 
 _TRAIN = re.compile(rf"s:(\d+) trl:({NUMBER})(?: lr:({NUMBER}))?(?: norm:({NUMBER}))?", re.I)
 _VAL = re.compile(rf"s:(\d+) tel:({NUMBER})", re.I)
@@ -40,10 +39,9 @@ _KEYS = {
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-class LlmcReader:
-    def __init__(self, name: str):
-        self._builder = RunBuilder(name, "llm.c")
-        self._last = 0
+class LlmcReader(OneRunReader):
+    form = "llm.c"
+    _last = 0  # the step printed last
 
     def line(self, text: str) -> bool:
         builder = self._builder
@@ -72,10 +70,6 @@ class LlmcReader:
         if _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
         return False
-
-    def done(self) -> list[Run]:
-        run = self._builder.done()
-        return [run] if run is not None else []
 
     def _row(self, label: str, value: str) -> None:
         builder = self._builder

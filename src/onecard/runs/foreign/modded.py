@@ -9,9 +9,8 @@ A record also holds its own source code and nvidia-smi's table; the card's name 
 
 import re
 
-from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign import OneRunReader
 from onecard.runs.foreign.numbers import NUMBER, whole
-from onecard.runs.run import Run
 
 _LINE = re.compile(
     rf"step:(\d+)/(\d+) (?:(val|train)_loss:({NUMBER}) )?train_time:({NUMBER})(ms|s) step_avg:({NUMBER})ms",
@@ -21,10 +20,9 @@ _GPU = re.compile(r"\|\s+\d+\s+(NVIDIA [\w -]+?)\s{2,}")
 _BEGINS = re.compile(r"step:\d+/\d+ ")
 
 
-class ModdedReader:
-    def __init__(self, name: str):
-        self._builder = RunBuilder(name, "modded-nanogpt")
-        self._cards = 0
+class ModdedReader(OneRunReader):
+    form = "modded-nanogpt"
+    _cards = 0
 
     def line(self, text: str) -> bool:
         builder = self._builder
@@ -43,7 +41,3 @@ class ModdedReader:
             self._cards += 1
             builder.set(gpu=found[1].removeprefix("NVIDIA "), gpus=self._cards)
         return False
-
-    def done(self) -> list[Run]:
-        run = self._builder.done()
-        return [run] if run is not None else []

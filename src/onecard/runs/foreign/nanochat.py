@@ -8,9 +8,8 @@ Step 02000 | CORE metric: 0.1234
 
 import re
 
-from onecard.runs.builder import RunBuilder
+from onecard.runs.foreign import OneRunReader
 from onecard.runs.foreign.numbers import NUMBER, positive, whole
-from onecard.runs.run import Run
 
 _STEP = re.compile(
     rf"step (\d+)(?:/(\d+))? \({NUMBER}%\) \| loss: ({NUMBER}) \|.*?\bdt: ({NUMBER})ms \| tok/sec: ([\d,]+)"
@@ -31,9 +30,8 @@ _GPU = re.compile(r"GPU: (.+?) \| Peak FLOPS \(BF16\): ([\d.e+]+)")
 _NAMES = {"num_layers": "n_layer", "model_dim": "n_embd", "num_heads": "n_head"}
 
 
-class NanochatReader:
-    def __init__(self, name: str):
-        self._builder = RunBuilder(name, "nanochat")
+class NanochatReader(OneRunReader):
+    form = "nanochat"
 
     def line(self, text: str) -> bool:
         builder = self._builder
@@ -58,10 +56,6 @@ class NanochatReader:
         elif builder.empty:
             self._heading(text)
         return False
-
-    def done(self) -> list[Run]:
-        run = self._builder.done()
-        return [run] if run is not None else []
 
     def _heading(self, text: str) -> None:
         builder = self._builder

@@ -7,6 +7,8 @@
 import math
 from typing import Any
 
+from onecard.untrusted import finite
+
 # Atomic: what follows never makes the engine try every shorter form of a number of thousands of digits.
 NUMBER = r"[-+]?(?>\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf)"
 _MOST_DIGITS = 15  # above every bound that is checked later
@@ -27,8 +29,5 @@ def positive(text: str) -> float | None:
 
 
 def json_number(value: Any) -> float | None:
-    """A number of a JSON file, NaN and infinity among them, as Python writes them; else None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e300 else None
+    """A number of a JSON file; NaN and infinity too, as Python writes them, for a lost run must not be hidden; else None."""
+    return value if isinstance(value, float) and not math.isfinite(value) else finite(value)

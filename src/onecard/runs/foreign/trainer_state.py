@@ -32,8 +32,7 @@ def read_trainer(file: BinaryIO, name: str) -> list[Run]:
         runtime = json_number(entry.get("train_runtime"))
         if runtime is not None and runtime > 0:
             builder.set(wall_seconds=runtime)
-    run = builder.done()
-    return [run] if run is not None else []
+    return builder.runs()
 
 
 def _entries(file: BinaryIO, builder: RunBuilder) -> Iterator[dict[str, Any]]:

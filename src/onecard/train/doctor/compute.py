@@ -17,6 +17,7 @@ from onecard.model import machine
 from onecard.planner import plan
 from onecard.train.doctor.answers import Answers, Check
 from onecard.train.io.loader import read_windows, to_device
+from onecard.train.probe import start
 from onecard.units import show_bytes, show_duration
 
 # How far a product in a dtype may be from fp32's, as a share of its norm: a few times what its digits explain.
@@ -136,8 +137,6 @@ def small_data(config: RunConfig) -> Iterator[RunConfig]:
 
 def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
     """The real step of a small model: its time against the plan's, and whether the compiler makes it."""
-    from onecard.train.probe import start
-
     name = "compiled step" if compiled else "step"
     config = step_config(found.device).replace(compile=compiled)
     off = (("compile", False),) if compiled else ()
@@ -172,8 +171,6 @@ def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
 
 def memory(found: Answers) -> Check:
     """The allocator's peak of a small step beside the plan's figure."""
-    from onecard.train.probe import start
-
     if found.kind != "cuda" or found.facts is None:
         return Check("memory", "ok", "compared with the plan on CUDA cards only")
     config = step_config(found.device)

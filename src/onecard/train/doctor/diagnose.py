@@ -32,7 +32,6 @@ def diagnose(
     tell: Tell | None = None,
     answers: Answers | None = None,
     folder: Path | None = None,
-    keep_results: bool = True,
 ) -> list[Check]:
     """Every check; `tell` hears what comes next. A check that fails in itself becomes a row, never an error."""
     found = answers or ask(device)
@@ -72,7 +71,7 @@ def diagnose(
                 run("compiled step", lambda: compute.step(found, compiled=True))
             run("resume", lambda: compute.resume(found))
     run("disk", lambda: system.disk(found, folder or Path.cwd(), (16 if quick else 64) << 20))
-    if keep_results and computes:
+    if computes:
         before = kept_for(found) if quick else None
         try:
             keep(found, [*rows, *_compile_of(before)])

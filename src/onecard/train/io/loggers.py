@@ -82,14 +82,13 @@ class Loggers:
 
 def open_loggers(config: RunConfig, folder: Path, message: Callable[[str], None]) -> Loggers:
     """Start the loggers that the config names. Raises UserError where one is not installed or cannot start."""
-    wanted: list[tuple[str, Callable[[RunConfig, Path], Logger]]] = []
-    if config.wandb_log:
-        wanted.append(("wandb_log", _Wandb))
-    if config.tensorboard:
-        wanted.append(("tensorboard", _TensorBoard))
-    if config.trackio:
-        wanted.append(("trackio", _Trackio))
-    return Loggers([make(config, folder) for _, make in wanted], message)
+    known: dict[str, Callable[[RunConfig, Path], Logger]] = {
+        "wandb_log": _Wandb,
+        "tensorboard": _TensorBoard,
+        "trackio": _Trackio,
+    }
+    wanted = [make(config, folder) for key, make in known.items() if getattr(config, key)]
+    return Loggers(wanted, message)
 
 
 class _Wandb:

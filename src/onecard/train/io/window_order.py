@@ -14,8 +14,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from onecard.data.preparation.hashing import mix
+
 _ROUNDS = 6  # four make a Feistel network pseudorandom (Luby and Rackoff); two more, as our round function is weak
-_MASK = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 class WindowOrder:
@@ -37,10 +38,8 @@ class WindowOrder:
         return answer
 
     def _permuted(self, index: NDArray[np.uint64], epoch: int) -> NDArray[np.int64]:
-        keys = [
-            _mixed(np.uint64(((self.seed << 20) + (epoch << 4) + r) & int(_MASK)))
-            for r in range(_ROUNDS)
-        ]
+        first = (self.seed << 20) + (epoch << 4)
+        keys = mix(np.array([(first + r) % 2**64 for r in range(_ROUNDS)], np.uint64))
         index = self._shuffled(index, keys)
         outside = index >= self.windows
         while (
@@ -50,20 +49,9 @@ class WindowOrder:
             outside = index >= self.windows
         return index.astype(np.int64)
 
-    def _shuffled(
-        self, index: NDArray[np.uint64], keys: list[NDArray[np.uint64]]
-    ) -> NDArray[np.uint64]:
+    def _shuffled(self, index: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         half, low = np.uint64(self._half), np.uint64((1 << self._half) - 1)
         left, right = index >> half, index & low
         for key in keys:
-            left, right = right, left ^ (_mixed(right ^ key) & low)
+            left, right = right, left ^ (mix(right ^ key) & low)
         return (left << half) | right
-
-
-def _mixed(x: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
-    """splitmix64's finaliser (Steele, Lea and Flood, 2014): every bit of the input moves every bit of the output."""
-    with np.errstate(over="ignore"):
-        x = np.asarray(x, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))

@@ -20,8 +20,8 @@ from onecard.train.optim.muon import (
     ADAM_EPSILON,
     FUSED,
     MOMENTUM,
+    Muon,
     is_matrix,
-    make_muon,
     momentum_at,
     muon_groups,
 )
@@ -64,17 +64,16 @@ def make_optimizer(
     slices = slices or Slices()
     low = config.state_bits < 32 or "bfloat16" in (config.weights, config.gradients)
     sliced = low or config.offload_optimizer or config.update_in_backward
-    if config.optimizer == "muon" and not sliced:
-        return make_muon(config, model, slices)
-    muon = config.optimizer == "muon"
+    muon, betas = config.optimizer == "muon", (config.beta1, config.beta2)
     groups = muon_groups(config, model) if muon else _decay_groups(config, model)
-    settings: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    settings: dict[str, Any] = {"lr": config.learning_rate, "betas": betas}
     if sliced:
-        names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         settings |= {"momentum": MOMENTUM, "eps": ADAM_EPSILON if muon else 1e-8}  # AdamW's own
-        host = config.offload_optimizer
-        bits, seed = config.state_bits, config.seed
+        bits, seed, host = config.state_bits, config.seed, config.offload_optimizer
         return SlicedOptimizer(groups, names, bits, seed, settings, host, slices)
+    if muon:
+        return Muon(groups, betas, names, slices)
     device = next(model.parameters()).device.type
     return torch.optim.AdamW(groups, **settings, fused=config.fused_optimizer and device in FUSED)
 
@@ -134,32 +133,26 @@ def restore_optimizer(
 ) -> None:
     """Put saved memory back; a parameter that is unknown or of another shape means another model's checkpoint."""
     parameters = dict(model.named_parameters())
-    bits, sliced, place = 32, False, _beside
-    if isinstance(optimizer, SlicedOptimizer):
-        bits, sliced, place = optimizer.bits, True, optimizer.placed
-
-    def whole(name: str) -> int:
-        if isinstance(optimizer, SlicedOptimizer):
-            return optimizer.whole_numel(parameters[name])
-        return 0
-
+    sliced = optimizer if isinstance(optimizer, SlicedOptimizer) else None
     for key, tensor in tensors.items():
         name, _, field = key.rpartition("/")
-        fits = name in parameters and _fits(tensor, field, parameters[name], bits, whole(name))
-        if not fits:
+        parameter = parameters.get(name)
+        bits, whole = 32, 0
+        if sliced is not None and parameter is not None:
+            bits, whole = sliced.bits, sliced.whole_numel(parameter)
+        if parameter is None or not _fits(tensor, field, parameter, bits, whole):
             raise RunFailure(f"the checkpoint's optimizer does not fit the model at {name!r}")
-    if isinstance(optimizer, SlicedOptimizer):
-        optimizer.forget()
     optimizer.state.clear()
+    if sliced is not None:
+        sliced.forget()
     for key, tensor in tensors.items():
         name, _, field = key.rpartition("/")
-        count = field == "step" and sliced  # kept as a whole number
-        value = int(tensor) if count else place(tensor, parameters[name])
-        optimizer.state[parameters[name]][field] = value
-
-
-def _beside(tensor: Tensor, parameter: Tensor) -> Tensor:
-    return tensor.to(parameter.device, copy=True)
+        parameter = parameters[name]
+        if sliced is None:
+            value: Tensor | int = tensor.to(parameter.device, copy=True)
+        else:  # steps are counted there as whole numbers
+            value = int(tensor) if field == "step" else sliced.placed(tensor, parameter)
+        optimizer.state[parameter][field] = value
 
 
 def _fits(tensor: Tensor, field: str, parameter: Tensor, bits: int, whole: int) -> bool:

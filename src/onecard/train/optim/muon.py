@@ -52,7 +52,7 @@ def momentum_at(step: int) -> float:
 def orthogonal(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The nearest (half-)orthogonal matrix of each in a batch, roughly; in the fastest dtype of the device that will do.
 
-    Three forms of one iteration, equal but for rounding (tests/torch/test_optim.py)."""
+    Three forms of one iteration, equal except for rounding (tests/torch/test_optim.py)."""
     if dtype is None:
         dtype = fast_low_dtype(matrices.device)
     # scaled before it is rounded: gradients of 1e-8 are nothing in fp16, and their direction is all that matters
@@ -119,12 +119,6 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
     """Whether Muon moves it: the matrices inside the blocks, neither embeddings nor head."""
     outside = name.endswith(("wte.weight", "wpe.weight")) or name.startswith("lm_head")
     return parameter.dim() == 2 and name.endswith(".weight") and not outside
-
-
-def make_muon(config: RunConfig, model: nn.Module, slices: Slices) -> "Muon":
-    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
-    betas = config.beta1, config.beta2
-    return Muon(muon_groups(config, model), betas, names, slices)
 
 
 def muon_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ class SlicedOptimizer(torch.optim.Optimizer):
                 # matrices that are shared out go together
                 for together in self._turns(ready) if group["muon"] else [[p] for p in ready]:
                     self.update(*together)
-        finally:  # whoever puts other weights in place must find nothing under way
+        finally:  # nothing may be under way when other weights are put in place
             if self._lanes is not None:
                 self._lanes.join()
 
@@ -120,8 +120,7 @@ class SlicedOptimizer(torch.optim.Optimizer):
         ]
 
     def _shape(self, parameter: Tensor) -> tuple[int, ...]:
-        name = self._names[parameter]
-        part = self._slices.of.get(name)
+        part = self._slices.of.get(self._names[parameter])
         return tuple(parameter.shape) if part is None else part.shape
 
     def _muon(self, parameters: Sequence[Tensor], group: dict[str, Any]) -> None:

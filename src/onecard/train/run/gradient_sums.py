@@ -68,8 +68,7 @@ def add_rounded(total: Tensor, grad: Tensor, key: int) -> None:
 def _add_at_once(compiled: Callable[..., None], total: Tensor, grad: Tensor, key: int) -> None:
     # numbers as tensors, or each would be compiled into a graph of its own
     factor, offset = on_card(torch.tensor(beginning(key), dtype=torch.int32), total.device)
-    sums = total.view(-1)
-    compiled(sums, grad.reshape(-1), factor, offset)
+    compiled(total.view(-1), grad.reshape(-1), factor, offset)
 
 
 def _added(sums: Tensor, grad: Tensor, factor: Tensor, offset: Tensor) -> None:

@@ -13,8 +13,7 @@ def write_sample(session: Session, model: GPT, step: int, count: int = 64) -> No
         return
     start = tokenizer.eot if tokenizer.eot is not None else 0
     sampling = Sampling(top_k=200)
-    size = tokenizer.vocab_size
-    tokens = generate(model, [[start]], count, sampling, vocab_size=size)
+    tokens = generate(model, [[start]], count, sampling, vocab_size=tokenizer.vocab_size)
     text = tokenizer.decode([row[0] for row in tokens])
     session.outputs.write(kind="sample", step=step, text=text)
     folder = session.folder / "samples"

@@ -68,18 +68,17 @@ class Session:
         bad = not_finite((*kept.named_parameters(), *moments.items()))
         return not self.workers.any(bad is not None)[0]
 
-    def reading(self) -> AbstractContextManager[object]:
-        """For what reads the model beside the training: bf16 weights can only be multiplied in the run's precision."""
-        if self.config.weights == "float32":
-            return nullcontext()
-        return machine.autocast(self.workers.device, self.precision)
-
     @contextmanager
     def reading_model(self) -> Iterator[GPT | None]:
         """The model for what reads it beside the training, such as a sample. Of one that is shared out a copy in the first
         process, None in the others; all must call it."""
         spread = self.stepper.spread
-        with self.reading():
+        around: AbstractContextManager[object] = nullcontext()
+        if (
+            self.config.weights != "float32"
+        ):  # bf16 weights can only be multiplied in the run's precision
+            around = machine.autocast(self.workers.device, self.precision)
+        with around:
             yield self.model if spread is None else spread.whole_model()
 
     def is_whole(self, state: RunState) -> bool:
@@ -227,10 +226,13 @@ def keep_before_decay(session: Session, state: RunState) -> RunState:
     state, _ = collected(session, state)  # of a save in the background: there is one at a time
     kept_state, why = _with_step_settings(session, state), None
     try:
-        if session.saver is not None:
-            why = _apart_in_parts(session, kept_state, folder)
-        else:
+        if session.saver is None:
             checkpoint.save(folder, step, *_tensors(session), _record(session, kept_state))
+        else:
+            record = partial(_record, session, kept_state)
+            session.saver.begin(folder, step, *_tensors(session), record)
+            done = session.saver.finished(wait=True)
+            why = None if done is None else done.why
     except (OSError, NotFiniteError) as error:
         why = str(error)
     if why is not None:
@@ -238,15 +240,6 @@ def keep_before_decay(session: Session, state: RunState) -> RunState:
     elif outputs.log is not None:
         outputs.shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
     return state
-
-
-def _apart_in_parts(session: Session, state: RunState, folder: Path) -> str | None:
-    assert session.saver is not None
-    record = partial(_record, session, state)
-    session.saver.begin(folder, state.progress.step, *_tensors(session), record)
-    done = session.saver.finished(wait=True)
-    assert done is not None  # it has begun
-    return done.why
 
 
 def _tensors(session: Session) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

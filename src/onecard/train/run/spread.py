@@ -9,7 +9,7 @@ once a step, as without sharding. All exchanges within passes go through exchang
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from onecard.errors import UserError
 from onecard.model.build import make_model
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
+from onecard.model.out_of_memory import is_out_of_memory
 from onecard.torchrun import local_process_count
 from onecard.train.optim.slices import Slices, is_cut
 from onecard.train.run.exchanges import Exchanges, Gather, Scatter
@@ -248,6 +249,26 @@ def spread_of(config: RunConfig, model: GPT, precision: Precision, workers: Work
             hint="shard = 'none' works with any",
         )
     return Spread(model, config, precision, workers)
+
+
+def within_memory(
+    work: Callable[[], Tensor], workers: Workers, spread: Spread | None
+) -> Tensor | None:
+    """What `work` gives; None where memory ran out in any process. Processes that share the model out end together where
+    one of them met another error."""
+    found, error = None, None
+    try:
+        found = work()
+    except Exception as failure:
+        if spread is None and not is_out_of_memory(failure):
+            raise
+        if not is_out_of_memory(failure):
+            error = failure
+    # outside the except clause, whose traceback would keep the failed work's tensors alive
+    ran_out, failed = workers.any(found is None, error is not None)
+    if spread is not None:
+        spread.fail_together(failed, error)
+    return None if ran_out else found
 
 
 def cards_of_machine(workers: Workers) -> int:

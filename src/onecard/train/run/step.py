@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -27,7 +28,7 @@ from onecard.train.run.backward_updates import BackwardUpdates
 from onecard.train.run.faults import Faults
 from onecard.train.run.gradient_sums import GradientSums
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.spread import Spread
+from onecard.train.run.spread import Spread, within_memory
 from onecard.train.run.workers import WorkerLostError, Workers
 
 # float16: an overflow at this scale is not caused by the scale
@@ -36,7 +37,7 @@ _SMALLEST_SCALE = 1.0
 
 @dataclass
 class Stepper:
-    """The parts of a step. They stay the same but for `micro_batch`, which shrinks when memory runs out, and
+    """The parts of a step. They stay the same except for `micro_batch`, which shrinks when memory runs out, and
     `weights_step`, which follows the weights."""
 
     config: RunConfig
@@ -134,19 +135,8 @@ class Stepper:
 
     def _accumulate_within_memory(self, rows: Tensor, step: int, seed: int) -> Tensor:
         while True:
-            loss, error = None, None
-            try:
-                loss = self._accumulate(rows, step, seed)
-            except Exception as failure:
-                if self.spread is None and not is_out_of_memory(failure):
-                    raise
-                if not is_out_of_memory(failure):
-                    error = failure
-            # outside the except clause, whose traceback would keep the failed step's tensors alive
-            ran_out, failed = self.workers.any(loss is None, error is not None)
-            if self.spread is not None:
-                self.spread.fail_together(failed, error)
-            if loss is not None and not ran_out:
+            work = partial(self._accumulate, rows, step, seed)
+            if (loss := within_memory(work, self.workers, self.spread)) is not None:
                 return loss
             self._shrink()
             if self.weights_step > step:  # some of the updates were made: a bad step

@@ -22,10 +22,10 @@ from onecard.data.read.token_sources import Sources
 from onecard.errors import RunFailure
 from onecard.model.chunked_loss import IGNORED
 from onecard.model.machine import Precision, autocast, synchronize
-from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
+from onecard.model.out_of_memory import free_cached_memory
 from onecard.train.io.loader import Tokens, read_windows, to_device, windows_of
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.spread import Spread
+from onecard.train.run.spread import Spread, within_memory
 from onecard.train.run.workers import Workers
 
 BASE = "base"  # a split with validation text of the model that is tuned
@@ -90,19 +90,8 @@ def evaluate(
     of_part = partial(_summed_loss, model, split, block_size, part, workers, precision, marks)
     try:
         while True:
-            total, error = None, None
-            try:
-                total = of_part(sources, spread, windows, micro_batch)
-            except Exception as failure:
-                if spread is None and not is_out_of_memory(failure):
-                    raise
-                if not is_out_of_memory(failure):
-                    error = failure
-            # outside the except clause, whose traceback would keep the failed tensors alive
-            ran_out, failed = workers.any(total is None, error is not None)
-            if spread is not None:
-                spread.fail_together(failed, error)
-            if total is not None and not ran_out:
+            work = partial(of_part, sources, spread, windows, micro_batch)
+            if (total := within_memory(work, workers, spread)) is not None:
                 break
             free_cached_memory()
             if micro_batch == 1:

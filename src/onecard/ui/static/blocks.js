@@ -33,7 +33,6 @@ const MAKERS = {
     el("tbody", {}, ...block.rows.map((row, i) => el("tr", { class: block.marked.includes(i) ? "marked" : null },
       ...row.map((cell, j) => el("td", { class: block.columns[j].align === "right" ? "right" : block.columns[j].breaks ? "breaks" : null, text: cell }))))))),
   stacked: stackedBar,
-  bars: (block) => MAKERS.table({ columns: [{ title: block.title, align: "left" }, { title: "", align: "right" }], rows: block.rows.map((r) => [r.label, r.value]), marked: block.marked }),
   notes: (block) => el("div", { class: `notice ${block.tone ?? ""}` }, el("ul", {}, ...block.items.map((item) => el("li", {}, ...marked(item))))),
   paragraph: (block) => el("p", {}, ...marked(block.text)),
   lines: (block) => {
