@@ -19,12 +19,16 @@ from bench.score import by_family, score  # noqa: E402
 from bench.strangers import blind  # noqa: E402
 
 FIRST = ROOT / "bench" / "results" / "2026-11-17-loss-blind.json"  # made once, before the fit
-SECOND = "blind_predictions_2.csv"
+BATCHES = {  # predictions committed before the fit, and the table of their rows
+    "blind_predictions_2.csv": "public_losses_4.csv",
+    "blind_predictions_3.csv": "public_losses_5.csv",
+}
 LEFT_OUT = {  # a table, and those it is predicted from
     "_2": ("",),
     "_3": ("", "_2"),
     "_4": ("", "_2", "_3"),
-    "": ("_2", "_3", "_4"),
+    "_5": ("", "_2", "_3", "_4"),
+    "": ("_2", "_3", "_4", "_5"),
 }
 Scores = dict[str, Any]
 
@@ -38,8 +42,17 @@ def first() -> tuple[Scores, Scores]:
 
 def second() -> tuple[Scores, Scores]:
     """public_losses_4.csv likewise."""
-    answers = [answer for answer in blind(SECOND) if answer.kind == "loss"]
-    whole = {point.id for point in read_losses(DATA / "public_losses_4.csv") if is_complete(point)}
+    return _batch("blind_predictions_2.csv")
+
+
+def third() -> tuple[Scores, Scores]:
+    """public_losses_5.csv likewise."""
+    return _batch("blind_predictions_3.csv")
+
+
+def _batch(name: str) -> tuple[Scores, Scores]:
+    answers = [answer for answer in blind(name) if answer.kind == "loss"]
+    whole = {point.id for point in read_losses(DATA / BATCHES[name]) if is_complete(point)}
     ends = {family: loss_accuracy.nats(s) for family, s in by_family(answers, False).items()}
     complete = [answer for answer in answers if answer.id in whole]
     return ends, {
@@ -75,7 +88,7 @@ def _table(ending: str) -> list[Point]:
 
 
 if __name__ == "__main__":
-    for each in ({**ends, **last} for ends, last in (first(), second(), ({}, left_out()))):
+    for each in ({**ends, **last} for ends, last in (first(), second(), third(), ({}, left_out()))):
         for name, scores in each.items():
             print(loss_accuracy._line(name, scores))
         print()

@@ -256,18 +256,19 @@ def main(argv: list[str] | None = None) -> int:
 def refitted(points: list[Point], known: list[Point]) -> dict[str, dict[str, Any]]:
     """For each family of these points, everything fitted from all the others; what does not look at a family is not fitted
     again for it: the curves' fall where it has no curve, the levels of other data where it has none."""
-    from fit.loss import fit_loss, held_out_fits
+    from fit.loss import fit_loss, held_out_fits, with_curves
     from fit.loss_curves import CURVE, fit_curves
     from fit.loss_levels import fit_pairs
     from fit.loss_ranges import spread
 
-    held_out, public = held_out_fits(known), all_curves(known)
+    public = all_curves(known)
     whole = fit_curves(public, fit_loss(known))
-    with_curves, elsewhere = {p.family for p in public}, {k.family for k in known if k.foreign}
+    held_out = with_curves(held_out_fits(known), whole)
+    falling, elsewhere = {p.family for p in public}, {k.family for k in known if k.foreign}
     fits = {}
     for family in sorted({point.family for point in points}):
         law = held_out.get(family) or fit_loss([k for k in known if k.family != family])
-        if family in with_curves:
+        if family in falling:
             law = fit_curves([p for p in public if p.family != family], law)
         else:
             law = {**law, **{key: whole[key] for key in CURVE}}
@@ -283,12 +284,12 @@ def refitted(points: list[Point], known: list[Point]) -> dict[str, dict[str, Any
 
 def fitted_on(known: list[Point]) -> dict[str, Any]:
     """Law and ranges from these rows alone; how a curve falls, from the public ones."""
-    from fit.loss import fit_loss, held_out_fits
+    from fit.loss import fit_loss, held_out_fits, with_curves
     from fit.loss_curves import CURVE
     from fit.loss_ranges import spread
 
     law = {**fit_loss(known), **{key: loss_fit()[key] for key in (*CURVE, "pairs")}}
-    return {**law, "spread": spread(known, held_out_fits(known))}
+    return {**law, "spread": spread(known, with_curves(held_out_fits(known), law))}
 
 
 def _read(tables: list[Path], known: list[Point]) -> tuple[list[Point], list[Point]]:

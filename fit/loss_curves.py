@@ -13,7 +13,7 @@ from onecard.planner.expected_loss import running
 
 NOISE = (
     0.4,
-    0.1,
+    0.05,
 )  # power of a step's noise (rate over batch) in what an undecayed rate holds up: at most a half, as noise adds
 
 

@@ -18,7 +18,7 @@ from onecard.errors import OnecardError, UserError
 from onecard.planner.loss_settings import best_rate, loss_fit, usual_rate
 
 DATA = Path(__file__).parent / "data"
-TABLES = ("", "_2", "_3", "_4")  # public_losses.csv, with these endings
+TABLES = ("", "_2", "_3", "_4", "_5")  # public_losses.csv, with these endings
 CURVES = ("", "_2", "_3")  # public_curves.csv
 FOREIGN_SIZES = (
     3e7,

@@ -199,6 +199,24 @@ def test_rate_and_batch_cost_what_the_sweep_says():
     assert cost(16, 5.0, "modern-muon") == 0.0  # whose rate is another thing
 
 
+def test_a_low_rate_costs_more_in_a_short_run():
+    """A public sweep of 0.3 B tokens ended 0.37 and 0.88 nats above its best at rates of 3e-4 and 1e-4."""
+    fit = loss_fit()
+
+    def cost(rate: float, tokens: float, sequences: int = 512) -> float:
+        run = RUN.replace(
+            batch_size=sequences, gradient_accumulation_steps=1, learning_rate=rate, min_lr=0.0
+        )
+        return settings_cost(run, 124e6, tokens, "gpt2-adamw", fit)
+
+    short, long = (cost(3e-4, tokens) - cost(1e-3, tokens) for tokens in (1e9, 4e9))
+    assert short > long + 0.05
+    assert cost(1e-4, 1e9) > cost(3e-4, 1e9) + 0.2
+    assert cost(3e-4, 1e9) > cost(3e-4, 2e9) > cost(3e-4, 4e9)
+    best = best_rate(124e6, 1e9, fit)
+    assert cost(best, 1e9) == pytest.approx(cost(best, 4e9), abs=0.02)
+
+
 def test_muons_gain_fades_with_the_length_of_the_run():
     def gain(tokens: float) -> float:
         both = (

@@ -15,7 +15,7 @@ from onecard.advise.fit import fit
 from onecard.advise.instead import _cards
 from onecard.advise.limits import FLAT, _largest, limits
 from onecard.advise.memory_table import memory_table
-from onecard.advise.recipe_choice import Contest, choose, chosen_run, search_of, wins
+from onecard.advise.recipe_choice import Contest, careful, choose, chosen_run, search_of, wins
 from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
 from onecard.advise.savers import with_memory
@@ -24,6 +24,7 @@ from onecard.advise.shapes import usual_batch
 from onecard.advise.small_run import _candidates, small_run
 from onecard.advise.write import config_text
 from onecard.facts.here import cpu
+from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory import single_savers
 from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
@@ -167,6 +168,23 @@ def test_the_recipe_is_chosen_by_the_expected_loss():
     assert f"a loss of {modern.expected_loss.mid:.2f}" in str(said)
     assert "other-higher" in {note.code for note in modern.notes}
     assert not {"recipe-modern", "modern-exports"} & {note.code for note in gpt2.reasons}
+
+
+def test_the_recipes_are_judged_at_gpt2s_best_rate_and_say_what_they_rest_on():
+    contest = choose(CARD, Budget(seconds=20 * HOUR))
+    assert contest.other is not None
+    assert contest.gain is not None
+    left = careful(contest.other)
+    assert left > 0
+    assert contest.gain.low > left
+    said = {note.code: str(note) for note in contest.notes()}
+    assert f"{left:.2f} nats of the difference" in said["recipe-rate"]
+    assert f"end at {contest.other.loss - left:.2f}" in said["recipe-rate"]
+    sizes = loss_fit()["modern_runs"]["sizes"]
+    size = contest.best.estimate.size
+    near = sum(size / 2 <= each <= 2 * size for each in sizes)
+    assert f"{len(sizes)} public runs" in said["recipe-runs"]
+    assert f"{near} have half to twice" in said["recipe-runs"]
 
 
 def test_where_no_public_run_compares_the_recipes_gpt2s_is_kept():

@@ -3,7 +3,8 @@
     contest = choose(card, Budget(seconds=72_000))
     contest.best.config.recipe, contest.gain  # the winner, and by how many nats, with its range
 
-The modern recipe wins where its whole range does: GPT-2's can be exported to llama.cpp and nanoGPT, and has more public runs behind it.
+The modern recipe wins where its whole range does, even over GPT-2's at the best learning rate: GPT-2's can be exported to llama.cpp
+and nanoGPT, and has more public runs behind it.
 """
 
 import math
@@ -23,11 +24,13 @@ from onecard.messages import Note
 from onecard.planner import Range
 from onecard.planner.corpus import Corpus, corpus_of
 from onecard.planner.expected_loss import GPT2_VOCABULARY
-from onecard.planner.loss_settings import loss_fit
+from onecard.planner.loss_settings import loss_fit, rate_left
 from onecard.units import HOUR
 
 DEFAULT_DATA = "fineweb-edu"
 OTHER = {"gpt2": "modern", "modern": "gpt2"}
+WORTH_SAYING = 0.01  # nats
+NEAR = 2  # public runs of half to twice a size count as runs of that size
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,28 @@ class Contest:
         found = [note for note in (self._why(),) if note is not None]
         if self.best.config.recipe == "modern":
             found.append(Note("modern-exports"))
+            found += self._grounds()
         return found
+
+    def _grounds(self) -> list[Note]:
+        """What the modern recipe's gain rests on: GPT-2's careful rate, and public runs of that size."""
+        if (
+            self.other is None
+            or self.search.budget.loss is not None
+            or self.search.corpus.family is None
+        ):
+            return []
+        left = careful(self.other)
+        found = [Note("recipe-rate", gain=left, loss=self.other.loss - left)]
+        known, size = loss_fit()["modern_runs"], self.best.estimate.size
+        sizes = known["sizes"]
+        near = sum(size / NEAR <= each <= size * NEAR for each in sizes)
+        figures = {"runs": len(sizes), "low": sizes[0], "high": sizes[-1]}
+        if near:
+            grounds = Note("recipe-runs", near=near, sources=known["sources"], **figures)
+        else:
+            grounds = Note("recipe-runs-far", **figures)
+        return [*(found if left >= WORTH_SAYING else []), grounds]
 
     def _why(self) -> Note | None:
         if self.other is None or self.gain is None:
@@ -123,7 +147,7 @@ def wins(search: Search, modern: Candidate, gpt2: Candidate) -> bool:
         return False
     if search.budget.loss is not None:
         return modern.seconds < gpt2.seconds
-    return gain_of(modern, gpt2).low > 0
+    return gain_of(modern, gpt2).low > careful(gpt2)
 
 
 def reaches(search: Search, one: Candidate, other: Candidate) -> bool:
@@ -134,10 +158,16 @@ def reaches(search: Search, one: Candidate, other: Candidate) -> bool:
 
 def gain_of(ours: Candidate, theirs: Candidate) -> Range:
     """Nats by which one run should end below another of the other recipe. Its range: how far the difference was off for public
-    projects that published both recipes, and, since the two runs are of different sizes, one run's own range."""
+    projects that published both recipes, and, since the two runs are of different sizes, for those that published several."""
     fit, middle = loss_fit(), theirs.loss - ours.loss
-    wide = math.hypot(fit["recipe_spread"], max(map(abs, fit["spread"]["inside"])))
+    wide = math.hypot(fit["recipe_spread"], fit["size_spread"])
     return Range(middle - wide, middle, middle + wide)
+
+
+def careful(run: Candidate) -> float:
+    """Nats that a run's learning rate costs against the best one; the recipe is not to be judged by it."""
+    known = run.estimate
+    return max(0.0, rate_left(run.config, known.size, known.tokens, known.recipe, loss_fit()))
 
 
 def chosen_run(

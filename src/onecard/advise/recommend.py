@@ -21,7 +21,7 @@ from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import Range, RunPlan, plan, resolve_device
-from onecard.planner.loss_settings import best_rate, loss_fit, settings_cost
+from onecard.planner.loss_settings import best_rate, loss_fit, rate_left
 from onecard.planner.result import as_plain
 from onecard.version import __version__
 
@@ -170,11 +170,7 @@ def _rate(best: Candidate) -> Note:
     if config.optimizer == "muon":
         return Note("choice-muon", rate=config.learning_rate)
     better = best_rate(estimate.size, estimate.tokens, fit)
-    costs = (
-        settings_cost(each, estimate.size, estimate.tokens, estimate.recipe, fit)
-        for each in (config, config.replace(learning_rate=better))
-    )
-    gain = next(costs) - next(costs)
+    gain = rate_left(config, estimate.size, estimate.tokens, estimate.recipe, fit)
     if gain < WORTH_SAYING:
         return Note("choice-rate", rate=config.learning_rate)
     return Note("choice-rate-low", rate=config.learning_rate, best=better, gain=gain)

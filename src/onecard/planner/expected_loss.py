@@ -152,7 +152,7 @@ def running(e: LossEstimate, step: int, fit: Fit) -> float:
         e.size, multiplier(config, e.recipe, fit, e.dataset, seen) * tokens, e.dataset, fit
     )
     early = fit["early"]["scale"] * math.exp(-worth / fit["early"]["steps"])
-    cost = settings_cost(config, e.size, seen, e.recipe, fit)
+    cost = settings_cost(config, e.size, seen, e.recipe, fit, e.tokens)
     relative = relative_rate(config, e.size, e.tokens, e.recipe, fit)
     share = learning_rate_share(config, step)
     return float(settled + cost + held_up(config, share, fit, relative) + early)

@@ -1,7 +1,7 @@
 """What a run's settings add to the loss of the law, in nats: the learning rate, its schedule, the batch, dropout.
 
 The law (`expected_loss`) is of the best learning rate and batch, decayed. Constants: facts/loss_fit.json; the rate's and the batch's
-come from a public sweep of 1,900 runs (fit/learning_rate.py).
+come from a public sweep of 1,900 runs, what a low rate costs in a short run from another (fit/learning_rate.py).
 
 >>> from onecard.config import RunConfig
 >>> usual = RunConfig(batch_size=16, gradient_accumulation_steps=32, max_iters=20_000, lr_decay_iters=20_000)
@@ -25,6 +25,8 @@ USUAL_FLOOR = (
 )
 SMALL_BATCH = 2**16  # tokens a step below which the public runs are few
 MOST_COST = 0.5  # nats; beyond it a run diverges rather than trains badly
+MOST_SHORT = 1.0  # nats that a low rate costs a short run beyond the sweep's parabola
+SWEPT_TOKENS = (4e9, 1e11)
 MOST_NOISE = 3.5  # times the usual gap: what one public pair shows, 6,144 against 98,304 tokens a step at a constant rate
 SWEPT_BATCHES = (32_768, 4_194_304)  # tokens a step
 FAR_OFF = 0.15  # nats that settings cost beyond which few public runs say by how much
@@ -51,12 +53,14 @@ def best_rate(size: float, tokens: float, fit: Fit) -> float:
 
 def _swept(tokens: float) -> float:
     """The sweep's lengths; shorter and longer runs are taken as its shortest and longest."""
-    return min(max(tokens, 4e9), 1e11)
+    return min(max(tokens, SWEPT_TOKENS[0]), SWEPT_TOKENS[1])
 
 
-def settings_cost(config: RunConfig, size: float, tokens: float, recipe: str, fit: Fit) -> float:
+def settings_cost(
+    config: RunConfig, size: float, tokens: float, recipe: str, fit: Fit, whole: float | None = None
+) -> float:
     """Nats that the peak learning rate and the batch cost against the best ones, a parabola in their logarithms; Muon's and
-    the others' rates are of another kind, and were tuned by those who published them."""
+    the others' rates are of another kind, and were tuned by those who published them. `whole`: the run's tokens, on its way."""
     if not recipe.endswith("adamw") or config.tokens_per_step <= 0 or config.learning_rate <= 0:
         return 0.0
     known = fit["settings"]
@@ -65,7 +69,33 @@ def settings_cost(config: RunConfig, size: float, tokens: float, recipe: str, fi
     v = math.log(config.tokens_per_step / best_batch)
     flatter = max(1.0, tokens / size / 20) ** known["length"]
     bent = known["rate_bend"] * u**2 + known["batch_bend"] * v**2 + known["both"] * u * v
-    return float(min(MOST_COST, flatter * bent))
+    seen, batch = whole or tokens, config.tokens_per_step
+    short = short_of_steps(config.learning_rate, best_rate(size, seen, fit), seen, batch, fit)
+    return float(min(MOST_COST, flatter * bent)) + short
+
+
+def short_of_steps(rate: float, best: float, tokens: float, batch: float, fit: Fit) -> float:
+    """Nats that a rate below the best one costs more in a run too short for the sweep: what is left to learn falls with the root of
+    rate times steps, and 4 B tokens have that already in the parabola.
+
+    >>> known = {"settings": {"short": 0.4}}
+    >>> [round(short_of_steps(rate, 2e-3, 1e9, 2**19, known), 2) for rate in (5e-4, 1e-3, 2e-3, 4e-3)]
+    [0.2, 0.08, 0.0, 0.0]
+    >>> short_of_steps(5e-4, 2e-3, 4e9, 2**19, known)
+    0.0
+    """
+    if rate >= best or tokens >= SWEPT_TOKENS[0]:
+        return 0.0
+    slower = rate**-0.5 - best**-0.5
+    shorter = max(1.0, tokens / batch) ** -0.5 - max(1.0, SWEPT_TOKENS[0] / batch) ** -0.5
+    return float(min(MOST_SHORT, fit["settings"]["short"] * slower * shorter))
+
+
+def rate_left(config: RunConfig, size: float, tokens: float, recipe: str, fit: Fit) -> float:
+    """Nats that the best learning rate would gain over the config's own."""
+    best = config.replace(learning_rate=best_rate(size, tokens, fit))
+    here, there = (settings_cost(each, size, tokens, recipe, fit) for each in (config, best))
+    return here - there
 
 
 def beyond_sweep(config: RunConfig, size: float, tokens: float, recipe: str, fit: Fit) -> bool:

@@ -35,6 +35,21 @@ RECIPES = dict(
             "cannot load it, GPT-2's they can",
         ),
         sentence(
+            "recipe-rate",
+            "{gain:.2f} nats of the difference are GPT-2's careful learning rate: at the best one of "
+            "public runs it would end at {loss:.2f}",
+        ),
+        sentence(
+            "recipe-runs",
+            "what the modern recipe gains is read off {runs:int} public runs of {sources:int} "
+            "projects, {low:count} to {high:count} parameters; {near:int} have half to twice this size",
+        ),
+        sentence(
+            "recipe-runs-far",
+            "no public run of the modern recipe has half to twice this size: what it gains is read "
+            "off {runs:int} runs of {low:count} to {high:count} parameters, and may be further off",
+        ),
+        sentence(
             "small-run-recipe",
             "GPT-2's recipe: no public run says which is better at this size or on this text; the "
             "modern one was ahead in onecard's own small runs (docs/performance.md)",
