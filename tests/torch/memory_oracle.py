@@ -210,7 +210,11 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
             count = config.batch_size * (1 if number == 0 else micro)
             rows = torch.zeros(count, config.block_size + 1, dtype=torch.long)
             live.moment, live.peak, live.kernels = "loss", 0, 0
-            step._accumulate(rows, number, seed=1)
+            if number == 0 and _adds_up_plainly(config):
+                for parameter in model.parameters():
+                    parameter.grad = torch.empty_like(parameter)
+            else:
+                step._accumulate(rows, number, seed=1)
             live.moment = "optimizer"
             step._clipped()
             if number == 0 and isinstance(step.optimizer, SlicedOptimizer):
@@ -219,6 +223,12 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
                 step.optimizer.step()
     moments = dict(live.moments)
     return Traced(live.peak, live.at, moments, live.at_peak, live.kernels, live.host_peak)
+
+
+def _adds_up_plainly(config: RunConfig) -> bool:
+    """Whether a first pass leaves nothing but gradients: no compiled code, no sums of their own."""
+    plain = config.weights == config.gradients == "float32"
+    return plain and not config.compile and not config.update_in_backward
 
 
 def _make_state(optimizer: SlicedOptimizer) -> None:
