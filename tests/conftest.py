@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 
+@pytest.hookimpl(trylast=True)  # of what -m leaves
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Two workers get half of the list each and take over from the end of the other's. So each half begins with half of
     the slow files, which are best run in one piece for what their tests share, and ends with quick tests."""

@@ -4,10 +4,12 @@ import contextlib
 
 with contextlib.suppress(ImportError):  # only where the extra `train` is installed
     import pyarrow.parquet
+    import torch.distributed.fsdp
+    import torch.distributed.run
 
     from onecard.data import gpt2
     from onecard.data.preparation import worker
 
     gpt2().encode("")  # loads its engine
 
-__all__ = ["pyarrow", "worker"]
+__all__ = ["pyarrow", "torch", "worker"]

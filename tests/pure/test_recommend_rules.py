@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
 from onecard.advise.savers import with_memory
 from onecard.advise.schedule import run_seconds
+from onecard.advise.search import TIME_SLACK, NotCovered
 from onecard.advise.shapes import usual_batch
 from onecard.advise.small_run import _candidates, small_run
 from onecard.advise.write import config_text
@@ -139,6 +141,16 @@ def test_few_tokens_are_for_the_smallest_model_alone():
     for other in ({"n_layer": smallest.n_layer + 1}, {"n_embd": 2 * smallest.n_embd}):
         assert not search._feeds(smallest.replace(**other), 1e6)
         assert search._feeds(smallest.replace(**other), 1e12)
+
+
+def test_sizes_that_endless_memory_would_not_help_have_no_run():
+    """What a short search leaves out: nothing of it fits the time."""
+    search = search_of(CARD).with_budget(Budget(seconds=60))
+    hopeless = [each for each in search.shapes if search._ideal(each, TIME_SLACK) == math.inf]
+    assert len(hopeless) > 20
+    assert not any(search.run(shape) for shape in hopeless[::8])
+    with pytest.raises(NotCovered, match="too little"):
+        search_of(CARD).with_budget(Budget(seconds=1)).best()
 
 
 def test_the_recipe_is_chosen_by_the_expected_loss():
