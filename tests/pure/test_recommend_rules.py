@@ -21,16 +21,18 @@ from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
 from onecard.advise.savers import with_memory
 from onecard.advise.schedule import run_seconds
-from onecard.advise.search import TIME_SLACK, NotCovered
+from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
 from onecard.advise.small_run import _candidates, small_run
 from onecard.advise.write import config_text
+from onecard.errors import UserError
 from onecard.facts.here import cpu
 from onecard.planner.memory import single_savers
 from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
 from onecard.units import HOUR
 
+pytestmark = pytest.mark.usefixtures("tuned_once")
 CARD = find_gpu("RTX 4070")
 ROOT = Path(__file__).parents[2]
 
@@ -149,8 +151,9 @@ def test_sizes_that_endless_memory_would_not_help_have_no_run():
     hopeless = [each for each in search.shapes if search._ideal(each, TIME_SLACK) == math.inf]
     assert len(hopeless) > 20
     assert not any(search.run(shape) for shape in hopeless[::8])
-    with pytest.raises(NotCovered, match="too little"):
-        search_of(CARD).with_budget(Budget(seconds=1)).best()
+    for budget, said in ((Budget(seconds=1), "too little"), (Budget(tokens=1000), "too few")):
+        with pytest.raises(UserError, match=said):
+            search_of(CARD).with_budget(budget).best()
 
 
 def test_the_recipe_is_chosen_by_the_expected_loss():

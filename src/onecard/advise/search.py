@@ -259,7 +259,7 @@ class Search:
         for shape in sorted(self.shapes, key=lambda each: slack[each]):
             if best is not None and slack[shape] >= self.score(best):
                 break
-            if self.budget.seconds is not None and slack[shape] == math.inf:
+            if self.budget.loss is None and slack[shape] == math.inf:
                 break  # even with endless memory its tokens are too few
             run = self.run(shape)
             if run is not None and (best is None or self.score(run) < self.score(best)):
