@@ -38,7 +38,7 @@ def traced_bytes(config: RunConfig, dtype: str, kept: Path | None) -> int:
 
 
 def errors(compile: bool, settings: int, cache: Path | None) -> list[float]:
-    from memory_oracle import seeded
+    from traced_settings import seeded
 
     found = []
     for seed in range(settings):

@@ -3,10 +3,13 @@
 import os
 import shutil
 import signal
+import types
 from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+
+from forked import CAN_FORK, Piped
 
 # Read by NumPy and torch when they are imported, here and in the programs that tests start: models and fits are tiny, and two
 # test workers share the cores.
@@ -42,9 +45,40 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 
+@pytest.hookimpl(trylast=True)  # of what -m leaves
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Two workers get half of the list each and take over from the end of the other's. So each half begins with half of
+    the slow files, which are best run in one piece for what their tests share, and ends with quick tests."""
+    if getattr(config, "workerinput", {}).get("workercount") != 2:
+        return
+    slow = [item for item in items if item.path.parent.name != "pure"]
+    quick = [item for item in items if item.path.parent.name == "pure"]
+    files = list(dict.fromkeys(item.path for item in slow))
+    first = [item for item in slow if files.index(item.path) % 2 == 0]
+    second = [item for item in slow if files.index(item.path) % 2 == 1]
+    room = max(0, len(items) // 2 - len(first))
+    items[:] = [*first, *quick[:room], *second, *quick[room:]]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory):
     """No test sees what the person at this machine has calibrated, nor adds to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONECARD_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_workers():
+    """Data is prepared in processes that need not import everything first; those of commands that tests start do."""
+    from onecard.data.preparation import crew
+
+    def forked(command: list[str], env: dict[str, str], **pipes: object) -> Piped:
+        assert command[1] == "-m"
+        return Piped(command[2], "main", env)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if CAN_FORK:
+            subprocess = types.SimpleNamespace(Popen=forked, PIPE=None)
+            patch.setattr(crew, "subprocess", subprocess)
         yield

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 from test_ui_plan import random_state
-from test_ui_safety import make_run
+from ui_server import make_run
 
 from onecard.cli import main
 from onecard.config import load

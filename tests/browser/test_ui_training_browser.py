@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from test_ui_safety import make_run
+from ui_server import make_run
 
 from onecard.cli import main
 from onecard.config import load, to_toml

@@ -2,30 +2,20 @@
 
 import gc
 import json
-import os
 import pickle
-import signal
-import subprocess
-import sys
-import time
 import warnings
 from pathlib import Path
 
-os.environ.setdefault(
-    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-)  # read by the first product of a process
-
-import numpy as np
 import pytest
 import torch
+from card_runs import log_of
 
 from onecard.cli import main
-from onecard.config import RunConfig, to_toml
+from onecard.config import RunConfig
 from onecard.data import Dataset
 from onecard.facts.here import seen_cards
 from onecard.model import machine
 from onecard.model.build import lowered, make_model
-from onecard.model.checkpoint import checkpoints, read_state
 from onecard.model.generate import Sampling, generate
 from onecard.model.power import power_meter
 from onecard.planner import plan
@@ -45,40 +35,6 @@ pytestmark = [
     pytest.mark.timeout(900),  # compilers are slow where the processor is
 ]
 CUDA = torch.device("cuda", 0)
-
-
-@pytest.fixture
-def config(tmp_path) -> RunConfig:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for name in (
-        "train",
-        "val",
-    ):  # some ids far more often than others: there is something to learn
-        ids = np.random.default_rng(7).zipf(1.5, 200_000) % 512
-        ids.astype("<u2").tofile(folder / f"{name}.bin")
-    return RunConfig(
-        dataset=str(folder),
-        out_dir=str(tmp_path / "out"),
-        n_layer=4,
-        n_head=4,
-        n_embd=256,
-        block_size=256,
-        batch_size=8,
-        gradient_accumulation_steps=2,
-        max_iters=20,
-        lr_decay_iters=20,
-        warmup_iters=2,
-        eval_interval=10,
-        eval_iters=2,
-        compile=False,
-        device="cuda",
-    )
-
-
-def log_of(config: RunConfig) -> list[dict]:
-    lines = (Path(config.out_dir) / "log.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float16", "float32"])
@@ -289,13 +245,6 @@ def test_memory_is_what_the_plan_says(config):
     assert peak - before == pytest.approx(planned.allocated_bytes.mid, rel=0.15)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one card")
-def test_a_run_on_the_second_card_leaves_the_first_alone(config):
-    before = torch.cuda.memory_allocated(0)
-    assert train(config.replace(device="cuda:1")).state == "finished"
-    assert torch.cuda.memory_allocated(0) == before
-
-
 def test_the_modern_recipe_steps(config):
     modern = config.replace(recipe="modern", optimizer="muon", learning_rate=0.02, min_lr=0.002)
     assert train(modern).state == "finished"
@@ -353,53 +302,3 @@ def test_doctor_and_probe(tmp_path, monkeypatch, capsys):
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
     assert rows["torch build"]["status"] == rows["step"]["status"] == "ok"
     assert main(["probe", "--quick", "--keep", "--json"]) == 0
-
-
-def torchrun(config: RunConfig, place: Path) -> subprocess.Popen:
-    file = place / "config.toml"
-    file.write_text(to_toml(config))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "onecard", "train", str(file), "--quiet"]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one card")
-def test_two_cards_do_one_cards_run(config, tmp_path):
-    process = torchrun(config, tmp_path)
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
-    two = [line["loss"] for line in log_of(config) if line["kind"] == "step"]
-    alone = config.replace(out_dir=str(tmp_path / "alone"))
-    train(alone)
-    one = [line["loss"] for line in log_of(alone) if line["kind"] == "step"]
-    assert two == pytest.approx(one, rel=0.02)
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one card")
-@pytest.mark.skipif(
-    not Path("/proc/self/task").exists(), reason="needs /proc to find the processes"
-)
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_leaves_no_card_waiting(config, tmp_path, victim):
-    """Under NCCL the survivor's card waits for the other one; it is freed, and the last step is saved."""
-    config = config.replace(max_iters=100_000, lr_decay_iters=100_000, eval_interval=100_000)
-    process = torchrun(config, tmp_path)
-    until = time.monotonic() + 300
-    while time.monotonic() < until and process.poll() is None and not _has_step(config, 30):
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    ranks = {
-        entry: int(pid)
-        for pid in children
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    }
-    os.kill(ranks[f"RANK={victim}".encode()], signal.SIGKILL)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode != 0
-    assert "saved at step" in err, err
-    assert read_state(checkpoints(Path(config.out_dir))[-1])["step"] >= 30
-
-
-def _has_step(config: RunConfig, step: int) -> bool:
-    log = Path(config.out_dir) / "log.jsonl"
-    return log.exists() and f'"step": {step},' in log.read_text()

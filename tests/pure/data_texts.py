@@ -32,6 +32,7 @@ WORDS = [
     "",
     "two",
 ]
+MARKS = {"web": "alpha", "code": "beta", "notes": "gamma"}
 
 
 def corpus(name: str) -> Path:
@@ -51,6 +52,25 @@ def documents(count: int, seed: int = 0, words: int = 60) -> list[str]:
     ]
     out[0] = "a literal <|endoftext|> stays text #0"
     return out
+
+
+def marked_texts(name: str, count: int, words: int = 40) -> list[str]:
+    """Texts that show which source they are of."""
+    rng = random.Random(name)
+    mark = MARKS[name]
+    return [
+        f"{mark} "
+        + " ".join(rng.choices([mark, "run", "loss", "3.14"], k=rng.randint(5, words)))
+        + f" {index}"
+        for index in range(count)
+    ]
+
+
+def tokens_of(documents: list[str]) -> int:
+    """With a separator each."""
+    from onecard.data import gpt2
+
+    return sum(len(gpt2().encode(text)) + 1 for text in documents)
 
 
 def write_jsonl(path: Path, texts: list[str], **columns: object) -> Path:

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from data_texts import digests, documents
 from hub_server import Hub
 from huggingface_hub.errors import LocalEntryNotFoundError
 
+from forked import start_onecard
 from onecard.data import open_dataset
 from onecard.data.read.shard_files import header
 from onecard.data.sources import network
@@ -43,13 +43,11 @@ def hub():  # type: ignore[no-untyped-def]
         yield made
 
 
-# `onecard` whose waits between two attempts take a fiftieth of their time
+# waits between two attempts take a fiftieth of their time
 IMPATIENT = """
-import sys, time, types
-from onecard.cli import main
+import time, types
 from onecard.data.sources import network
-network.time = types.SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 50))
-sys.exit(main(sys.argv[1:]))
+network.time = types.SimpleNamespace(sleep=lambda seconds, sleep=time.sleep: sleep(seconds / 50))
 """
 
 
@@ -64,15 +62,10 @@ def run(
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
     }
-    return subprocess.run(
-        [sys.executable, "-c", IMPATIENT, "data", *words, "--workers", "1", "--json"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = ("data", *words, "--workers", "1", "--json")
+    process = start_onecard(*command, env=environment, cwd=tmp_path, first=IMPATIENT)
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def done(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -16,39 +16,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_texts import digests, write_jsonl
+from data_texts import MARKS, digests, marked_texts, tokens_of, write_jsonl
 
 from onecard.data import gpt2, open_dataset, prepare
 from onecard.data.preparation.pipeline import sized
 from onecard.data.sources.documents import batches
 from onecard.data.sources.unit import Reading, Unit
 from onecard.errors import UserError
-from onecard.planner.corpus import corpus_of
-
-MARKS = {"web": "alpha", "code": "beta", "notes": "gamma"}
-
-
-def texts(name: str, count: int, words: int = 40) -> list[str]:
-    rng = random.Random(name)
-    mark = MARKS[name]
-    return [
-        f"{mark} "
-        + " ".join(rng.choices([mark, "run", "loss", "3.14"], k=rng.randint(5, words)))
-        + f" {index}"
-        for index in range(count)
-    ]
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Three corpora of three kinds: parquet with scores, jsonl, a folder of texts."""
     folder = tmp_path_factory.mktemp("sources")
-    web = texts("web", 1500)
+    web = marked_texts("web", 1500)
     table = pa.table({"text": web, "score": [index % 5 for index in range(len(web))]})
     pq.write_table(table, folder / "web.parquet", row_group_size=300)
-    write_jsonl(folder / "code.jsonl", texts("code", 900))
+    write_jsonl(folder / "code.jsonl", marked_texts("code", 900))
     (folder / "notes").mkdir()
-    for index, text in enumerate(texts("notes", 60)):
+    for index, text in enumerate(marked_texts("notes", 60)):
         (folder / "notes" / f"{index:04d}.md").write_text(text)
     return {
         "web": str(folder / "web.parquet"),
@@ -59,11 +45,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def words(sources: dict[str, str]) -> list[str]:
     return [f"{sources['web']}=60%", f"{sources['code']}=30%", f"{sources['notes']}=10%"]
-
-
-def tokens_of(documents: list[str]) -> int:
-    """With a separator each."""
-    return sum(len(gpt2().encode(text)) + 1 for text in documents)
 
 
 def owners(folder: Path, split: str) -> tuple[dict[str, int], list[str]]:
@@ -125,45 +106,10 @@ def test_one_and_three_workers_give_the_same_bytes(
     assert runs == (tmp_path / "3" / "web-and-more_val_sources.bin").read_bytes()
 
 
-@pytest.mark.parametrize("dedup", [True, pytest.param("near", marks=pytest.mark.long)])
-def test_what_is_a_copy_does_not_depend_on_how_far_a_source_was_read(
-    dedup: bool | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    rng = random.Random(5)
-    first = [" ".join(f"{rng.getrandbits(24):x}" for _ in range(12)) for _ in range(400)]
-    second = first[200:]  # copies of what is beyond the first's share: not copies in the mix
-    for name, documents in (("first", first), ("second", second)):
-        (tmp_path / name).mkdir()
-        for file in range(0, len(documents), 10):  # a unit of work each
-            write_jsonl(tmp_path / name / f"{file:04d}.jsonl", documents[file : file + 10])
-    whole = tokens_of(first)
-    mix = [f"{tmp_path / 'first'}=50%", f"{tmp_path / 'second'}=50%"]
-    made = {
-        workers: prepare(
-            mix, tmp_path / str(workers), round(0.8 * whole), workers=workers, dedup=dedup
-        )
-        for workers in (1, 4)
-    }
-    assert digests(tmp_path / "1") == digests(tmp_path / "4")
-    assert made[1].to_json() == made[4].to_json()
-    assert made[1].duplicates == 0
-    assert [source["epochs"] for source in made[1].sources] == [1, 1]
-    manifest = tmp_path / "1" / "manifest.json"
-    once = corpus_of(str(tmp_path / "1"))
-    manifest.write_text(manifest.read_text().replace('"epochs": 1', '"epochs": 2', 1))
-    twice = corpus_of(str(tmp_path / "1"))
-    assert [unique for _, _, unique in once.sources] == [
-        source["splits"]["train"]["tokens"] for source in made[1].sources
-    ]
-    assert twice.sources[0][2] == round(once.sources[0][2] / 2)
-    assert twice.sources[1] == once.sources[1]
-
-
 def test_npy_shards_are_a_source_of_a_mix(sources: dict[str, str], tmp_path: Path) -> None:
     """Their ids come out as they are, document by document, whatever the ranges that workers read."""
     (tmp_path / "shards").mkdir()
-    documents = [gpt2().encode(text) for text in texts("code", 300)]
+    documents = [gpt2().encode(text) for text in marked_texts("code", 300)]
     for number, part in enumerate((documents[:140], documents[140:])):
         ids = [i for document in part for i in (50256, *document)]
         np.save(tmp_path / "shards" / f"code_train_{number:06d}.npy", np.array(ids, np.uint16))
@@ -192,7 +138,7 @@ def test_npy_shards_are_a_source_of_a_mix(sources: dict[str, str], tmp_path: Pat
 def test_a_source_that_is_too_small_by_little_is_named_before_anything_is_tokenised(
     sources: dict[str, str], tmp_path: Path
 ) -> None:
-    whole = tokens_of(texts("notes", 60))
+    whole = tokens_of(marked_texts("notes", 60))
     for times in (1.15, 1.6):
         out = tmp_path / str(times)
         total = round(times * whole / 0.1)
@@ -333,16 +279,6 @@ def test_a_wrong_mix_file_gets_one_sentence(tmp_path: Path, content: str, says: 
     assert not (tmp_path / "out").exists()
 
 
-def test_exact_copies_are_always_counted(tmp_path: Path) -> None:
-    rows = texts("web", 100)
-    write_jsonl(tmp_path / "a.jsonl", rows + rows[:30])
-    made = prepare([str(tmp_path / "a.jsonl")], tmp_path / "one", workers=1)
-    assert made.duplicates == 30
-    assert "duplicate" not in made.skipped
-    made = prepare([str(tmp_path / "a.jsonl")], tmp_path / "two", workers=1, dedup=True)
-    assert made.skipped["duplicate"] == made.duplicates == 30
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9")
 @pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_killed_again_and_again(sources: dict[str, str], tmp_path: Path, times: int) -> None:
@@ -374,41 +310,6 @@ def test_killed_again_and_again(sources: dict[str, str], tmp_path: Path, times: 
     subprocess.run(command("killed", 2), check=True, capture_output=True, env=environment)
     assert digests(tmp_path / "killed") == digests(tmp_path / "plain")
     assert not (tmp_path / "killed" / ".work").exists()
-
-
-def test_near_copies(tmp_path: Path) -> None:
-    """Texts that differ by a word or two are found; of a group, the first is kept. Others stay."""
-    rng = random.Random(3)
-    vocabulary = [f"word{n}" for n in range(3000)]
-    rows = [" ".join(rng.choices(vocabulary, k=200)) for _ in range(60)]
-    changed = []
-    for row in rows[:20]:
-        words = row.split()
-        words[rng.randrange(200)] = "other"
-        changed.append(" ".join(words).upper())
-    half = [" ".join(row.split()[:100] + rng.choices(vocabulary, k=100)) for row in rows[20:30]]
-    write_jsonl(tmp_path / "a.jsonl", [*rows, *changed, *half, rows[40]])
-    made = prepare([str(tmp_path / "a.jsonl")], tmp_path / "near", workers=1, dedup="near")
-    assert made.skipped["near copy"] == 20
-    assert made.skipped["duplicate"] == made.duplicates == 1
-    assert sum(split["documents"] for split in made.splits.values()) == 70
-    kept = open_dataset(tmp_path / "near")
-    whole = "".join(gpt2().decode(s.read(0, s.tokens)) for s in kept.splits.values())
-    assert "WORD" not in whole
-
-
-def test_copies_stay_in_a_mix_without_dedup(tmp_path: Path) -> None:
-    rows = texts("web", 80)
-    write_jsonl(tmp_path / "a.jsonl", rows + rows[:20])
-    write_jsonl(tmp_path / "b.jsonl", texts("code", 100))
-    words = [f"{tmp_path}/a.jsonl=50%", f"{tmp_path}/b.jsonl=50%"]
-    counts = []
-    for dedup in (False, True):
-        made = prepare(words, tmp_path / str(dedup), workers=1, dedup=dedup)
-        counts.append(made.sources[0]["splits"]["train"]["documents"])
-        counts.append(made.sources[0]["splits"]["val"]["documents"])
-    assert counts[0] + counts[1] > counts[2] + counts[3]
-    assert counts[2] + counts[3] <= 80
 
 
 def test_npy_shards_are_read_as_they_are(tmp_path: Path) -> None:

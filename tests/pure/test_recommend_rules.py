@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -20,9 +21,11 @@ from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
 from onecard.advise.savers import with_memory
 from onecard.advise.schedule import run_seconds
+from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
 from onecard.advise.small_run import _candidates, small_run
 from onecard.advise.write import config_text
+from onecard.errors import UserError
 from onecard.facts.here import cpu
 from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory import single_savers
@@ -30,6 +33,7 @@ from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
 from onecard.units import HOUR
 
+pytestmark = pytest.mark.usefixtures("tuned_once")
 CARD = find_gpu("RTX 4070")
 ROOT = Path(__file__).parents[2]
 
@@ -140,6 +144,17 @@ def test_few_tokens_are_for_the_smallest_model_alone():
     for other in ({"n_layer": smallest.n_layer + 1}, {"n_embd": 2 * smallest.n_embd}):
         assert not search._feeds(smallest.replace(**other), 1e6)
         assert search._feeds(smallest.replace(**other), 1e12)
+
+
+def test_sizes_that_endless_memory_would_not_help_have_no_run():
+    """What a short search leaves out: nothing of it fits the time."""
+    search = search_of(CARD).with_budget(Budget(seconds=60))
+    hopeless = [each for each in search.shapes if search._ideal(each, TIME_SLACK) == math.inf]
+    assert len(hopeless) > 20
+    assert not any(search.run(shape) for shape in hopeless[::8])
+    for budget, said in ((Budget(seconds=1), "too little"), (Budget(tokens=1000), "too few")):
+        with pytest.raises(UserError, match=said):
+            search_of(CARD).with_budget(budget).best()
 
 
 def test_the_recipe_is_chosen_by_the_expected_loss():

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from starlette.testclient import TestClient
-from test_ui_safety import make_run
+from ui_server import make_run
 
 from onecard.cli import main
 from onecard.facts.prices import electricity

@@ -1,12 +1,18 @@
-"""A real server on a real socket, for tests that need one."""
+"""A real server on a real socket, for tests that need one, and runs to show."""
 
 import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
+from onecard.config import load
+from onecard.runs.log import LogWriter
+from onecard.runs.record import RunRecord
 from onecard.ui.server import make_server, open_socket
 from onecard.ui.settings import Settings
+
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
 
 
 @contextlib.contextmanager
@@ -41,3 +47,13 @@ def ask_raw(port: int, request: bytes) -> bytes:
                 if b"\r\n\r\n" in answer and b"connection: close" not in request.lower():
                     break
         return answer
+
+
+def make_run(path: Path, steps: int = 5) -> RunRecord:
+    record = RunRecord.create(path, load("gpt2", ["max_iters=100", "warmup_iters=5"]), None, {})
+    log = LogWriter(path / "log.jsonl")
+    for step in range(1, steps + 1):
+        log.write(kind="step", step=step, tokens=step * 1024, loss=5.0 - step / 100, seconds=step)
+    log.write(kind="event", step=steps, event="preflight", text=HOSTILE)
+    log.close()
+    return record

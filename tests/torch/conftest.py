@@ -2,14 +2,19 @@
 
 import functools
 import pickle
+import random
 
 import numpy as np
 import pytest
 import torch
+from exports import TEXT
+from good_card import good_card
 from process_group import Processes
 from runs_in_tests import TINY
 
-from onecard.config import RunConfig
+from onecard.config import RunConfig, load
+from onecard.data import prepare
+from onecard.train.doctor.answers import Answers
 from onecard.train.run import loop
 
 torch.set_num_threads(1)  # the models are tiny, and test workers share the cores
@@ -53,3 +58,65 @@ def data(tmp_path):
 @pytest.fixture
 def config(tmp_path, data) -> RunConfig:
     return TINY.replace(dataset=str(data), out_dir=str(tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def text_data(tmp_path_factory):
+    """The same small text under each tokeniser."""
+    place = tmp_path_factory.mktemp("texts")
+    source = place / "text.txt"
+    words = TEXT.split(" ")
+    generator = random.Random(1)
+    source.write_text(" ".join(generator.choice(words) for _ in range(6000)), encoding="utf-8")
+
+    def of(tokenizer):
+        folder = place / tokenizer.replace(":", "_")
+        if not folder.exists():
+            prepare([str(source)], out=folder, tokenizer=tokenizer, val_fraction=0.1, workers=1)
+        return folder
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory, text_data):
+    """A run of a few steps: run_of("bpe:300", recipe="modern")."""
+    place = tmp_path_factory.mktemp("runs")
+    made = {}
+
+    def of(tokenizer="bpe:300", recipe="gpt2", **keys):
+        name = "-".join([tokenizer.replace(":", "_"), recipe, *map(str, keys.values())])
+        if name not in made:
+            base = TINY.replace(vocab_size=None, dropout=0.0, max_iters=4, lr_decay_iters=4)
+            if recipe == "modern":
+                base = load(None, ["recipe=modern", "max_iters=4"]).replace(
+                    n_layer=2,
+                    n_head=2,
+                    n_embd=32,
+                    block_size=16,
+                    batch_size=4,
+                    device="cpu",
+                    compile=False,
+                    eval_interval=4,
+                    eval_iters=2,
+                    gradient_accumulation_steps=1,
+                )
+            config = base.replace(
+                dataset=str(text_data(tokenizer)), out_dir=str(place / name), **keys
+            )
+            loop.train(config)
+            made[name] = place / name
+        return made[name]
+
+    return of
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home of the test's own: nothing is known of any device yet."""
+    monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def card(tmp_path) -> Answers:
+    return good_card(tmp_path / "cache")

@@ -12,7 +12,6 @@ buffer is made and last read. Nothing is compiled to machine code.
 """
 
 import contextlib
-import random
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -21,10 +20,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from inductor_schedule import schedule
 from torch import Tensor
+from torch._inductor import compile_fx, ir
+from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-from torch.utils._ordered_set import OrderedSet
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -43,23 +44,6 @@ from onecard.train.run.step import Stepper, gradient_sums
 from onecard.train.run.trial import compile_options
 from onecard.train.run.workers import Workers
 
-with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from torch._inductor import compile_fx, ir
-    from torch._inductor import config as inductor_config
-    from torch._inductor.debug import DebugContext
-    from torch._inductor.graph import GraphLowering
-    from torch._inductor.ir import DonatedBuffer, MultiOutput
-    from torch._inductor.memory import (
-        assign_memory_planning_info_for_scheduler_buffers,
-        assign_memory_planning_info_for_scheduler_nodes,
-        get_freeable_input_buf,
-    )
-    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
-    from torch._inductor.virtualized import V
-
-# At a kernel: bytes alive above those at the call, the kernel's name, and these bytes by maker (freed inputs negative)
-Kernel = tuple[int, str, list[tuple[int, str]], bool]
 ROUNDING = 512  # CUDA's allocator hands out multiples of this
 
 
@@ -226,7 +210,11 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
             count = config.batch_size * (1 if number == 0 else micro)
             rows = torch.zeros(count, config.block_size + 1, dtype=torch.long)
             live.moment, live.peak, live.kernels = "loss", 0, 0
-            step._accumulate(rows, number, seed=1)
+            if number == 0 and _adds_up_plainly(config):
+                for parameter in model.parameters():
+                    parameter.grad = torch.empty_like(parameter)
+            else:
+                step._accumulate(rows, number, seed=1)
             live.moment = "optimizer"
             step._clipped()
             if number == 0 and isinstance(step.optimizer, SlicedOptimizer):
@@ -235,6 +223,12 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
                 step.optimizer.step()
     moments = dict(live.moments)
     return Traced(live.peak, live.at, moments, live.at_peak, live.kernels, live.host_peak)
+
+
+def _adds_up_plainly(config: RunConfig) -> bool:
+    """Whether a first pass leaves nothing but gradients: no compiled code, no sums of their own, no rotary tables."""
+    plain = config.weights == config.gradients == "float32" and config.recipe == "gpt2"
+    return plain and not config.compile and not config.update_in_backward
 
 
 def _make_state(optimizer: SlicedOptimizer) -> None:
@@ -362,155 +356,3 @@ class _Inductor:
 
         call._boxed_call = True  # it may let go of its inputs, as Inductor's code does
         return call
-
-
-def schedule(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool) -> list[Kernel]:
-    """Every kernel with what is alive while it runs."""
-    fake_mode = torch._guards.detect_fake_mode(inputs)
-    compile_fx.view_to_reshape(graph)
-    with V.set_fake_mode(fake_mode):
-        compile_fx.fake_tensor_prop(graph, inputs)
-        compile_fx._recursive_record_original_output_strides(graph)
-        compile_fx._recursive_post_grad_passes(graph, is_inference=False)
-        lowering = GraphLowering(graph, example_inputs=inputs, is_backward=backward)
-        with DebugContext(), V.set_graph_handler(lowering), V.set_extern_kernel_nodes([]):
-            lowering.run(*inputs)
-            lowering.init_wrapper_code()
-            lowering._update_scheduler()
-            return _play(lowering)
-
-
-def _play(lowering: GraphLowering) -> list[Kernel]:
-    nodes, scheduler = lowering.scheduler.nodes, lowering.scheduler
-    outputs = set(lowering.get_output_names())
-    freeable = get_freeable_input_buf(nodes, OrderedSet(lowering.graph_inputs))
-    assign_memory_planning_info_for_scheduler_buffers(nodes, scheduler.name_to_buf)
-    assign_memory_planning_info_for_scheduler_nodes(
-        nodes, scheduler.name_to_fused_node, scheduler.name_to_buf, freeable
-    )
-    place = {node: index for index, node in enumerate(nodes)}
-    dying: dict[int, list[_Dying]] = {}  # by the node that reads it last
-
-    def last_read(buffer: Any) -> int | None:
-        return max((place[node] for node in buffer.mpi_buffer.succ_nodes), default=None)
-
-    for name, buffer in freeable.items():
-        at = last_read(buffer)
-        if name not in outputs and at is not None:
-            reusable = isinstance(lowering.graph_inputs.get(name), DonatedBuffer) or _is_donated(
-                lowering, name
-            )
-            dying.setdefault(at, []).append(_Dying(buffer.mpi_buffer.size_free, reusable, name))
-    inside: dict[
-        str, int
-    ] = {}  # bytes above those at the call, by buffer; a freed input's are negative
-    above: list[Kernel] = []
-    for index, node in enumerate(nodes):
-        new: dict[str, int] = {}
-        for buffer in node.get_outputs():
-            at = last_read(buffer)
-            kept = buffer.get_name() in outputs
-            if not kept and at is None:  # only read inside its own fused kernel: never in memory
-                if not isinstance(node, ExternKernelSchedulerNode):
-                    continue
-                at = index
-            name = f"{buffer.get_name()} {_name(node)} {_source(node)}"
-            new[name] = buffer.mpi_buffer.size_alloc
-            if not kept:
-                reusable = at != index
-                dying.setdefault(at, []).append(_Dying(buffer.mpi_buffer.size_free, reusable, name))
-        gone = dying.get(index, [])
-        if not isinstance(node, ExternKernelSchedulerNode | NopKernelSchedulerNode):
-            for size in new.values():  # written in place over an input of the same size
-                over = next((old for old in gone if old.reusable and old.bytes == size), None)
-                if over and size and over.name not in new:
-                    gone.remove(over)
-                    inside[over.name] = inside.get(over.name, 0) - size
-        inside.update(new)
-        alive = [(size, name) for name, size in inside.items() if size]
-        hidden = _hidden_in_node(node)
-        total = sum(inside.values()) + hidden
-        above.append((total, _name(node), [*alive, (hidden, "hidden")], _is_launched(node)))
-        for old in gone:
-            inside[old.name] = inside.get(old.name, 0) - old.bytes
-    return above
-
-
-@dataclass(frozen=True)
-class _Dying:
-    bytes: int
-    reusable: bool  # an output of the same size may be written over it
-    name: str
-
-
-def _source(node: Any) -> str:
-    """The operations of the model's graph that a kernel was made of."""
-    parts = node.get_nodes() if hasattr(node, "get_nodes") else [node]
-    origins = {str(o) for part in parts if part.node is not None for o in part.node.get_origins()}
-    return "+".join(sorted(origins))
-
-
-def _is_donated(lowering: GraphLowering, name: str) -> bool:
-    box = lowering.graph_inputs.get(name)
-    while hasattr(box, "data") and not isinstance(box, DonatedBuffer):
-        box = box.data
-    return isinstance(box, DonatedBuffer)
-
-
-def _name(node: Any) -> str:
-    kernel = getattr(getattr(node, "node", None), "python_kernel_name", None)
-    return str(kernel or node.get_name())
-
-
-def _is_launched(node: Any) -> bool:
-    """Whether a kernel runs for it: not for one output of several, nor for parts that are written side by side."""
-    return not isinstance(node, NopKernelSchedulerNode) and not isinstance(
-        getattr(node, "node", None), MultiOutput
-    )
-
-
-def _hidden_in_node(node: Any) -> int:
-    if "flash_attention_backward" not in _name(node):
-        return 0
-    q = node.node.inputs[1].get_size()
-    batch, heads, length, width = (int(size) for size in q)
-    rows = batch * heads * (-(-length // 128) * 128)
-    return rows * 4 * (-(-width // 32) * 32) + rows * 4
-
-
-DTYPES = ("bfloat16", "float16", "float32")
-
-
-def setting(dice: random.Random, compile: bool) -> tuple[RunConfig, str]:
-    """A run someone could want, at sizes where a layer is not noise."""
-    heads = dice.choice([2, 3, 4, 6, 8, 12])
-    attention = dice.choice(["flash", "flash", "math"])
-    config = RunConfig(
-        n_layer=dice.choice([2, 3] if compile else [1, 2, 3, 5, 8]),
-        n_head=heads,
-        n_embd=heads * dice.choice([32, 64, 64, 128]),
-        block_size=dice.choice([256, 512, 1024, 2048]),
-        batch_size=dice.choice([4, 6, 8, 16]),
-        vocab_size=dice.choice([65, 256, 1000, 8192, 32768, 50304, 50304]),
-        compile=compile,
-        attention=attention,
-        mask_documents=attention == "flash" and dice.random() < 0.15,
-        chunked_loss=dice.random() < 0.3,
-        recompute=dice.choice(["none", "none", "cheap", "block"]),
-        tied=dice.random() < 0.7,
-        bias=dice.random() < 0.4,
-        dropout=dice.choice([0.0, 0.0, 0.1]),
-        gradient_accumulation_steps=dice.choice([1, 2, 2]),
-    )
-    return config, dice.choice(DTYPES)
-
-
-def seeded(seed: int, compile: bool) -> tuple[RunConfig, str]:
-    """The setting of a seed; every other one may be of the modern recipe or trained with Muon."""
-    config, dtype = setting(random.Random(seed + (1000 if compile else 0)), compile)
-    dice = random.Random(7000 + seed)
-    if seed % 2 and dice.random() < 0.4:
-        config = config.replace(recipe="modern", bias=False)
-    if seed % 2 and dice.random() < 0.3:
-        config = config.replace(optimizer="muon")
-    return config, dtype

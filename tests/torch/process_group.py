@@ -10,27 +10,22 @@ Each job is `train(config)` as torchrun would start it, in a process group of it
 import json
 import os
 import socket
-import subprocess
 import sys
 from dataclasses import asdict
+
+from forked import Piped
 
 SILENCE = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
 
 
 class Processes:
     def __init__(self) -> None:
-        self._running: list[subprocess.Popen[str]] = []
+        self._running: list[Piped] = []
 
-    def _started(self, count: int) -> list["subprocess.Popen[str]"]:
+    def _started(self, count: int) -> list[Piped]:
         environment = {**os.environ, **SILENCE, "MASTER_ADDR": "127.0.0.1"}
         self._running += [
-            subprocess.Popen(
-                [sys.executable, __file__],
-                env={**environment, "RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            Piped("process_group", "serve", {**environment, "RANK": str(rank)})
             for rank in range(len(self._running), count)
         ]
         return self._running[:count]
@@ -41,7 +36,9 @@ class Processes:
     def __exit__(self, *_) -> None:
         for process in self._running:
             process.kill()  # nothing is under way, or a test failed
-            process.communicate()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
 
     def train(
         self, config, processes: int, machines: int = 1, fault: str = "", slow: float = 0, **more
@@ -236,7 +233,3 @@ def disk(slow: float, full: bool):
         return real(path, tensors)
 
     return mock.patch.object(part_saver, "write_tensors", write)
-
-
-if __name__ == "__main__":
-    serve()

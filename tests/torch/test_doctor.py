@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from good_card import BUSY, good_card
+from good_card import BUSY
 
 from fake_driver import GIB
 from onecard.cli import main
@@ -21,15 +21,7 @@ from onecard.train.doctor.diagnose import diagnose
 from onecard.train.doctor.kept import file_of, keep, kept_for, with_fallbacks
 from onecard.train.doctor.shared import paste, report, scrubbed
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture
-def card(tmp_path) -> Answers:
-    return good_card(tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def statuses(found: Answers) -> dict[str, str]:

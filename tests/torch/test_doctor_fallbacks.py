@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from good_card import BUSY, good_card
+from good_card import BUSY
 
 from fake_driver import FakeCard, FakeLibrary, fake_cuda
 from onecard.cli import main
@@ -20,15 +20,7 @@ from onecard.train.doctor.answers import Answers, Check
 from onecard.train.doctor.diagnose import diagnose
 from onecard.train.doctor.kept import keep
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture
-def card(tmp_path) -> Answers:
-    return good_card(tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_the_first_train_on_a_new_card_checks_it_and_takes_the_fall_backs(

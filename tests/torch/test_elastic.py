@@ -4,7 +4,6 @@ and ends as the calm run does."""
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from process_group import SILENCE
 from runs_in_tests import losses
 
+from forked import start_torchrun
 from onecard.config import to_toml
 from onecard.runs.log import read_log
 from onecard.train.run.loop import train
@@ -27,14 +27,7 @@ BETWEEN = 30  # and, about, between two kills
 
 def workers_of(launcher: int) -> list[int]:
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text()
-    return [pid for pid in map(int, children.split()) if b"RANK=" in environment(pid)]
-
-
-def environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
+    return list(map(int, children.split()))
 
 
 def reached(config) -> int:
@@ -75,33 +68,26 @@ def test_killed_workers_cost_the_steps_since_the_last_checkpoint(
     train(calm)
     file = tmp_path / "config.toml"
     file.write_text(to_toml(config))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [
-        f"--nproc_per_node={processes}",
-        f"--max-restarts={kills}",
-        "--monitor-interval=0.1",
-    ]
-    command += ["-m", "onecard", "train", str(file), "--continue", "--quiet"]
-    with subprocess.Popen(
-        command, env={**os.environ, **SILENCE}, stderr=subprocess.PIPE
-    ) as launcher:
-        for kill in range(kills):
-            goal = BETWEEN * kill + chance.randrange(EVERY + 2, BETWEEN - EVERY)
-            wait_until(lambda: reached(config) >= goal, launcher)  # noqa: B023
-            before, there = saved(config), workers_of(launcher.pid)
-            os.kill(chance.choice(there), signal.SIGKILL)
-            wait_until(lambda: not set(there) & set(workers_of(launcher.pid)), launcher)  # noqa: B023
-            assert saved(config) >= before
-        _, err = launcher.communicate(timeout=300)
-    assert launcher.returncode == 0, err.decode()[-3000:]
+    words = [f"--nproc_per_node={processes}", f"--max-restarts={kills}"]
+    words += ["-m", "onecard", "train", file, "--continue", "--quiet"]
+    launcher = start_torchrun(*words, env={**os.environ, **SILENCE})
+    for kill in range(kills):
+        goal = BETWEEN * kill + chance.randrange(EVERY + 2, BETWEEN - EVERY)
+        wait_until(lambda: reached(config) >= goal, launcher)  # noqa: B023
+        before, there = saved(config), workers_of(launcher.pid)
+        os.kill(chance.choice(there), signal.SIGKILL)
+        wait_until(lambda: not set(there) & set(workers_of(launcher.pid)), launcher)  # noqa: B023
+        assert saved(config) >= before
+    _, err = launcher.communicate(timeout=300)
+    assert launcher.returncode == 0, err[-3000:]
     lines = list(read_log(Path(config.out_dir) / "log.jsonl"))
     assert sum(line["kind"] == "start" and line["resumed"] for line in lines) == kills
     assert losses(config.out_dir) == pytest.approx(losses(calm.out_dir), rel=1e-5)
 
 
-def wait_until(holds, launcher: subprocess.Popen) -> None:
+def wait_until(holds, launcher) -> None:
     give_up = time.monotonic() + 200
     while not holds():
-        assert launcher.poll() is None, launcher.stderr.read().decode()[-3000:]
+        assert launcher.poll() is None, launcher.communicate(1)[1][-3000:]
         assert time.monotonic() < give_up
         time.sleep(0.02)

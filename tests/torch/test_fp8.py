@@ -3,7 +3,9 @@
 import pytest
 import torch
 from memory_oracle import traced
+from runs_in_tests import MODELS
 from torch import nn
+from traced_settings import SMALL
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
@@ -16,17 +18,7 @@ from onecard.planner.step_time import step_time
 from onecard.planner.workload import Workload
 from onecard.train.probe import start
 
-SMALL = RunConfig(
-    n_layer=2,
-    n_head=2,
-    n_embd=32,
-    block_size=32,
-    batch_size=2,
-    gradient_accumulation_steps=2,
-    vocab_size=256,
-    compile=False,
-    device="cpu",
-)
+GPT2 = MODELS["gpt2"].replace(block_size=32)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -55,7 +47,7 @@ def test_products_and_gradients_are_near_those_of_a_plain_layer(mixed):
 def test_a_run_learns_the_same_over_its_first_steps():
     losses = {}
     for fp8 in (False, True):
-        turn = start(torch.device("cpu"), SMALL.replace(fp8=fp8))
+        turn = start(torch.device("cpu"), GPT2.replace(fp8=fp8))
         turn.steps(8)
         losses[fp8] = turn.losses
     assert losses[True] != losses[False]
@@ -64,8 +56,8 @@ def test_a_run_learns_the_same_over_its_first_steps():
 
 def test_weights_pass_between_runs_with_and_without_it():
     torch.manual_seed(0)
-    plain = make_model(SMALL)
-    other = make_model(SMALL.replace(fp8=True))
+    plain = make_model(GPT2)
+    other = make_model(GPT2.replace(fp8=True))
     other.load_state_dict(plain.state_dict())
     rows = torch.arange(33).repeat(2, 1)
     with torch.no_grad():
@@ -82,7 +74,7 @@ def test_weights_pass_between_runs_with_and_without_it():
 )
 def test_what_fp8_cannot_do_is_said(changes, what):
     with pytest.raises(UserError, match=what):
-        SMALL.replace(fp8=True, **changes)
+        GPT2.replace(fp8=True, **changes)
 
 
 def test_older_cards_are_refused(monkeypatch):
@@ -93,21 +85,12 @@ def test_older_cards_are_refused(monkeypatch):
     machine.require_fp8(torch.device("cuda"))
 
 
-SMALL = RunConfig(
-    n_layer=2,
-    n_head=4,
-    n_embd=256,
-    block_size=256,
-    batch_size=8,
-    gradient_accumulation_steps=2,
-    vocab_size=1024,
-    fp8=True,
-)
+FP8 = SMALL.replace(vocab_size=1024, fp8=True)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_plan_knows_its_memory_and_speed(compiled):
-    config = SMALL.replace(compile=compiled)
+    config = FP8.replace(compile=compiled)
     card = find_gpu("RTX 4090")
     assert memory_ratio(config) == pytest.approx(1, rel=0.02)
     large = RunConfig(n_embd=1600, n_head=25, n_layer=24, batch_size=8, compile=compiled)
@@ -123,7 +106,8 @@ def test_the_plan_knows_its_memory_and_speed(compiled):
 
 @pytest.mark.long
 def test_the_plan_knows_its_memory_with_the_other_savers():
-    config = SMALL.replace(n_layer=3, recipe="modern", recompute="block", chunked_loss=True)
+    config = FP8.replace(n_layer=3, recipe="modern", recompute="block", compile=True)
+    config = config.replace(chunked_loss=True)
     assert memory_ratio(config) == pytest.approx(1, rel=0.02)
 
 

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from memory_oracle import Traced, seeded, traced
+from memory_oracle import Traced, traced
+from traced_settings import SMALL, seeded
 
 from onecard.config import RunConfig
 from onecard.facts.here import cpu
@@ -18,17 +19,6 @@ from onecard.planner.workload import Workload
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.saver_memory import GOALS, ON_CARD, ON_HOST, whole_row
-
-SMALL = RunConfig(
-    n_layer=2,
-    n_head=4,
-    n_embd=256,
-    block_size=256,
-    batch_size=8,
-    vocab_size=8192,
-    compile=False,
-    gradient_accumulation_steps=2,
-)
 
 
 def check(config: RunConfig, dtype: str, within: float = 0.01, on_cuda: bool = True) -> Traced:

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from memory_oracle import traced
+from traced_settings import SMALL
 
 from onecard import RunConfig, load, plan
 from onecard.planner.step_counts import micro_kernels
@@ -53,16 +54,7 @@ def test_vocabulary_and_evaluations_are_those_of_the_plan(config, words, tmp_pat
     ],
 )
 def test_kernels_are_counted_as_they_are_launched(recipe, compiled):
-    config = RunConfig(
-        n_layer=2,
-        n_head=2,
-        n_embd=128,
-        block_size=64,
-        batch_size=2,
-        gradient_accumulation_steps=2,
-        recipe=recipe,
-        compile=compiled,
-    )
+    config = SMALL.replace(recipe=recipe, compile=compiled)
     traced_kernels = traced(config, "bfloat16").kernels / 2  # two micro-batches
     flash_backward = 2 * config.n_layer  # one operation in the trace, three kernels on a card
     counted = micro_kernels(Workload.of(config, "bfloat16"))

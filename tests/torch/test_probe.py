@@ -1,5 +1,6 @@
 """`onecard probe` on the CPU, with shapes small enough to repeat; the real ones are bench/probe_accuracy.py's."""
 
+import functools
 import itertools
 import json
 
@@ -23,10 +24,16 @@ from onecard.train.probe_rates import hints_of, measure_rates
 SHAPES = ((1, 1, 16, 16, 2, 1, 64), (2, 2, 32, 16, 2, 1, 64), (2, 2, 32, 16, 4, 2, 512))
 
 
+@functools.cache
+def rates_once(*asked) -> dict[str, float]:
+    """Measured on this machine, for all tests: a second's work."""
+    return measure_rates(*asked)
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
+def small_probe(home, monkeypatch):
     monkeypatch.setattr(probing, "CPU_QUICK", SHAPES)
+    monkeypatch.setattr(probing, "measure_rates", lambda *asked: dict(rates_once(*asked)))
 
 
 def test_probe_measures_keeps_shows_and_forgets(capsys):

@@ -306,7 +306,7 @@ def test_compiled_layers_have_the_losses_of_eager_ones(several, run, way, recomp
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["none", "full"])
 def test_a_benchmark_may_take_longer_than_exchanges_wait(run, way):
-    with Processes(2) as two:  # of their own: their patience is short
+    with Processes() as two:  # of their own: their patience is short
         config = run("run", shard=way, eval_tasks_interval=3, max_iters=4)
         assert two.train(config, 2, fault="benchmark@15") == ["finished"] * 2
     lines = [line for line in read_log(Path(config.out_dir) / "log.jsonl")]

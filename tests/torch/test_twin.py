@@ -1,16 +1,17 @@
 """A scaled-down twin of what `can` writes for GPT-2 XL on a card of 12 GB: same keys, every saver, killed and resumed."""
 
 import os
-import subprocess
-import sys
+import signal
 
 import pytest
 from runs_in_tests import assert_same_weights, losses
 
+from forked import started
 from onecard.advise.can import can
 from onecard.advise.savers import savers_of
-from onecard.config import to_toml
+from onecard.config import load, to_toml
 from onecard.train.run.loop import train
+from onecard.train.run.outputs import Silent
 
 # the compiler warns of its own insides
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -19,19 +20,15 @@ SHORT = {"batch_size": 2, "gradient_accumulation_steps": 4, "max_iters": 9, "lr_
 SHORT |= {"warmup_iters": 2, "eval_interval": 4, "eval_iters": 2, "learning_rate": 1e-2}
 AWAY = {"optimizer_state": "8bit", "offload_optimizer": True, "offload_activations": True}
 
-KILLED = """
-import os, signal, sys
-from onecard.config import load
-from onecard.train.run.loop import train
-from onecard.train.run.outputs import Silent
 
 class Kill(Silent):
     def step(self, fields):
         if fields["step"] == 6:
             os.kill(os.getpid(), signal.SIGKILL)
 
-train(load(sys.argv[1]), view=Kill())
-"""
+
+def killed(file):
+    train(load(file), view=Kill())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
@@ -60,9 +57,9 @@ def test_it_is_killed_and_resumed_exactly(config, tmp_path, more, compile):
     train(straight)
     file = tmp_path / "twin.toml"
     file.write_text(to_toml(twin))
-    script = [sys.executable, "-c", KILLED, str(file)]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # as here: sums in another order differ
-    assert subprocess.run(script, timeout=300, check=False, env=one_thread).returncode == -9
+    process = started(killed, str(file))
+    process.join(300)
+    assert process.exitcode == -9
     assert max(losses(twin.out_dir)) < 9
     train(twin, resume=True)
     assert losses(twin.out_dir) == losses(straight.out_dir)

@@ -1,13 +1,14 @@
 """Two processes under torchrun on the CPU: the single process's losses, resume across their number, a killed worker."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from process_group import SILENCE
 from runs_in_tests import losses
 
+from forked import start_torchrun
 from onecard.config import to_toml
 from onecard.model.checkpoint import checkpoints, read_state
 from onecard.runs.record import RunRecord
@@ -18,31 +19,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def torchrun(config, place: Path, *more: str, processes: int = 2) -> subprocess.Popen:
+def torchrun(config, place: Path, fork: bool = True) -> tuple[int, str]:
+    """Exit code and errors of two processes."""
     file = place / "config.toml"
     file.write_text(to_toml(config))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc_per_node={processes}",
-        "-m",
-        "onecard",
-        "train",
-        str(file),
-        "--quiet",
-        *more,
-    ]
-    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
-    return subprocess.Popen(
-        command, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-
-
-def finish(process: subprocess.Popen) -> tuple[int, str]:
+    words = ["--nproc_per_node=2", "-m", "onecard", "train", file, "--quiet"]
+    process = start_torchrun(*words, env={**os.environ, **SILENCE}, fork=fork)
     _, err = process.communicate(timeout=120)
-    return process.returncode, err.decode()
+    return process.returncode, err
 
 
 @pytest.mark.timeout(240)
@@ -81,7 +65,7 @@ def test_a_killed_worker_ends_the_run_with_one_message_and_a_good_checkpoint(
 ):
     config = config.replace(eval_interval=100, checkpoint_interval=3)
     monkeypatch.setenv("ONECARD_FAULT", fault)
-    code, err = finish(torchrun(config, tmp_path))
+    code, err = torchrun(config, tmp_path)
     assert code != 0
     assert err.count("a worker process of the run ended") == 1, err
     assert f"saved at step {saved}" in err
@@ -93,7 +77,8 @@ def test_a_killed_worker_ends_the_run_with_one_message_and_a_good_checkpoint(
 
 @pytest.mark.timeout(120)
 def test_a_users_mistake_is_said_once(config, tmp_path):
-    code, err = finish(torchrun(config.replace(dataset=str(tmp_path / "nowhere")), tmp_path))
+    nowhere = config.replace(dataset=str(tmp_path / "nowhere"))
+    code, err = torchrun(nowhere, tmp_path, fork=False)  # as people start it
     assert code != 0
     assert err.count("onecard:") == 1, err
 
@@ -110,7 +95,7 @@ def test_a_users_mistake_is_said_once(config, tmp_path):
 def test_an_error_in_a_process_ends_the_run_saved(config, tmp_path, monkeypatch, fault):
     """The one that fails first says why; the first of those that are left holds the last finished step and saves it."""
     monkeypatch.setenv("ONECARD_FAULT", fault)
-    code, err = finish(torchrun(config, tmp_path))
+    code, err = torchrun(config, tmp_path)
     assert code != 0
     assert "internal error: RuntimeError: ordered by the fault suite" in err
     assert "saved at step 5" in err

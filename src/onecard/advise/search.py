@@ -192,9 +192,8 @@ class Search:
         """The best run of one shape in the budget; None where it does not fit or public runs are longer."""
         if shape not in self._runs:
             run = self._run(shape)
-            self._runs[shape] = (
-                run if run is not None and self._covered(shape, run.tokens) else None
-            )
+            covered = run is not None and self._covered(shape, run.tokens)
+            self._runs[shape] = run if covered else None
         return self._runs[shape]
 
     def _run(self, shape: Shape) -> Candidate | None:
@@ -260,6 +259,8 @@ class Search:
         for shape in sorted(self.shapes, key=lambda each: slack[each]):
             if best is not None and slack[shape] >= self.score(best):
                 break
+            if self.budget.loss is None and slack[shape] == math.inf:
+                break  # even with endless memory its tokens are too few
             run = self.run(shape)
             if run is not None and (best is None or self.score(run) < self.score(best)):
                 best = run
@@ -289,10 +290,8 @@ class Search:
                 f"{self.budget.tokens:,.0f} tokens are too few to train anything",
                 hint=f"even the smallest model needs {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example 1B",
             )
-        need = (
-            FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token
-            + smallest.time.compile_seconds
-        )
+        training = FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token
+        need = training + smallest.time.compile_seconds
         return NotCovered(
             f"that time is too little to train anything on the {self.device.name}",
             hint=f"even the smallest model needs {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give it more time",
