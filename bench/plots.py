@@ -65,11 +65,11 @@ def chart(
             f'<polyline points="{joined}" stroke="{colours[name]}" stroke-width="2" fill="none"/>'
         )
         if len(curve) == 1:
-            x, y = joined.split(",")
-            lines.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{colours[name]}"/>')
-        across, up = map(float, place(*curve[0]).split(","))
-        room = across < WIDTH * 0.75  # on the right, or the words run out of the picture
-        at = f"{across + 6 if room else across - 6},{up - 6}"
+            across, up = joined.split(",")
+            lines.append(f'<circle cx="{across}" cy="{up}" r="4" fill="{colours[name]}"/>')
+        begin, top = map(float, place(*curve[0]).split(","))
+        room = begin < WIDTH * 0.75  # on the right, or the words run out of the picture
+        at = f"{begin + 6 if room else begin - 6},{top - 6}"
         lines.append(text(at, name, "start" if room else "end", colours[name]))
     for x in (math.exp(left), math.exp(right)):
         lines.append(text(f"{place(x, low).split(',')[0]},{HEIGHT - EDGE + 16}", f"{x:,.0f}"))

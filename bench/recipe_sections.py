@@ -156,7 +156,8 @@ def tokens_to(points: list[dict[str, Any]], target: float) -> float | None:
 
 def step_ratio(cost: dict[str, Any] | None, budget: str) -> float | None:
     """A modern step's time over one of GPT-2's in the budget's shape, compiled as its runs are."""
-    return cost and cost["shapes"].get(budget, {}).get("compiled", {}).get("ratio")
+    shapes = cost["shapes"] if cost else {}
+    return shapes.get(budget, {}).get("compiled", {}).get("ratio")
 
 
 def cells(found: dict[str, Any], ratio: float | None) -> list[str]:
