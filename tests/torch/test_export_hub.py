@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked import start_onecard
 from runs_in_tests import TINY
+
+from forked import start_onecard
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
 from hub_server import Hub

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from forked import Forked, start_onecard
 from runs_in_tests import assert_same_weights, events, losses
 
+from forked import Forked, start_onecard
 from onecard.config import to_toml
 from onecard.model.checkpoint import checkpoints
 from onecard.train.run.loop import train

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked import start_onecard
 
 import onecard.cli
 import onecard.cli.go
+from forked import start_onecard
 from onecard.cli import main, parser_of
 from onecard.planner.calibration_file import known_calibration
 
