@@ -15,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from fit.losses import TABLES as LOSS_ENDINGS  # noqa: E402
 from fit.runs import ALL_TABLES, read_runs  # noqa: E402
 
 from bench import accuracy, blind_losses, loss_accuracy, noise_floor, score, strangers  # noqa: E402
@@ -22,10 +23,7 @@ from bench.several_cards import cards_table  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
 LOSS_TABLES = (
-    "public_losses.csv",
-    "public_losses_2.csv",
-    "public_losses_3.csv",
-    "public_losses_4.csv",
+    *(f"public_losses{ending}.csv" for ending in LOSS_ENDINGS),
     "public_curves.csv",
     "public_curves_2.csv",
     "public_curves_3.csv",

@@ -5,7 +5,7 @@ project's code from all other projects'. What docs/accuracy.md says of strangers
 
 fit/data/blind_predictions.csv is what the constants of commit bdeacbe said of fit/data/blind_runs.csv, which had been written down and
 committed before, blind_predictions_2.csv what those of commit 5ba391d said of blind_runs_2.csv and public_losses_4.csv, and
-blind_predictions_3.csv what those of commit 316dbae said of blind_runs_3.csv; since then these rows are fitted on like all others.
+blind_predictions_3.csv what those of commits 316dbae and 2db2fc1 said of blind_runs_3.csv and public_losses_5.csv; since then these rows are fitted on like all others.
 """
 
 import csv
