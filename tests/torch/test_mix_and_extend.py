@@ -147,7 +147,9 @@ def test_without_a_flat_part_the_rise_is_forecast_and_recognised(mix, tmp_path):
     from onecard.train.run.branch import bump_forecast
 
     evaluated = {"eval_interval": 20, "eval_iters": 20}
-    before = tiny(tmp_path / "run", mix, schedule="linear", learning_rate=0.1, **evaluated)
+    # a seed whose rise is 0.08: with others it is smaller, and rounding on another processor may take it away
+    changed = {"schedule": "linear", "learning_rate": 0.1, "seed": 1}
+    before = tiny(tmp_path / "run", mix, **changed, **evaluated)
     before = before.replace(max_iters=120, lr_decay_iters=120)
     train(before)
     assert not checkpoints(tmp_path / "run" / "predecay")
