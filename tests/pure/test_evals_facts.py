@@ -113,8 +113,9 @@ def test_formulas_are_of_the_figures_that_are_there():
 
 def run_of(tmp_path, dataset, steps, loss):
     """The folder of a run that ended at this validation loss."""
+    keys = {"max_iters": steps, "lr_decay_iters": steps, "warmup_iters": min(700, steps // 4)}
     config = load("fineweb-124M-12gb").replace(
-        dataset=dataset, max_iters=steps, lr_decay_iters=steps, out_dir=str(tmp_path / dataset)
+        dataset=dataset, out_dir=str(tmp_path / dataset), **keys
     )
     folder = Path(config.out_dir)
     RunRecord.create(folder, config, plan(config, "RTX 4070"), {})
@@ -156,7 +157,7 @@ def test_the_way_to_the_next_released_model_where_the_fits_reach(tmp_path):
         ("fineweb-edu-10B", 6000, 3.30, 0.40),  # the next one is 1.5B, far beyond the public pairs
         ("fineweb-edu-10B", 6000, 3.30, 0.55),  # none is above
         ("fineweb-edu-10B", 6000, 3.16, 0.28),  # within the error of the loss that is needed
-        ("fineweb-edu-10B", 800, 4.5, 0.26),  # too short for the loss law
+        ("fineweb-edu-10B", 400, 5.2, 0.26),  # too short for the loss law
         ("fineweb-10B", 6000, 3.50, 0.28),  # no public pairs on this data
         ("mine", 6000, 3.30, 0.28),
     ],

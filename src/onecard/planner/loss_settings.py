@@ -80,7 +80,7 @@ def short_of_steps(rate: float, best: float, tokens: float, batch: float, fit: F
 
     >>> known = {"settings": {"short": 0.4}}
     >>> [round(short_of_steps(rate, 2e-3, 1e9, 2**19, known), 2) for rate in (5e-4, 1e-3, 2e-3, 4e-3)]
-    [0.2, 0.08, 0.0, 0.0]
+    [0.1, 0.04, 0.0, 0.0]
     >>> short_of_steps(5e-4, 2e-3, 4e9, 2**19, known)
     0.0
     """
