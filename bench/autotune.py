@@ -61,7 +61,7 @@ def compared(config: RunConfig, limit: float, rounds: int) -> dict[str, Any]:
 
     from onecard.model import processor
     from onecard.train.autotune import autotune
-    from onecard.train.autotune_choices import measured, measured_rows, words
+    from onecard.train.autotune_choices import changes_between, measured, measured_rows, words
     from onecard.train.probe import start
 
     found = autotune(config, limit, asked="cpu")
@@ -95,14 +95,10 @@ def compared(config: RunConfig, limit: float, rounds: int) -> dict[str, Any]:
         "against_given": gained("given"),
         "against_recommend": gained("recommend"),
         "autotune": words(found.changes),
-        "recommend": words(_changes(config, candidates["recommend"])),
+        "recommend": words(changes_between(config, candidates["recommend"])),
         "searched_seconds": found.spent_seconds,
         "tried": tried,
     }
-
-
-def _changes(config: RunConfig, other: RunConfig) -> dict[str, Any]:
-    return {k: v for k, v in vars(other).items() if v != getattr(config, k)}
 
 
 def section(result: dict[str, Any]) -> list[str]:

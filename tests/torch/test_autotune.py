@@ -104,6 +104,21 @@ def test_little_gained_is_not_worth_a_change(monkeypatch):
     assert found.changes == {}
 
 
+def test_gains_by_luck_are_not_kept(monkeypatch):
+    """A choice whose first steps were quick by chance: measured again beside the config, it is not."""
+    measured_steps = []
+
+    def pace(config):
+        measured_steps.append(config)
+        lucky = config.chunked_loss and measured_steps.count(config) < 10
+        return 0.05 if lucky else 0.1
+
+    found = race(monkeypatch, pace)
+    assert found.changes == {}
+    assert found.gain == 1
+    assert found.trials[-1].note == "no faster than the config as it was"
+
+
 def test_slow_steps_do_not_use_up_the_time(monkeypatch):
     """Steps of 4 s in a minute: what gains is found, and what is hopeless gets one step."""
     clock, hopeless = [0.0], []

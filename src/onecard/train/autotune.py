@@ -25,7 +25,14 @@ from onecard.errors import RunFailure
 from onecard.model import machine, processor
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.planner.step_time import COMPILE_SECONDS_PER_LAYER
-from onecard.train.autotune_choices import Choice, measured, measured_rows, settings, words
+from onecard.train.autotune_choices import (
+    Choice,
+    changes_between,
+    measured,
+    measured_rows,
+    settings,
+    words,
+)
 from onecard.train.probe import Turn, start
 
 SECONDS = 180.0  # of a search, unless it is given another limit
@@ -36,6 +43,10 @@ _MOST_STEPS = 40
 _FIRST_SHARE = 0.1  # of the limit: where steps are slow, the given config gets fewer of them first
 _HOPELESS = 1.25  # times what it races with: such a choice gets no more steps,
 _CLEAR = 0.9  # and one this much faster needs none after the second round
+_QUICK, _TURNS = (
+    0.5,
+    7,
+)  # seconds of a step that scatters by more than it may gain: the winner is measured again
 _AUTOTUNED_COMPILE = 4.0  # times as long as torch.compile's default mode
 SAME_LOSS = 0.01  # nats: the first step's loss may differ by rounding alone
 FP8_STEPS, FP8_LOSS = 10, 0.02  # fp8's loss stays this near over its first steps
@@ -152,9 +163,8 @@ class _Search:
             if isinstance(error, RuntimeError) and not is_out_of_memory(error):
                 raise
             why = "does not run here" if isinstance(error, ImportError) else "no memory"
-        self._leave(
-            config
-        )  # outside the except clause, whose traceback would keep its tensors alive
+        # outside the except clause, whose traceback would keep its tensors alive
+        self._leave(config)
         raise _Out(why)
 
     def _same_loss(self, config: RunConfig, choice: Choice) -> None:
@@ -206,6 +216,14 @@ class _Search:
         gc.collect()
         free_cached_memory()
 
+    def confirmed(self, given: RunConfig, won: RunConfig) -> float:
+        """The winner's step over that of the config as it was given, by turns: the median of their ratios. Many small gains
+        were each the best of several, and some of them luck."""
+        steps = max(_ROUNDS)
+        turns = [(self._steps(given, steps), self._steps(won, steps)) for _ in range(_TURNS)]
+        median = statistics.median
+        return median(median(after) / median(before) for before, after in turns)
+
     def parity(self, config: RunConfig) -> tuple[float, float]:
         """The mean loss of the first steps without fp8 and with it, from the same weights on the same rows."""
         losses = []
@@ -255,7 +273,14 @@ def autotune(
                 search.trials.append(Trial({"fp8": True}, None, 0, note=note))
                 continue
         now, known = won, steps
-    changes = {k: v for k, v in vars(now).items() if v != getattr(config, k)}
+    changes = changes_between(config, now)
+    if changes and device.type == "cpu" and min(known) < _QUICK:
+        share = search.confirmed(config, now)
+        known = [share * before]
+        if share > 1 - TAKEN:
+            note = "no faster than the config as it was"
+            search.trials.append(Trial(changes, None, 0, note=note))
+            now, known, changes = config, [before], {}
     spent = time.perf_counter() - began
     return Tuning(search.trials, now, changes, before, min(known), rows, spent)
 

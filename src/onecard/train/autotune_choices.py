@@ -98,6 +98,11 @@ def measured(config: RunConfig, rows: int) -> RunConfig:
     return config.replace(batch_size=size, gradient_accumulation_steps=max(1, rows // size))
 
 
+def changes_between(config: RunConfig, other: RunConfig) -> Choice:
+    """The keys in which the other differs, as it has them."""
+    return {key: value for key, value in vars(other).items() if value != getattr(config, key)}
+
+
 def words(changes: Choice) -> str:
     """A choice as it stands in a config file."""
     return ", ".join(f"{key} = {value!r}" for key, value in changes.items()) or "as it is"
