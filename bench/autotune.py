@@ -143,6 +143,8 @@ def main() -> int:
     print("\n".join(section(result)))
     if args.write:
         path = ROOT / "bench" / "results" / f"autotune-{result['date']}.json"
+        if path.exists():  # configs measured earlier that day
+            result["configs"] = json.loads(path.read_text())["configs"] | result["configs"]
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -16,7 +16,7 @@ from onecard.model import machine
 from onecard.planner.calibration import refine
 from onecard.planner.calibration_file import load_calibration, write_calibration
 from onecard.streams import to_stream
-from onecard.train.autotune import SECONDS, Tuning, as_json, autotune
+from onecard.train.autotune import SECONDS, Tuning, autotune
 from onecard.train.autotune_choices import measured, words
 from onecard.units import parse_duration, show_duration
 
@@ -34,7 +34,7 @@ def run_autotune(args: argparse.Namespace) -> int:
         write_changes(path if path.is_file() else None, target, found)
     calibrated = feed_calibration(found, args.device)
     if args.json:
-        print(json.dumps({**as_json(found), "written": str(target) if target else None}))
+        print(json.dumps({**_as_json(found), "written": str(target) if target else None}))
         return 0
     show(found)
     if found.changes:
@@ -125,3 +125,16 @@ def _table(found: Tuning) -> Table:
         what = words(trial.changes) + (f"  ({trial.note})" if trial.note else "")
         table.add_row(what, shown, str(trial.steps), beside, gain)
     return table
+
+
+def _as_json(found: Tuning) -> dict[str, Any]:
+    """Seconds, not rounded."""
+    return {
+        "changes": found.changes,
+        "gain": found.gain,
+        "before_seconds": found.before_seconds,
+        "after_seconds": found.after_seconds,
+        "sequences": found.rows,
+        "spent_seconds": found.spent_seconds,
+        "trials": [vars(trial) for trial in found.trials],
+    }

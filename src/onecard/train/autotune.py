@@ -16,7 +16,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -287,16 +286,3 @@ def autotune(
 
 def _key(config: RunConfig, rows: int) -> str:
     return repr(sorted(vars(measured(config, rows)).items(), key=lambda item: item[0]))
-
-
-def as_json(found: Tuning) -> dict[str, Any]:
-    """Seconds, not rounded."""
-    return {
-        "changes": found.changes,
-        "gain": found.gain,
-        "before_seconds": found.before_seconds,
-        "after_seconds": found.after_seconds,
-        "sequences": found.rows,
-        "spent_seconds": found.spent_seconds,
-        "trials": [vars(trial) for trial in found.trials],
-    }
