@@ -107,7 +107,7 @@ def section(result: dict[str, Any]) -> list[str]:
         "## The fastest settings, measured",
         "",
         f"`python bench/autotune.py --write`, {result['date']}, {result['cores']} cores, torch {result['torch']}: "
-        f"`probe --autotune` with {result['limit_seconds']:.0f} s for each config, then by turns, medians. Above 1: autotune's is faster.",
+        f"`probe --autotune` with {result['limit_seconds']:.0f} s for each config, then by turns, medians. Above 1: autotune's is faster; where both are the same config, the figure is the noise.",
         "",
         "| config | × as given | × recommend's | autotune | recommend |",
         "|---|---:|---:|---|---|",
