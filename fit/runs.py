@@ -120,7 +120,8 @@ TABLES = (
     "blind_runs.csv",
     "blind_runs_2.csv",
 )
-ALL_TABLES = (*TABLES, "blind_runs_3.csv")  # and the batch that came after the goals were set
+# The fits use all. TABLES alone are held to the goals in tests/pure/test_accuracy.py; the third batch, which misses them, has limits of its own there.
+ALL_TABLES = (*TABLES, "blind_runs_3.csv")
 # Rows of the second table that are the very run of another table, and families that are one machine
 TWICE = {"r107": "x002", "r176": "x009", "r188": "x004"}
 ONE_MACHINE = {"lzwjava-4070": "one-4070"}
