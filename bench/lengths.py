@@ -21,14 +21,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from ideas import IDEAS
 
 KEPT = Path(__file__).parent / "results" / "lengths.json"
-POINTS = 8  # evaluations along a run
+POINTS = 8  # evaluations along a run; an idea has the last one alone
 EVAL_TOKENS = 81_920
 BLOCK = 256
 RATES = (1e-3, 2e-3, 4e-3)  # the GPT-2 recipe's first three
@@ -101,7 +102,7 @@ class Run:
             "max_iters": steps,
             "lr_decay_iters": steps,
             "seed": self.seed,
-            "eval_interval": -(-steps // POINTS),
+            "eval_interval": -(-steps // (1 if self.idea else POINTS)),
             "eval_iters": EVAL_TOKENS // self.tokens_per_step,
             "chunked_loss": True,  # the same loss, sooner
             "log_interval": 50,
@@ -124,14 +125,19 @@ class Results:
 
     def __init__(self, path: Path):
         self.path = path
-        self.runs: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        self.runs: dict[str, Any] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Another call of this script may have added some."""
+        if self.path.exists():
+            self.runs |= json.loads(self.path.read_text())
 
     def loss(self, run: Run) -> float:
         return self.runs[run.name]["curve"][-1]["loss"]
 
     def add(self, run: Run, found: dict[str, Any]) -> None:
-        if self.path.exists():  # another call may have added some
-            self.runs |= json.loads(self.path.read_text())
+        self.read()
         self.runs[run.name] = {**vars(run), "date": datetime.date.today().isoformat(), **found}
         aside = self.path.with_suffix(".aside")
         aside.write_text(json.dumps(self.runs, indent=1, sort_keys=True) + "\n")
@@ -166,12 +172,26 @@ def best_rate(corpus: str, budget: str, results: Results) -> float:
     return min(rows)[1]
 
 
-def screening(corpora: list[str], ideas: list[str]) -> Iterator[Run]:
-    """Each idea where the goal is: a quarter of the tokens. The recipe itself is in the queue."""
+def screening(corpora: list[str], ideas: list[str], results: Results) -> Iterator[Run]:
+    """Each idea at a quarter of the tokens, and on the next corpus and seed while it is ahead of the recipe on each corpus."""
     for seed in BUDGETS[SCREENED].seeds:
-        for idea in ideas:
-            for corpus in corpora:
-                yield Run(corpus, SCREENED, "modern", None, GOAL_SHARE, seed, idea)
+        for corpus in corpora:
+            plain = Run(corpus, SCREENED, "modern", None, GOAL_SHARE, seed)
+            yield plain
+            for idea in ideas:
+                if all(lead >= 0 for lead in leads(idea, results).values()):
+                    yield replace(plain, idea=idea)
+
+
+def leads(idea: str, results: Results) -> dict[str, float]:
+    """By corpus: by how much the idea's loss is lower than the recipe's, the mean of the seeds that ran."""
+    found: dict[str, list[float]] = {}
+    for row in results.runs.values():
+        if row["idea"] == idea:
+            run = Run(**{field.name: row[field.name] for field in fields(Run)})
+            lead = results.loss(replace(run, idea=None)) - results.loss(run)
+            found.setdefault(run.corpus, []).append(lead)
+    return {corpus: mean(each) for corpus, each in found.items()}
 
 
 def queue(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
@@ -305,12 +325,13 @@ def main() -> None:
             return
     budgets = args.budget or list(BUDGETS)
     if args.ideas or args.idea:
-        runs = screening(list(corpora), args.idea or list(IDEAS))
+        runs = screening(list(corpora), args.idea or list(IDEAS), results)
     elif args.nanogpt:
         runs = second_opponent(list(corpora), budgets, results)
     else:
         runs = queue(list(corpora), budgets, results)
     for run in runs:
+        results.read()
         if run.name not in results.runs:
             data = args.work / "data" / run.corpus
             if run.recipe == "nanogpt":
