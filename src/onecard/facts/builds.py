@@ -11,6 +11,7 @@ False
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from onecard.facts.gpus import Device
 
@@ -118,6 +119,7 @@ def runs_on(capability: Capability, arch_list: Sequence[str]) -> bool:
     return False
 
 
+@cache
 def serving_build(capability: Capability) -> Build | None:
     """The newest of torch's builds that runs on a card of this capability."""
     return next(

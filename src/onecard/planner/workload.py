@@ -8,8 +8,9 @@ kept in bf16, sharded optimizers. Both become a Workload, so one model predicts 
 (16384, 32.0, 32)
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 from onecard.config import ModelShape, RunConfig
 from onecard.facts.builds import support_of
@@ -109,7 +110,15 @@ class Workload:
     )
 
     @classmethod
-    def of(cls, config: RunConfig, dtype: str, gpus: int = 1, nodes: int = 1) -> "Workload":
+    def of(
+        cls,
+        config: RunConfig,
+        dtype: str,
+        gpus: int = 1,
+        nodes: int = 1,
+        compiles: bool = True,
+        **of_device: Any,
+    ) -> "Workload":
         """A RunConfig's step on so many cards in all; its accumulation is the total over them, as in nanoGPT."""
         shape = config.shape
         shard = config.shard if gpus > 1 else "none"
@@ -131,7 +140,7 @@ class Workload:
             modern=shape.modern,
             bias=shape.bias,
             dropout=config.dropout,
-            compiled=config.compile,
+            compiled=config.compile and compiles,
             flash=config.attention != "math",
             chunked_loss=config.chunked_loss,
             chunk_rows=config.chunk_rows,
@@ -152,6 +161,7 @@ class Workload:
             shard=shard,
             shard_cards=each if shard != "none" else 1,
             nodes=nodes,
+            **of_device,
         )
 
     @classmethod
@@ -166,9 +176,12 @@ class Workload:
     ) -> "Workload":
         """The same as this device runs it: uncompiled where torch.compile has nothing for it."""
         link = link or Links()
-        return replace(
-            cls.of(config, dtype, gpus, nodes),
-            compiled=config.compile and support_of(device).compiles,
+        return cls.of(
+            config,
+            dtype,
+            gpus,
+            nodes,
+            support_of(device).compiles,
             graphs=device.kind == "cuda" and config.compile_mode == "reduce-overhead",
             # as fast_low_dtype in model/machine.py: half precision where a matrix unit computes in it
             full_precision_updates=device.kind != "cuda"
@@ -237,7 +250,7 @@ class Workload:
     def ff_width(self) -> int:
         return self.d_ff or 4 * self.n_embd
 
-    @property
+    @cached_property
     def layer_matrices(self) -> tuple[tuple[int, int], ...]:
         """(inputs, outputs) of each weight matrix that a token is multiplied with in one layer."""
         width, ff = self.n_embd, self.ff_width
@@ -245,7 +258,7 @@ class Workload:
         up = ((width, ff),) * (2 if self.gated else 1)
         return ((width, inner + 2 * self.kv_width), (inner, width), *up, (ff, width))
 
-    @property
+    @cached_property
     def layer_params(self) -> int:
         return sum(inputs * outputs for inputs, outputs in self.layer_matrices)
 

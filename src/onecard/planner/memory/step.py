@@ -108,9 +108,9 @@ def optimizer_state(sizes: Sizes) -> int:
 
 def host_bytes(work: Workload) -> int:
     """What a step keeps in the computer's memory: of the optimizer, and of the layers."""
-    state = checkpoint_bytes(work)[1]
-    inputs = work.n_layer * Sizes(work).residual
-    return state * work.host_optimizer + inputs * work.host_inputs
+    state = checkpoint_bytes(work)[1] if work.host_optimizer else 0
+    inputs = work.n_layer * Sizes(work).residual if work.host_inputs else 0
+    return state + inputs
 
 
 def checkpoint_bytes(work: Workload) -> tuple[int, int]:

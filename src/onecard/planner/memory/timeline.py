@@ -145,13 +145,13 @@ class Step(NamedTuple):
         """The tensors alive at a moment; those of several layers as one."""
         place = PLACE[moment.place]
         found = [tensor for tensor in self.tensors if tensor.born <= place <= tensor.dies]
-        for tensor in self.layer_tensors:
-            kept = tensor.born < _COUNT <= tensor.dies < END
-            count = moment.layers_kept * kept + moment.layers_done * (tensor.dies == END)
+        for name, part, size, born, dies in self.layer_tensors:
+            kept = born < _COUNT <= dies < END
+            count = moment.layers_kept * kept + moment.layers_done * (dies == END)
             if moment.inside is not None:
-                count += tensor.born <= moment.inside <= tensor.dies
+                count += born <= moment.inside <= dies
             if count:
-                found.append(tensor._replace(bytes=count * tensor.bytes))
+                found.append(Tensor(name, part, count * size, born, dies))
         return found
 
 
