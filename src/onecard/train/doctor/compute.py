@@ -131,8 +131,8 @@ def small_data(config: RunConfig) -> Iterator[RunConfig]:
         folder.mkdir()
         for name in ("train", "val"):
             tokens = np.random.default_rng(7).integers(0, _VOCABULARY, 60_000)
-            tokens.astype("<u2").tofile(folder / f"{name}.bin")
-        yield config.replace(dataset=str(folder), out_dir=str(Path(place) / "out"), vocab_size=None)
+            tokens.astype("<u2").tofile(folder / f"{name}.ds")  # ids of no known vocabulary
+        yield config.replace(dataset=str(folder), out_dir=str(Path(place) / "out"))
 
 
 def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
