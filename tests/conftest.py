@@ -1,15 +1,15 @@
 """What every test starts from: nothing of the person at this machine, one thread, and the signals of a terminal."""
 
+import gc
 import os
 import shutil
 import signal
-import types
 from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
 
-from forked import CAN_FORK, Piped
+from forked import CAN_FORK, quicken_data_workers
 
 # Read by NumPy and torch when they are imported, here and in the programs that tests start: models and fits are tiny, and two
 # test workers share the cores.
@@ -45,6 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 
+# torch's compiler takes seconds to start: in one of two workers alone
+COMPILED = {
+    f"test_{name}"
+    for name in (
+        *("autotune", "compile_modes", "compiler", "fp8", "gradient_sums"),
+        *("memory_trace", "modern", "planner_and_trainer", "shard_memory", "train_cli"),
+    )
+}
+
+
 @pytest.hookimpl(trylast=True)  # of what -m leaves
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Two workers get half of the list each and take over from the end of the other's. So each half begins with half of
@@ -53,11 +63,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     slow = [item for item in items if item.path.parent.name != "pure"]
     quick = [item for item in items if item.path.parent.name == "pure"]
+    compiled = [item for item in slow if item.path.stem in COMPILED]
+    slow = [item for item in slow if item.path.stem not in COMPILED]
     files = list(dict.fromkeys(item.path for item in slow))
     first = [item for item in slow if files.index(item.path) % 2 == 0]
-    second = [item for item in slow if files.index(item.path) % 2 == 1]
+    second = [*compiled, *(item for item in slow if files.index(item.path) % 2 == 1)]
     room = max(0, len(items) // 2 - len(first))
     items[:] = [*first, *quick[:room], *second, *quick[room:]]
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: the garbage collector need not look through it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -70,15 +87,11 @@ def own_home(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_workers():
-    """Data is prepared in processes that need not import everything first; those of commands that tests start do."""
+    """Of commands that tests start from nothing, the processes that prepare data are so, too."""
     from onecard.data.preparation import crew
 
-    def forked(command: list[str], env: dict[str, str], **pipes: object) -> Piped:
-        assert command[1] == "-m"
-        return Piped(command[2], "main", env)
-
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crew, "subprocess", crew.subprocess)  # put back in the end
         if CAN_FORK:
-            subprocess = types.SimpleNamespace(Popen=forked, PIPE=None)
-            patch.setattr(crew, "subprocess", subprocess)
+            quicken_data_workers()
         yield

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing import reduction
@@ -46,11 +47,19 @@ def _server() -> Any:
 
 
 def started(function: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """A call in a process of its own; its exit code is `.exitcode` after `.join()`."""
-    context = _server() if CAN_FORK else multiprocessing.get_context("spawn")
+    """A call in a process of its own; its exit code is `.exitcode` after `.join()`. One that was forked itself has everything
+    imported, and is forked again."""
+    if CAN_FORK:
+        context = multiprocessing.get_context("fork") if _is_forked() else _server()
+    else:
+        context = multiprocessing.get_context("spawn")
     process: BaseProcess = context.Process(target=function, args=arguments)
     process.start()
     return process
+
+
+def _is_forked() -> bool:
+    return CAN_FORK and multiprocessing.parent_process() is not None
 
 
 def start_onecard(
@@ -66,6 +75,25 @@ def start_onecard(
         return Forked(_onecard, command, dict(env), str(cwd or Path.cwd()), file_limit, first)
     last = "import sys; from onecard.cli import main; sys.exit(main(sys.argv[1:]))"
     return from_nothing(["-c", f"{first}\n{last}", *command], env, cwd)
+
+
+def exit_code_of(*words: object, out: str, err: str) -> int | None:
+    """Of a command whose output and errors go to these files, /dev/full for one, until Python itself has ended."""
+    process = started(_to_the_end, list(map(str, words)), out, err, dict(os.environ))
+    process.join(120)
+    return process.exitcode
+
+
+def _to_the_end(words: list[str], out: str, err: str, environment: dict[str, str]) -> None:
+    import ctypes
+
+    from onecard.cli import main
+
+    _begin(environment, os.getcwd())
+    for path, number in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), number)
+    # a process of multiprocessing ends without Python's own end, at which the streams are flushed a last time
+    ctypes.pythonapi.Py_Exit(main(words))
 
 
 def start_torchrun(
@@ -140,6 +168,7 @@ def _onecard(
     first: str = "",
 ) -> None:
     _begin(environment, cwd)
+    quicken_data_workers()
     exec(first)
     if file_limit is not None:
         import resource
@@ -198,14 +227,26 @@ class _Rank:
         return self.returncode
 
 
+def quicken_data_workers() -> None:
+    """Data is prepared in processes that need not import everything first."""
+    from onecard.data.preparation import crew
+
+    def forked(command: list[str], env: dict[str, str], **pipes: object) -> Piped:
+        assert command[1] == "-m"
+        return Piped(command[2], "main", env)
+
+    crew.subprocess = types.SimpleNamespace(Popen=forked, PIPE=None)
+
+
 class Piped:
     """A function of a module in a process with pipes, of which subprocess.Popen gives these: real exit codes and kills."""
 
     def __init__(self, module: str, function: str, environment: Mapping[str, str]):
         questions, to_process = os.pipe()
         from_process, answers = os.pipe()
-        there = (_Fd(questions), _Fd(answers), dict(environment), os.getcwd(), module, function)
-        self._process = started(_piped, *there)
+        ours = (to_process, from_process) if _is_forked() else ()
+        there = (_Fd(questions), _Fd(answers), ours, dict(environment), os.getcwd())
+        self._process = started(_piped, *there, module, function)
         os.close(questions)
         os.close(answers)
         self.stdin = os.fdopen(to_process, "w", encoding="utf-8")
@@ -220,31 +261,34 @@ class Piped:
 
 
 class _Fd:
-    """Reaches the process as the number that the file has there."""
+    """Has the number that the file has in the process."""
 
     def __init__(self, number: int):
         self.number = number
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:  # on its way through the server
         return _number_there, (reduction.DupFd(self.number),)
 
 
-def _number_there(inherited: Any) -> int:
-    return int(inherited.detach())
+def _number_there(inherited: Any) -> _Fd:
+    return _Fd(inherited.detach())
 
 
 def _piped(
-    questions: int,
-    answers: int,
+    questions: _Fd,
+    answers: _Fd,
+    ours: tuple[int, ...],
     environment: dict[str, str],
     cwd: str,
     module: str,
     function: str,
 ) -> None:
     _begin(environment, cwd)
+    for number in ours:  # the other ends, which a fork has too
+        os.close(number)
     for file, number in ((questions, 0), (answers, 1)):
-        os.dup2(file, number)
-        os.close(file)
+        os.dup2(file.number, number)
+        os.close(file.number)
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     getattr(importlib.import_module(module), function)()
