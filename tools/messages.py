@@ -13,6 +13,7 @@ import ast
 import io
 import string
 import sys
+from functools import cache
 from pathlib import Path
 
 from babel.messages.catalog import Catalog, Message
@@ -27,6 +28,7 @@ KEYWORDS = {"T": None, "Note": (2,), "sentence": (2,), "Plural": (1, 2)}
 TEMPLATE_AT = {"T": (0,), "Note": (1,), "sentence": (1,), "Plural": (0, 1)}
 
 
+@cache
 def extract() -> Catalog:
     """Every message of the source."""
     catalog = Catalog(project="onecard", charset="utf-8")

@@ -1,6 +1,7 @@
 """The house itself: imports point down, the public surface is pinned, the docs are true, planning stays light."""
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -34,9 +35,15 @@ FLOORS = [
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
 
+@functools.cache  # several tests walk over every file
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports(path: Path) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -87,16 +94,14 @@ def test_only_train_imports_torch_and_every_file_says_what_it_is(path):
         "launch",
     ):
         assert "numpy" not in outside
-    assert (
-        ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or path.name == "__init__.py"
-    )
+    assert ast.get_docstring(tree_of(path)) or path.name == "__init__.py"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(SOURCE).as_posix())
 def test_a_file_is_short_and_in_plain_words(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 300
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno - node.lineno < 60, node.name
     assert "fmt: skip" not in text
@@ -106,7 +111,7 @@ def test_a_file_is_short_and_in_plain_words(path):
 def test_values_have_names():
     """What is shown and advised is called by its name; a letter is a coordinate, a counter, one of a pair, or T."""
     for path in (p for p in MODULES if room_of(p) in ("report", "advise")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Name | ast.arg):
                 name = node.id if isinstance(node, ast.Name) else node.arg
                 assert len(name) > 1 or name in "_TxyikabAB", f"{path.name}: {name}"
@@ -126,7 +131,7 @@ def test_torchruns_variables_are_read_in_one_place():
 
 
 def test_a_runs_parts_are_frozen():
-    tree = ast.parse((SOURCE / "train" / "run" / "session.py").read_text(encoding="utf-8"))
+    tree = tree_of(SOURCE / "train" / "run" / "session.py")
     session = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Session")
     assert [ast.unparse(d) for d in session.decorator_list] == ["dataclass(frozen=True)"]
 

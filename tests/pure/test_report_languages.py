@@ -1,5 +1,6 @@
 """Three languages: complete catalogues, the same figures in each, numbers as each locale writes them."""
 
+import functools
 import importlib.util
 import os
 import re
@@ -19,6 +20,7 @@ from onecard.report.plan_view import plan_document
 TOOL = Path(__file__).parents[2] / "tools" / "messages.py"
 
 
+@functools.cache  # it goes through the whole source once
 def tool():  # type: ignore[no-untyped-def]
     spec = importlib.util.spec_from_file_location("messages_tool", TOOL)
     assert spec is not None
