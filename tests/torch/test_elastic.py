@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the workers are found in /proc"),
 ]
 EVERY = 5  # steps between checkpoints
-BETWEEN = 30  # and, about, between two kills
+BETWEEN = 20  # and, about, between two kills
 
 
 def workers_of(launcher: int) -> list[int]:
