@@ -32,6 +32,9 @@ lint: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# modules are compiled once, not in each of the many processes, whatever the shell has set
+test test-long: export PYTHONDONTWRITEBYTECODE =
+
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not long"
 
