@@ -63,6 +63,7 @@ SWEEPS = {
 }
 ROW_SIGMA, FAMILY_SIGMA = 0.02, 0.03
 SWEEP_SIGMA = 0.3  # a hundred runs of three sweeps on other tokens count like a handful
+NUDGE = 1e-7  # of a constant, for slopes
 # Our own runs of a million parameters on prose (docs/performance.md, "at lengths that count"): the modern recipe needs 0.166 of
 # the 2.0 M tokens of GPT-2's at its best rate; one seed, another tokenizer, hence the sigma
 OWN_TOKENS, OWN_WORTH, OWN_SIGMA = 0.166 * 2.0e6, 1 / 0.166, 0.3
@@ -100,14 +101,15 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
         **{f"family {f}": (0.0, FAMILY_SIGMA) for f in families},
     }
     keys = list(priors)
-    start, sigma = (np.array([priors[key][i] for key in keys]) for i in (0, 1))
-    own = np.array([key.startswith("family ") for key in keys])
-    predict, measured = Rows(rows, keys), np.array([row.loss for row in rows])
+    start, sigma = (column([priors[key][i] for key in keys]) for i in (0, 1))
+    own = column([key.startswith("family ") for key in keys])
+    predict, measured = Rows(rows, keys), column([row.loss for row in rows])
     sizes = Counter(row.family for row in rows)
-    strict = ROW_SIGMA * np.array([max(1, sizes[row.family] / 4) ** 0.5 for row in rows])
+    strict = ROW_SIGMA * column([max(1, sizes[row.family] / 4) ** 0.5 for row in rows])
     sweep_rows = Sweeps(extra, keys)
 
     def residuals(theta: np.ndarray) -> np.ndarray:
+        """Of each column of constants."""
         prior = (theta - start) / sigma
         # an odd family (another test set, an untuned recipe) pulls, but not with its square
         return np.concatenate(
@@ -119,24 +121,36 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
             ]
         )
 
-    best = least_squares(residuals, start, max_nfev=100)
+    def slopes(theta: np.ndarray) -> np.ndarray:
+        near = theta[:, None] + NUDGE * np.eye(
+            len(theta)
+        )  # each constant moved a little, all at once
+        return (residuals(near) - residuals(theta[:, None])) / NUDGE
+
+    best = least_squares(
+        lambda theta: residuals(theta[:, None])[:, 0], start[:, 0], slopes, max_nfev=100
+    )
     return unpack(dict(zip(keys, map(float, best.x), strict=True)))
 
 
+def column(values: list[Any]) -> np.ndarray:
+    return np.array(values)[:, None]
+
+
 class Rows:
-    """`estimate` of many rows at once: what does not depend on the fitted constants is worked out beforehand."""
+    """`estimate` of many rows at once, for each column of constants: what does not depend on them is worked out beforehand."""
 
     def __init__(self, rows: list[Point], keys: list[str]) -> None:
         blank = unpack({**{key: start for key, (start, _) in {**SHAPE, **RECIPES}.items()}})
         self.at = {key: keys.index(key) for key in SHAPE}
-        self.size = np.array([row.size for row in rows]) / 1e8
-        self.tokens = np.array([effective_tokens(r.tokens, r.unique, blank) for r in rows]) / 1e9
-        self.longer = np.array(
+        self.size = column([row.size for row in rows]) / 1e8
+        self.tokens = column([effective_tokens(r.tokens, r.unique, blank) for r in rows]) / 1e9
+        self.longer = column(
             [0.0 if r.recipe.endswith("adamw") else math.log(r.tokens / 2e9) for r in rows]
         )
         configs = [row.config for row in rows if row.config]
-        self.untied = np.array([not config.tied for config in configs])
-        self.decay = np.array(
+        self.untied = column([not config.tied for config in configs])
+        self.decay = column(
             [
                 math.log(c.decay_fraction) if c.decay_lr and c.schedule == "wsd" else 0.0
                 for c in configs
@@ -146,7 +160,7 @@ class Rows:
         self.level = one_hot([r.dataset for r in rows], keys) + one_hot(
             [f"family {r.family}" for r in rows], keys
         )
-        self.fixed = np.array([final(r, blank) - _law(r, blank) for r in rows])
+        self.fixed = column([final(r, blank) - _law(r, blank) for r in rows])
 
     def __call__(self, theta: np.ndarray) -> np.ndarray:
         v = {key: theta[place] for key, place in self.at.items()}
@@ -162,8 +176,8 @@ class Sweeps:
 
     def __init__(self, rows: list[tuple[str, float, float, float]], keys: list[str]) -> None:
         self.at = {key: keys.index(key) for key in SHAPE}
-        self.size, self.tokens = (np.log([row[i] for row in rows]) for i in (1, 2))
-        self.loss = np.array([row[3] for row in rows])
+        self.size, self.tokens = (np.log(column([row[i] for row in rows])) for i in (1, 2))
+        self.loss = column([row[3] for row in rows])
         self.level = one_hot([f"level {row[0]}" for row in rows], keys)
         self.worth = one_hot([f"worth {row[0]}" for row in rows], keys)
 

@@ -32,10 +32,14 @@ def fit_pairs(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
         rows = [point for point in group if covered(point, plain) is None]
         if len(rows) < FEWEST:
             continue
+        measured = np.array([row.loss or 0 for row in rows])
+        once, twice = (_finals(rows, plain, name, worth) for worth in (1.0, 2.0))
+        # a loss is one part that stays and one that falls with a power of a token's worth: two worths say both
+        falling = (once - twice) / (1 - 2 ** -fit["data"]["power"])
         best = math.inf
         for worth in WORTHS:
-            plain["pairs"][name]["worth"] = worth
-            misses = sorted((row.loss or 0) - final(row, plain) for row in rows)
+            found_losses = once - falling * (1 - worth ** -fit["data"]["power"])
+            misses = sorted((measured - found_losses).tolist())
             level = misses[len(misses) // 2]
             left = sum(abs(miss - level) for miss in misses)
             if left < best:
@@ -58,3 +62,8 @@ def fit_pairs(points: Iterable[Point], fit: dict[str, Any]) -> dict[str, Any]:
         if found["misses"][1] - found["misses"][0] <= WIDEST:
             pairs[name] = found
     return {**fit, "pairs": pairs}
+
+
+def _finals(rows: list[Point], fit: dict[str, Any], name: str, worth: float) -> np.ndarray:
+    fit["pairs"][name]["worth"] = worth
+    return np.array([final(row, fit) for row in rows])

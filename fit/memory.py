@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
@@ -26,7 +28,7 @@ from fit.held_out import leave_out  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import Run, all_runs  # noqa: E402
 from onecard.planner.memory import StepMemory, step_memory  # noqa: E402
-from onecard.planner.memory.overhead import memory_range  # noqa: E402
+from onecard.planner.memory.overhead import _context, _simulated, memory_range  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
 from onecard.units import MIB  # noqa: E402
 
@@ -86,27 +88,51 @@ def _whole(values: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def cost(readings: list[Reading], values: dict[str, float]) -> float:
-    """Families count alike; errors beyond 3 % are something else than the context, and pull no harder."""
-    fit = _whole(values)
-    families: dict[str, list[float]] = {}
-    for reading in readings:
-        families.setdefault(reading.run.family, []).append(min(0.03, abs(error(reading, fit))) ** 2)
-    data = sum(sum(errors) / len(errors) for errors in families.values())
-    return data + sum((0.01 * (values[key] - GUESS[key]) / PULL[key]) ** 2 for key in GUESS)
+class Errors:
+    """`error` of many readings at once: what does not depend on the fitted constants is worked out beforehand."""
+
+    def __init__(self, readings: list[Reading]) -> None:
+        runs = [(r.run.workload, r.run.device) for r in readings if r.run.workload and r.run.device]
+        found = [_simulated(work) for work, _ in runs]
+        self.measured = np.array([reading.bytes for reading in readings])
+        self.peak = np.array([peak.bytes for _, peak, *_ in found])
+        self.largest, self.late, self.lanes = np.array([each[3:] for each in found]).T
+        self.card = np.array([device.kind == "cuda" for _, device in runs])
+        self.units = np.array([device.units for _, device in runs])
+        nothing = {"context_bytes": 0, "context_bytes_per_unit": 0, **FIXED}
+        self.beside = np.array([_context(work, device, nothing) for work, device in runs])
+        shown = [reading.run.memory_reading for reading in readings]
+        self.held = np.array([each in ("reserved", "process") for each in shown])
+        self.whole = np.array([each == "process" for each in shown])
+
+    def __call__(self, values: dict[str, float]) -> np.ndarray:
+        hidden = np.trunc(self.largest - values["late_share"] * self.late)
+        slack = self.card * (self.lanes + np.maximum(0, hidden))
+        context = np.trunc(values["context_bytes"] + values["context_bytes_per_unit"] * self.units)
+        shown = self.peak + self.held * slack + self.whole * (self.beside + self.card * context)
+        return np.asarray(shown / self.measured - 1)
 
 
 def fit_memory(readings: list[Reading]) -> dict[str, float]:
     """Coordinate descent from the guess; three constants, so nothing cleverer is needed."""
+    errors = Errors(readings)
+    _, family = np.unique([reading.run.family for reading in readings], return_inverse=True)
+    share = 1 / np.bincount(family)[family]
+
+    def cost(values: dict[str, float]) -> float:
+        """Families count alike; errors beyond 3 % are something else than the context, and pull no harder."""
+        data = float(share @ np.minimum(0.03, abs(errors(values))) ** 2)
+        return data + sum((0.01 * (values[key] - GUESS[key]) / PULL[key]) ** 2 for key in GUESS)
+
     values = dict(GUESS)
-    best = cost(readings, values)
+    best = cost(values)
     scale = 8.0
     while scale >= 1:
         moved = False
         for key in GUESS:
             for sign in (1, -1):
                 trial = {**values, key: max(0.0, values[key] + sign * scale * STEP[key])}
-                found = cost(readings, trial)
+                found = cost(trial)
                 if found < best - 1e-12:
                     values, best, moved = trial, found, True
         if not moved:

@@ -176,8 +176,7 @@ class Problem:
     def linear(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log predicted (with family effects) and its derivatives by theta."""
         fit = self.fit_of(theta)
-        moved = [self.fit_of(_nudged(theta, i)) for i in range(len(PRIORS))]
-        near: dict[int, Fit] = {}
+        moved: dict[int, Fit] = {}
         predicted = np.zeros(len(self.rows))
         slopes = np.zeros((len(self.rows), len(theta)))
         for r, run in enumerate(self.rows):
@@ -187,11 +186,9 @@ class Problem:
             slopes[r, family] = 1.0
             slopes[r, self.names.index(f"stack {_stack(run)}")] = 1.0
             for i in self.touching(run):
-                if i < len(PRIORS):
-                    other = moved[i]
-                else:
-                    other = near.setdefault(i, self.fit_of(_nudged(theta, i)))
-                slopes[r, i] = (math.log(predicted_seconds(run, other)) - here) / _NUDGE
+                if i not in moved:
+                    moved[i] = self.fit_of(_nudged(theta, i))
+                slopes[r, i] = (math.log(predicted_seconds(run, moved[i])) - here) / _NUDGE
         return predicted, slopes
 
     def weights(self, misses: np.ndarray, kept: np.ndarray) -> np.ndarray:

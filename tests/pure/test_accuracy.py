@@ -46,6 +46,18 @@ def test_times_of_families_never_seen():
     assert memory["coverage"] >= 0.75
 
 
+def test_many_readings_at_once_are_what_the_planner_says_of_each():
+    """The fit works on all readings together; it must be the planner's own arithmetic."""
+    pytest.importorskip("scipy")
+    from fit.memory import GUESS, Errors, _whole, error, readings
+
+    known = readings()
+    values = {key: 0.9 * guess + 1e5 * (guess == 0) for key, guess in GUESS.items()}
+    wanted = [error(reading, _whole(values)) for reading in known]
+    assert {reading.run.memory_reading for reading in known} == {"allocated", "reserved", "process"}
+    assert Errors(known)(values) == pytest.approx(wanted, abs=1e-12)
+
+
 def test_rows_of_strangers_by_constants_of_another_table():
     """Neither constants nor ranges saw these rows, their families or most of their projects."""
     pytest.importorskip("scipy")

@@ -300,7 +300,28 @@ def test_many_rows_at_once_are_what_the_planner_says_of_each():
     shifted = np.array([middle + 0.3 * sigma for middle, sigma in {**SHAPE, **RECIPES}.values()])
     fit = unpack(dict(zip(keys, map(float, shifted), strict=True)))
     assert len({point.family for point in rows}) > 20
-    assert Rows(rows, keys)(shifted) == pytest.approx([final(point, fit) for point in rows])
+    assert Rows(rows, keys)(shifted[:, None])[:, 0] == pytest.approx(
+        [final(point, fit) for point in rows]
+    )
+
+
+def test_many_places_on_curves_are_what_the_planner_says_of_each():
+    np = pytest.importorskip("numpy")
+    pytest.importorskip("scipy")
+    from fit.loss_curves import Places, _curve
+    from fit.loss_expected import on_curve
+    from fit.losses import all_curves, all_losses
+
+    from onecard.planner.expected_loss import running
+    from onecard.planner.loss_settings import loss_fit
+
+    curves = all_curves(all_losses())
+    points = [point for point in curves if point.trouble is None and not point.foreign][::7]
+    theta = np.array([*np.log([0.05, 1.0, 300.0]), 0.3])
+    fit = {**loss_fit(), **_curve(theta)}
+    assert len({point.family for point in points}) > 5
+    wanted = [point.ratio * running(*on_curve(point, fit), fit) for point in points]
+    assert Places(points, loss_fit())(theta) == pytest.approx(wanted)
 
 
 def test_other_vocabularies_are_converted_by_their_bytes(tmp_path: Path):

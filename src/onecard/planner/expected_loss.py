@@ -144,9 +144,8 @@ def running(e: LossEstimate, step: int, fit: Fit) -> float:
     """What the loss is on its way: the law at the tokens that full-rate steps were worth, what the settings cost by then, what
     the learning rate still holds up, and the first steps' own fall, which no power law follows."""
     config = e.config
-    steps, warmup = max(1, config.max_iters), max(0, config.warmup_iters)
-    worth = step**2 / (2 * warmup) if step < warmup else step - warmup / 2  # steps at the full rate
-    seen = e.tokens * max(worth, 0.5) / steps
+    worth = full_rate_steps(config, step)
+    seen = e.tokens * max(worth, 0.5) / max(1, config.max_iters)
     tokens = effective_tokens(seen, e.unique_tokens, fit)
     settled = law(
         e.size, multiplier(config, e.recipe, fit, e.dataset, seen) * tokens, e.dataset, fit
@@ -156,6 +155,12 @@ def running(e: LossEstimate, step: int, fit: Fit) -> float:
     relative = relative_rate(config, e.size, e.tokens, e.recipe, fit)
     share = learning_rate_share(config, step)
     return float(settled + cost + held_up(config, share, fit, relative) + early)
+
+
+def full_rate_steps(config: RunConfig, step: int) -> float:
+    """How many steps at the full rate the first `step` ones were worth."""
+    warmup = max(0, config.warmup_iters)
+    return step**2 / (2 * warmup) if step < warmup else step - warmup / 2
 
 
 def effective_tokens(tokens: float, unique: float | None, fit: Fit) -> float:

@@ -128,9 +128,13 @@ def held_up(
 ) -> float:
     """Nats that a learning rate of this share of its peak holds the loss up by; `relative` is its peak against the best."""
     fit = fit or loss_fit()
-    # the noise of a step grows with the rate and with a smaller batch
-    noise = max(1.0, 2**19 / max(1, config.tokens_per_step)) * relative
-    return float(fit["gap"] * share * min(MOST_NOISE, noise ** fit["noise_power"]))
+    noise = step_noise(config, relative) ** fit["noise_power"]
+    return float(fit["gap"] * share * min(MOST_NOISE, noise))
+
+
+def step_noise(config: RunConfig, relative: float) -> float:
+    """The noise of a step grows with the rate and with a smaller batch."""
+    return max(1.0, 2**19 / max(1, config.tokens_per_step)) * relative
 
 
 def relative_rate(config: RunConfig, size: float, tokens: float, recipe: str, fit: Fit) -> float:
