@@ -45,14 +45,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 
-# torch's compiler takes seconds to start: in one of two workers alone
 COMPILED = {
     f"test_{name}"
     for name in (
-        *("autotune", "compile_modes", "compiler", "fp8", "gradient_sums"),
-        *("memory_trace", "modern", "planner_and_trainer", "shard_memory", "train_cli"),
+        *("autotune", "compile_modes", "compiler", "fp8", "gradient_sums", "memory_trace"),
+        *("modern", "planner_and_trainer", "shard_memory", "train_cli"),
     )
 }
+
+
+def _shares_much(item: pytest.Item) -> bool:
+    """Tests that start torch's compiler, or tune shapes to cards: what the others of their kind have then."""
+    return item.path.stem in COMPILED or "tuned_once" in getattr(item, "fixturenames", ())
 
 
 @pytest.hookimpl(trylast=True)  # of what -m leaves
@@ -61,13 +65,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     the slow files, which are best run in one piece for what their tests share, and ends with quick tests."""
     if getattr(config, "workerinput", {}).get("workercount") != 2:
         return
-    slow = [item for item in items if item.path.parent.name != "pure"]
-    quick = [item for item in items if item.path.parent.name == "pure"]
-    compiled = [item for item in slow if item.path.stem in COMPILED]
-    slow = [item for item in slow if item.path.stem not in COMPILED]
+    sharing = [item for item in items if _shares_much(item)]
+    others = [item for item in items if not _shares_much(item)]
+    slow = [item for item in others if item.path.parent.name != "pure"]
+    quick = [item for item in others if item.path.parent.name == "pure"]
     files = list(dict.fromkeys(item.path for item in slow))
     first = [item for item in slow if files.index(item.path) % 2 == 0]
-    second = [*compiled, *(item for item in slow if files.index(item.path) % 2 == 1)]
+    second = [*sharing, *(item for item in slow if files.index(item.path) % 2 == 1)]
     room = max(0, len(items) // 2 - len(first))
     items[:] = [*first, *quick[:room], *second, *quick[room:]]
 

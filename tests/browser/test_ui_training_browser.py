@@ -6,12 +6,12 @@ import os
 import pickle
 import random
 import signal
-import subprocess
 import sys
 
 import pytest
 from ui_server import make_run
 
+from forked import start_onecard
 from onecard.cli import main
 from onecard.config import load, to_toml
 from onecard.runs.record import RunRecord
@@ -30,6 +30,12 @@ def small_data(folder):
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
+# fifty steps a second: the page is what is watched
+PACED = """
+import time
+from onecard.train.run import loop
+loop.lr_at = lambda *given, real=loop.lr_at, pause=time.sleep: pause(0.02) or real(*given)
+"""
 STEP = "+document.querySelector('#facts [data-key=step]').textContent.replace(/\\D/g, '')"
 
 
@@ -50,12 +56,11 @@ def training(root, monkeypatch):
     )
     config = load(None, values.split()).replace(dataset=str(root / "letters"), out_dir="live")
     (root / "live.toml").write_text(to_toml(config))
-    words = [sys.executable, "-m", "onecard", "train", "live.toml", "--quiet"]
-    nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(words, cwd=root, **nowhere)
+    process = start_onecard("train", "live.toml", "--quiet", cwd=root, first=PACED)
     yield process
-    process.kill()
-    process.wait()
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
     run = RunRecord(root / "live")
     if run.state == "running":  # the one that the page resumed, after a failure of the test
         os.kill(trained_pid(run.path), signal.SIGKILL)

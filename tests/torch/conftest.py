@@ -14,6 +14,7 @@ from runs_in_tests import TINY
 
 from onecard.config import RunConfig, load
 from onecard.data import prepare
+from onecard.runs import record
 from onecard.train.doctor.answers import Answers
 from onecard.train.run import loop
 
@@ -25,6 +26,15 @@ def short_samples():
     """With 64 tokens at every evaluation, a tiny run would spend half its time on its samples."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "write_sample", functools.partial(loop.write_sample, count=8))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_look_at_git():
+    """Every run writes down the commit, and whether a file differs from it: a tenth of a tiny run's time."""
+    look = functools.cache(record.git_state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "git_state", lambda folder: look(folder.absolute()))
         yield
 
 
