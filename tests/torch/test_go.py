@@ -17,14 +17,18 @@ import onecard.cli.go
 from forked import start_onecard
 from onecard.cli import main, parser_of
 from onecard.planner.calibration_file import known_calibration
+from onecard.train import probe
 
 HOURS = "0.0015"  # five seconds of training
+SHAPES = ((2, 2, 64, 64, 4, 1, 256), (2, 4, 128, 64, 4, 1, 256), (2, 4, 128, 64, 4, 1, 2048))
 
 
 @pytest.fixture(autouse=True)
 def not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What another test measured, on a busy machine perhaps, is not for this one; nor the other way round."""
+    """What another test measured, on a busy machine perhaps, is not for this one; nor the other way round. Three small
+    shapes are enough for a few seconds of training."""
     monkeypatch.setenv("ONECARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(probe, "CPU_QUICK", SHAPES)
     known_calibration.cache_clear()
     yield
     known_calibration.cache_clear()
