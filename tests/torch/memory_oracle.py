@@ -226,8 +226,8 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
 
 
 def _adds_up_plainly(config: RunConfig) -> bool:
-    """Whether a first pass leaves nothing but gradients: no compiled code, no sums of their own, no rotary tables."""
-    plain = config.weights == config.gradients == "float32" and config.recipe == "gpt2"
+    """Whether a first pass leaves nothing but gradients: no compiled code, no sums of their own."""
+    plain = config.weights == config.gradients == "float32"
     return plain and not config.compile and not config.update_in_backward
 
 

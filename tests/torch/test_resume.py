@@ -50,12 +50,17 @@ def nothing_saved(session, state, error):
     return error
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("straight") / "run"
+
+
 @pytest.fixture
-def straight(config, tmp_path):
-    """The run that never stopped."""
-    config = config.replace(out_dir=str(tmp_path / "straight"))
-    train(config)
-    return config.out_dir
+def straight(config, place):
+    """The run that never stopped: one for all tests, whose data are the same."""
+    if not place.exists():
+        train(config.replace(out_dir=str(place)))
+    return str(place)
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 9])
