@@ -7,6 +7,7 @@
 Each job is `train(config)` as torchrun would start it, in a process group of its own.
 """
 
+import functools
 import json
 import os
 import socket
@@ -71,10 +72,13 @@ def serve() -> None:
 
     from onecard.config import RunConfig
     from onecard.errors import OnecardError
+    from onecard.runs import record
+    from onecard.train.run import loop
     from onecard.train.run.faults import Faults
-    from onecard.train.run.loop import train
 
     torch.set_num_threads(1)
+    loop.write_sample = functools.partial(loop.write_sample, count=8)  # as in conftest.py,
+    record.git_state = functools.cache(record.git_state)  # and this
     rank, answers, sys.stdout = int(os.environ["RANK"]), sys.stdout, sys.stderr
     for line in sys.stdin:
         job = json.loads(line)
@@ -99,7 +103,8 @@ def serve() -> None:
                 if fault.startswith("benchmark"):
                     job["more"]["benchmark"] = slow_benchmark(float(fault.partition("@")[2]))
                 faults = Faults.parse("" if inside else fault, rank)
-                answer = train(RunConfig(**job["config"]), faults=faults, **job["more"]).state
+                config = RunConfig(**job["config"])
+                answer = loop.train(config, faults=faults, **job["more"]).state
         except OnecardError as error:
             answer = f"{type(error).__name__}: {error.message}"
         except BaseException as error:
