@@ -108,10 +108,12 @@ def traced(config: RunConfig, dtype: str, processes: int, machines: int = 1) -> 
             spread=spread,
         )
         for number in range(2):
-            rows = torch.zeros(micro * config.batch_size, config.block_size + 1, dtype=torch.long)
+            # the first step only makes the optimizer's memory: one micro-batch has all gradients
+            passes = 1 if number == 0 else micro
+            rows = torch.zeros(passes * config.batch_size, config.block_size + 1, dtype=torch.long)
             live.moment, live.peak = "loss", 0
             # as many passes as there are rows here
-            with mock.patch.object(Spread, "passes_of", return_value=micro):
+            with mock.patch.object(Spread, "passes_of", return_value=passes):
                 step._accumulate(rows, number, seed=1)
             live.moment = "optimizer"
             spread.add_gradients()
