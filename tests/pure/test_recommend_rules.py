@@ -23,7 +23,7 @@ from onecard.advise.savers import with_memory
 from onecard.advise.schedule import run_seconds
 from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
-from onecard.advise.small_run import _candidates, small_run
+from onecard.advise.small_run import OWN_RUNS, _candidates, small_run
 from onecard.advise.write import config_text
 from onecard.errors import UserError
 from onecard.facts.here import cpu
@@ -202,6 +202,41 @@ def test_the_recipes_are_judged_at_gpt2s_best_rate_and_say_what_they_rest_on():
     assert f"{near} have half to twice" in said["recipe-runs"]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes", "chosen", "said"),
+    [
+        (None, {}, "modern", {"small-run-recipe", "modern-exports"}),
+        ("modern", {}, "modern", {"modern-exports"}),
+        ("gpt2", {}, "gpt2", set()),
+        (None, {"optimizer": "adamw"}, "gpt2", set()),  # which is part of a recipe
+    ],
+)
+def test_the_recipe_of_a_small_run(recipe, changes, chosen, said):
+    changes = {"vocab_size": 2048, **changes}
+    answer = small_run("cpu", 60, data=1_000_000, recipe=recipe, changes=changes)
+    assert (answer.config.recipe, answer.config.optimizer) == (
+        chosen,
+        "muon" if chosen == "modern" else "adamw",
+    )
+    assert {note.code for note in answer.reasons} - {"small-run", "small-run-loss"} == said
+
+
+def test_what_a_small_run_says_of_the_recipe_is_what_was_measured():
+    """On the worst corpus, in whole per cents."""
+    from bench.recipe_sections import step_ratio, verdict
+
+    results = ROOT / "bench" / "results"
+    runs = json.loads((results / "lengths.json").read_text()).values()
+    small = [run for run in runs if run["budget"] == "small"]
+    shares = [
+        verdict([run for run in small if run["corpus"] == corpus])["share"]
+        for corpus in {run["corpus"] for run in small}
+    ]
+    worst = max(shares)
+    ratio = step_ratio(json.loads(max(results.glob("step_cost-*.json")).read_text()), "small")
+    assert {"tokens": round(worst, 2), "time": round(worst * ratio, 2)} == OWN_RUNS
+
+
 def test_where_no_public_run_compares_the_recipes_gpt2s_is_kept():
     contest = choose(CARD, Budget(seconds=5 * HOUR))
     assert contest.other is not None
@@ -212,11 +247,6 @@ def test_where_no_public_run_compares_the_recipes_gpt2s_is_kept():
     assert [note.code for note in unproven] == ["recipe-unproven"]
     fixed = recommend("RTX 4070", Budget(seconds=5 * HOUR), changes={"optimizer": "adamw"})
     assert (fixed.config.recipe, fixed.other_recipe) == ("gpt2", None)
-    small = small_run("cpu", 60, data=1_000_000, changes={"vocab_size": 2048})
-    assert small.config.recipe == "gpt2"
-    assert "small-run-recipe" in {note.code for note in small.reasons}
-    asked = small_run("cpu", 60, data=1_000_000, recipe="gpt2", changes={"vocab_size": 2048})
-    assert "small-run-recipe" not in {note.code for note in asked.reasons}
 
 
 def test_a_written_config_says_what_its_moments_are_kept_in():

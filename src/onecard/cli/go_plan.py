@@ -128,7 +128,7 @@ def _with_own_tokeniser(
     question: Question, places: Places, device: Device, source: str, text_bytes: float
 ) -> _Choice:
     seconds = _seconds(question)
-    vocabulary = vocabulary_for(device, seconds, text_bytes=text_bytes, recipe=question.recipe_name)
+    vocabulary = vocabulary_for(device, seconds, text_bytes=text_bytes, recipe=question.recipe)
     tokens = max(1, round(text_bytes / BYTES_PER_TOKEN))
     answer = _small(question, device, tokens, vocab_size=vocabulary)
     tokenizer = f"bpe:{vocabulary}"

@@ -76,7 +76,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe",
         choices=("gpt2", "modern"),
-        help="the kind of model (default: the one that public runs say is better here, else gpt2)",
+        help="the kind of model (default: the one that is better here by the runs that there are)",
     )
     add_price(parser)
     add_set(parser, "fix a config key that is not the choice's own, such as block_size=512")
