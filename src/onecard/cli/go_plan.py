@@ -58,7 +58,8 @@ def expect(question: Question, places: Places) -> Expectation:
             limit = ("hours", f"{affordable:.4g}")
             return expect(dataclasses.replace(question, limit=limit, budget=None), places)
     wanted = math.ceil(plan.tokens.total * MORE_TOKENS)
-    fetch = wanted if size is None or wanted < size.tokens else None
+    part = size is None or (wanted < size.tokens and not size.indivisible)
+    fetch = wanted if part else None
     if source is not None:
         size = _sized(source, choice.tokenizer, fetch)
     return Expectation(
