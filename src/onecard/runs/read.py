@@ -1,7 +1,7 @@
 """Any run a person can name: one of our folders, a log of another trainer, standard input.
 
 read_runs("out")                       our run folder
-read_runs("train.log")                 nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt, LLaMA-Factory; CSV; trainer_state.json
+read_runs("train.log")                 nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt, LLaMA-Factory, Megatron-LM; CSV; trainer_state.json
 read_runs("train.log#2")               the second run in that file
 read_runs("-")                         what is piped in
 """
@@ -25,7 +25,7 @@ from onecard.runs.run import Known, Run
 
 Progress = Callable[[int], None]  # called with the bytes that were read
 
-_KNOWN = "nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt and LLaMA-Factory logs, CSV histories, trainer_state.json, onecard's folders"
+_KNOWN = "nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt, LLaMA-Factory and Megatron-LM logs, CSV histories, trainer_state.json, onecard's folders"
 
 
 def read_runs(

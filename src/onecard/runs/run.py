@@ -18,6 +18,7 @@ Format = Literal[
     "modded-nanogpt",
     "litgpt",
     "llama-factory",
+    "megatron",
     "trainer",
     "csv",
 ]

@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol
 from onecard.runs.foreign.litgpt import LitGptReader
 from onecard.runs.foreign.llamafactory import LlamaFactoryReader
 from onecard.runs.foreign.llmc import LlmcReader
+from onecard.runs.foreign.megatron import MegatronReader
 from onecard.runs.foreign.modded import ModdedReader
 from onecard.runs.foreign.nanochat import NanochatReader
 from onecard.runs.foreign.nanogpt import NanoGptReader
@@ -66,6 +67,7 @@ def read_text(
         ModdedReader(name),
         LitGptReader(name),
         LlamaFactoryReader(name),
+        MegatronReader(name),
     ]
     for line in text_lines(file, progress):
         if len(line) > _LONGEST_LINE:
