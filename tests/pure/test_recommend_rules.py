@@ -28,7 +28,7 @@ from onecard.advise.write import config_text
 from onecard.errors import UserError
 from onecard.facts.here import cpu
 from onecard.planner.loss_settings import loss_fit
-from onecard.planner.memory import single_savers
+from onecard.planner.memory.savers import single_savers
 from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
 from onecard.units import HOUR

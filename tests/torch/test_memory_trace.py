@@ -8,9 +8,9 @@ import pytest
 from memory_oracle import Traced, traced
 from traced_settings import SMALL, seeded
 
-from onecard.config import RunConfig
+from onecard.config import KEYS, RunConfig, choices
 from onecard.facts.here import cpu
-from onecard.planner.memory import OPTIONS, step_memory
+from onecard.planner.memory import step_memory
 from onecard.planner.memory.order import breadth_first
 from onecard.planner.memory.sizes import Sizes
 from onecard.planner.memory.step import host_bytes, simulate
@@ -74,7 +74,10 @@ def test_the_trace_names_what_is_alive_at_its_peak() -> None:
 
 
 CHOICES = [
-    (key, choice) for key, choices in OPTIONS.items() if key != "dtype" for choice in choices
+    (key, choice)
+    for key in KEYS
+    if "memory" in RunConfig.facts(key).affects and key != "dtype"
+    for choice in choices(key)
 ]
 
 

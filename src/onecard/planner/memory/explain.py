@@ -16,6 +16,7 @@ from typing import Any, Literal
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.memory.overhead import StepMemory, step_memory
+from onecard.planner.memory.savers import single_savers, spelt
 from onecard.planner.memory.timeline import LAYER_PLACES, PLACE, Moment, Step
 from onecard.planner.workload import Workload
 
@@ -76,12 +77,7 @@ def explain_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1)
         return step_memory(Workload.on(device, run, dtype, gpus), device)
 
     now = memory(config)
-    tried = {
-        ", ".join(f"{key} = {value!r}" for key, value in change.items()): memory(
-            config.replace(**change)
-        )
-        for change in _changes(config)
-    }
+    tried = {spelt(change): memory(config.replace(**change)) for change in _changes(config)}
     # compile_unit = 'block' holds more logits, chunked_loss more casts: where that is the peak, they save nothing
     savers = {name: then for name, then in tried.items() if then.peak.bytes < now.peak.bytes}
     alive_then = {name: _alive(saver.step, now.peak) for name, saver in savers.items()}
@@ -106,8 +102,6 @@ def explain_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1)
 
 def _changes(config: RunConfig) -> Iterator[dict[str, object]]:
     """Every saver that is not in use, and half the micro-batch at the same step."""
-    from onecard.planner.memory import single_savers
-
     for change in single_savers(config):
         if all(getattr(config, key) != value for key, value in change.items()):
             yield change
