@@ -30,6 +30,18 @@ class Reader(Protocol):
     def done(self) -> list[Run]: ...
 
 
+# by the name that people know the trainer by; a new format is one more line here
+READERS: dict[str, Callable[[str], Reader]] = {
+    "nanoGPT": NanoGptReader,
+    "llm.c": LlmcReader,
+    "nanochat": NanochatReader,
+    "modded-nanogpt": ModdedReader,
+    "litgpt": LitGptReader,
+    "LLaMA-Factory": LlamaFactoryReader,
+    "Megatron-LM": MegatronReader,
+}
+
+
 def text_lines(file: BinaryIO, progress: Callable[[int], None] | None = None) -> Iterator[str]:
     """Lines without their ends, colours and progress-bar rewrites; what PowerShell's `>` writes (UTF-16) is read too."""
     start = file.read(4)
@@ -60,15 +72,7 @@ def read_text(
     All readers get every line until one of them finds a measurement; from then on only that one does, so that no stray
     line of another format is mixed in.
     """
-    readers: list[Reader] = [
-        NanoGptReader(name),
-        LlmcReader(name),
-        NanochatReader(name),
-        ModdedReader(name),
-        LitGptReader(name),
-        LlamaFactoryReader(name),
-        MegatronReader(name),
-    ]
+    readers = [reader(name) for reader in READERS.values()]
     for line in text_lines(file, progress):
         if len(line) > _LONGEST_LINE:
             line = line[:200] + "…"
