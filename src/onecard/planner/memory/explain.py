@@ -26,7 +26,7 @@ Phase = Literal["forward", "loss", "backward", "optimizer"]
 
 @dataclass(frozen=True)
 class Point:
-    """The most that is alive at one place of the step, a layer's places as one where there are many layers."""
+    """The bytes alive at one place of the step; where there are many layers, at the widest place of a layer."""
 
     phase: Phase
     place: str
@@ -125,7 +125,7 @@ def _alive(step: Step, moment: Moment) -> dict[tuple[str, str], tuple[int, int]]
 
 
 def _course(step: Step) -> Iterator[Point]:
-    """Places in order; where nothing changes, or of a layer among many, only the widest."""
+    """The places in order. Neighbours with equal bytes are one point, as is a whole layer where there are many layers."""
     coarse = step.layers > 16
     last: Point | None = None
     for moment in step.moments():

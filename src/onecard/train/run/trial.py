@@ -125,8 +125,9 @@ def static_compile(model: Any, options: dict[str, Any]) -> Any:
 
 
 def compile_options(config: RunConfig, precision: Precision) -> dict[str, Any]:
-    """Inductor joins kernels that read the same data, were it a mask that every layer reads: layers to be computed again
-    one by one come to be computed together, with up to half as much memory again. Let it be an activation at least."""
+    """Inductor fuses kernels that read the same data, even a mask that every layer reads: layers that should be computed
+    again one by one are then computed together, with up to half as much memory again. So kernels are fused only where
+    they share as much as an activation."""
     mode = MODES[config.compile_mode]
     if config.recompute == "none":
         return dict(mode)
@@ -216,7 +217,7 @@ def trial(
 def _gradients_as_in_a_step(
     model: nn.Module, config: RunConfig, micro_batch: int
 ) -> Iterator[None]:
-    """Gone as they come, where a step of one micro-batch applies them within its backward pass."""
+    """Frees each gradient as it is made, where a step of one micro-batch applies it within its backward pass."""
 
     def let_go(parameter: Tensor) -> None:
         parameter.grad = None
