@@ -24,10 +24,10 @@ from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
-from onecard.train.run.disturbed import Disturbed
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
 from onecard.train.run.outputs import Silent, Viewer
+from onecard.train.run.processor_watch import ProcessorWatch
 from onecard.train.run.progress import (
     RunState,
     StepClock,
@@ -97,7 +97,7 @@ def _loop(
     session: Session, state: RunState, stop: StopSignals, benchmark: Benchmark | None
 ) -> Outcome:
     config, workers = session.config, session.workers
-    clock, meter, others = _meters(session)
+    clock, meter, processor = _meters(session)
     loss: float | None = None
     machine.forget_peak_memory(workers.device)  # the preflight's
     try:
@@ -132,7 +132,7 @@ def _loop(
 
             step, last = step + 1, finished(config, state.progress)
             if log_due(config, state.progress, bool(bad)):
-                _log(session, state, clock, watts, others, (loss, lr, norm), bool(bad))
+                _log(session, state, clock, watts, processor, (loss, lr, norm), bool(bad))
             best_before = state.progress.best_val_loss
             if eval_due(config, step, last):
                 state = validate(session, state)
@@ -172,10 +172,10 @@ def _sample_and_benchmark(
     return state
 
 
-def _meters(session: Session) -> tuple[StepClock, EnergyMeter, Disturbed]:
+def _meters(session: Session) -> tuple[StepClock, EnergyMeter, ProcessorWatch]:
     read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
     guarded = partial(session.outputs.side_shows.run, "the power reading", read)
-    return StepClock(), EnergyMeter(guarded, session.workers), Disturbed()
+    return StepClock(), EnergyMeter(guarded, session.workers), ProcessorWatch()
 
 
 def _run_benchmark(
@@ -228,7 +228,7 @@ def _log(
     state: RunState,
     clock: StepClock,
     watts: float | None,
-    others: Disturbed,
+    processor: ProcessorWatch,
     measured: tuple[float, float, float],
     skipped: bool,
 ) -> None:
@@ -251,11 +251,11 @@ def _log(
         "seconds": progress.seconds,
         **({"skipped": True} if skipped else {}),
     }
-    waited = shows.run("the processor's reading", others.share)
+    waited = shows.run("the processor's reading", processor.share)
     if waited is not None:
         fields["cpu_wait"] = waited
     session.outputs.measured(fields)
-    if sentence := others.sentence(waited):
+    if sentence := processor.sentence(waited):
         session.outputs.event(f"step {progress.step:,}: {sentence}", event="disturbed")
 
 

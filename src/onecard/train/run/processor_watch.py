@@ -4,7 +4,7 @@ Linux counts how long a thread stood ready while another program had its core. W
 share of the time, steps take longer than they would alone: on a CPU because the other threads wait for it, beside a card
 because kernels are launched late.
 
->>> watch = Disturbed(read=iter([{1: 0.0}, {1: 4.0}]).__next__, clock=iter([0.0, 10.0]).__next__)
+>>> watch = ProcessorWatch(read=iter([{1: 0.0}, {1: 4.0}]).__next__, clock=iter([0.0, 10.0]).__next__)
 >>> watch.share()
 0.4
 """
@@ -31,7 +31,7 @@ def advice() -> str:
     )
 
 
-class Disturbed:
+class ProcessorWatch:
     def __init__(
         self,
         read: Callable[[], dict[int, float]] = waited_seconds,
