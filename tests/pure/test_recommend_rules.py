@@ -19,18 +19,20 @@ from onecard.advise.memory_table import memory_table
 from onecard.advise.recipe_choice import Contest, careful, choose, chosen_run, search_of, wins
 from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
-from onecard.advise.savers import with_memory
+from onecard.advise.savers import all_savers, with_memory
 from onecard.advise.schedule import run_seconds
 from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
 from onecard.advise.small_run import OWN_RUNS, _candidates, small_run
 from onecard.advise.write import config_text
+from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.here import cpu
 from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory.savers import single_savers
 from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
+from onecard.report.memory_table_view import LETTERS
 from onecard.units import HOUR
 
 pytestmark = pytest.mark.usefixtures("tuned_once")
@@ -321,3 +323,8 @@ def test_a_run_s_time_is_what_the_plan_says():
     assert run_seconds(best.config, best.tuned.time) == pytest.approx(total)
     assert best.seconds == pytest.approx(total)
     assert best.seconds <= 5 * HOUR
+
+
+def test_every_saver_that_can_be_chosen_has_a_letter_in_the_table():
+    chosen = all_savers(RunConfig(), "bfloat16", "cuda")
+    assert {name for savers in chosen for name in savers.names} == set(LETTERS)
