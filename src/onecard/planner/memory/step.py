@@ -6,7 +6,7 @@
 (6.96, 'loss_back')
 """
 
-from onecard.config.model_rules import HELD_BYTES
+from onecard.config.model_rules import HELD_BYTES, stacked_matrices
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
 from onecard.planner.memory.order import all_at_once, breadth_first
@@ -72,22 +72,32 @@ def optimizer(sizes: Sizes, outside: OutsideLayers) -> None:
     elif work.optimizer == "muon" and sizes.gathers:
         moved_matrices(sizes, outside)
     elif work.optimizer == "muon":
-        # train/optim/muon.py works by shape. The updates of the first group (c_attn as three squares, attention's c_proj)
-        # are still referenced while the second, the MLP's eight squares a layer, is stacked in fp32 and made
-        # orthogonal: in half precision, beside two Gram matrices, and back in fp32; or all of it in fp32, where the
-        # product of all steps' factors is multiplied by the matrix at the end
-        square = work.n_layer * work.n_embd * work.n_embd
-        outside.lives("Muon updates", "optimizer", 16 * square // share, "optimizer", "optimizer")
-        products = 32 + 8 + 32 if work.full_precision_updates else 16 + 4 + 32
-        stacked = (32 + products) * square
-        outside.lives(
-            "Muon orthogonal matrices", "optimizer", stacked // share, "optimizer", "optimizer"
-        )
+        stacked = stacked_bytes(work) // share
+        outside.lives("Muon orthogonal matrices", "optimizer", stacked, "optimizer", "optimizer")
     elif work.optimizer == "adamw" and not (
         work.fused_optimizer or work.optimizer_loop or work.in_backward
     ):  # torch's foreach loops; others go tensor by tensor
         roots = sizes.weight_bytes // (work.gpus if work.sharded else share)
         outside.lives("root of the second moment", "optimizer", roots, "optimizer", "optimizer")
+
+
+def stacked_bytes(work: Workload) -> int:
+    """train/optim/muon.py: the matrices of one shape that are made orthogonal together, c_attn as three squares."""
+    width, layers = work.n_embd, work.n_layer
+    found = []
+    for columns, count in ((width, 4 * layers), (4 * width, 2 * layers)):
+        together = min(count, stacked_matrices(width, columns))
+        numbers, gram = together * width * columns, together * width * width
+        stacked = FULL * numbers if together > 1 else 0  # one needs no copy
+        if not work.full_precision_updates:
+            # three of x in half precision, the first, the last and the next, beside two matrices of the Gram matrix's size
+            iterated = HALF * (3 * numbers + 2 * gram)
+        elif columns == width:
+            iterated = FULL * (2 * numbers + 2 * gram)
+        else:  # the steps are taken on Gram matrices; at the end their product is multiplied by x
+            iterated = FULL * (2 * numbers + gram)
+        found.append(stacked + iterated)
+    return max(found)
 
 
 def optimizer_state(sizes: Sizes) -> int:
