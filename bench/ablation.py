@@ -1,7 +1,7 @@
 """What each piece of the modern recipe is worth: one piece taken away, or one more put in, at the same tokens, three seeds.
 
 python bench/ablation.py --text tinyshakespeare.txt [--only GELU …] [--tokens 76800] [--threads 1]
-python bench/ablation.py --text tinyshakespeare.txt --transfer         one learning rate at four widths and three depths?
+python bench/ablation.py --text tinyshakespeare.txt --transfer         one learning rate at four widths, three depths and four lengths?
 
 The baseline is the package's own model and optimizer; a variant changes its config or patches one part of it.
 """
@@ -174,13 +174,21 @@ PIECES["without QK-norm"] = ({}, no_qk_norm)
 
 
 # The same five learning rates at every size, four widths and three depths: the best one should not move.
+RATES = (0.01, 0.02, 0.04, 0.08, 0.16)
+STEPS = 300  # of a run whose size is changed
+SHAPES = ((4, 128), (4, 64), (4, 192), (4, 256), (2, 128), (8, 128))
+LENGTHS = (150, 600, 1200)
 TRANSFER: dict[str, tuple[dict[str, Any], Patch | None]] = {
-    f"{layers}L/{width}, rate {rate:g}": (
-        {"n_layer": layers, "n_embd": width, "n_head": width // 32, "learning_rate": rate},
+    f"{layers}L/{width}, {steps} steps, rate {rate:g}": (
+        {"n_layer": layers, "n_embd": width, "n_head": width // 32}
+        | {"learning_rate": rate, "max_iters": steps},
         None,
     )
-    for layers, width in ((4, 128), (4, 64), (4, 192), (4, 256), (2, 128), (8, 128))
-    for rate in (0.01, 0.02, 0.04, 0.08, 0.16)
+    for layers, width, steps in (
+        *((layers, width, STEPS) for layers, width in SHAPES),
+        *((*SHAPES[0], steps) for steps in LENGTHS),
+    )
+    for rate in RATES
 }
 
 
@@ -213,7 +221,7 @@ def loss_of(
         "seed": seed,
         **changes,
     }
-    keys["max_iters"] = tokens // (keys["batch_size"] * keys["block_size"])
+    keys.setdefault("max_iters", tokens // (keys["batch_size"] * keys["block_size"]))
     config = load(None, [f"{key}={value}" for key, value in keys.items()])
     data = open_dataset(folder)
     with changed(part):

@@ -179,6 +179,8 @@ def page() -> str:
         lines += recipe_sections.lengths(json.loads(kept.read_text()), result, IMAGES)
     soaked = {part: newest(f"soak-{part}") for part in ("memory", "million")}
     lines += recipe_sections.soak(**soaked)
+    if result := newest("transfer"):
+        lines += recipe_sections.transfer(result)
     result = newest("ablation")
     if result:
         pieces = result["pieces"]

@@ -217,3 +217,50 @@ def soak(memory: dict[str, Any] | None, million: dict[str, Any] | None) -> list[
             f"{reached(million['ratio'], 1.1, True)}); {million['seconds_to_first_step']:.1f} s from the command to the first step.",
         ]
     return [*lines, ""]
+
+
+def transfer(result: dict[str, Any]) -> list[str]:
+    """Does one learning rate serve every width, depth and length?"""
+    losses: dict[str, dict[float, float]] = {}
+    for name, found in result["pieces"].items():
+        size, _, rate = name.rpartition(", rate ")
+        losses.setdefault(size, {})[float(rate)] = found["mean"]
+    rates = sorted({rate for row in losses.values() for rate in row})
+    seeds = len(next(iter(result["pieces"].values()))["losses"])
+    lines = [
+        "## One learning rate for every size",
+        "",
+        f"{result['date']}, characters, batch 8 × 64, {seeds} seeds (bench/ablation.py --transfer). The best rate is read off the parabola "
+        "through the lowest loss and its neighbours, over the logarithm of the rate.",
+        "",
+        f"| size and length | {' | '.join(f'{rate:g}' for rate in rates)} | best rate |",
+        f"|---|{'---|' * len(rates)}---|",
+    ]
+    best = {size: best_rate(row) for size, row in losses.items()}
+    for size, row in losses.items():
+        cells = " | ".join(f"{row[rate]:.4f}" if rate in row else "–" for rate in rates)
+        lines.append(f"| {size} | {cells} | {best[size]:.3f} |")
+    length = next(iter(losses)).partition(", ")[2]
+    sized = [rate for size, rate in best.items() if size.endswith(length)]
+    spread = max(sized) / min(sized)
+    return [
+        *lines,
+        "",
+        f"Over four widths and three depths the best rate moves by a factor of {spread:.2f} (goal 2: {reached(spread, 2, True)}).",
+        "",
+    ]
+
+
+def best_rate(losses: dict[float, float]) -> float:
+    """The lowest point of the parabola through the best rate and its neighbours; at an edge the edge itself.
+
+    >>> round(best_rate({0.01: 2.0, 0.02: 1.5, 0.04: 1.5, 0.08: 2.0}), 4)
+    0.0283
+    """
+    rates = sorted(losses)
+    at = rates.index(min(losses, key=losses.__getitem__))
+    if at in (0, len(rates) - 1):
+        return rates[at]
+    left, middle, right = (losses[rate] for rate in rates[at - 1 : at + 2])
+    shift = (left - right) / (2 * (left - 2 * middle + right))
+    return float(rates[at] * (rates[at + 1] / rates[at]) ** shift)

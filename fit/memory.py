@@ -28,7 +28,7 @@ from fit.held_out import leave_out  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import Run, all_runs  # noqa: E402
 from onecard.planner.memory import StepMemory, step_memory  # noqa: E402
-from onecard.planner.memory.overhead import _context, _simulated, memory_range  # noqa: E402
+from onecard.planner.memory.overhead import _context, _simulated, range_kind  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
 from onecard.units import MIB  # noqa: E402
 
@@ -42,7 +42,7 @@ FIXED = {
     "nccl_bytes": 500 * MIB
 }  # NCCL's buffers and a second context's share; one row (22,001 MiB on an H800) agrees
 
-KINDS = ("traced", "other", "odd")  # planner/memory/overhead.py, memory_range
+KINDS = ("traced", "other", "odd")  # planner/memory/overhead.py, range_kind
 TRACED = ("nanogpt", "hf", "textbook")  # whose modules fit/memory_traces.py and the tests trace
 
 
@@ -188,7 +188,7 @@ def _module_was_traced(run: Run) -> bool:
 
 def _kind(reading: Reading) -> str:
     assert reading.run.workload is not None
-    return memory_range(reading.run.workload)
+    return range_kind(reading.run.workload)
 
 
 def _off(reading: Reading, held_out: dict[str, dict[str, float]]) -> float:

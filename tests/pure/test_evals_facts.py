@@ -15,6 +15,7 @@ from onecard.runs.exports import note_export, noted_exports
 from onecard.runs.foreign.nanochat import NanochatReader
 from onecard.runs.next_level import with_next_level
 from onecard.runs.record import RunRecord
+from run_folders import new_folder
 
 HARNESS = "lm-evaluation-harness, 0-shot; acc_norm by characters"
 
@@ -118,7 +119,7 @@ def run_of(tmp_path, dataset, steps, loss):
         dataset=dataset, out_dir=str(tmp_path / dataset), **keys
     )
     folder = Path(config.out_dir)
-    RunRecord.create(folder, config, plan(config, "RTX 4070"), {})
+    new_folder(folder, config, plan(config, "RTX 4070"))
     line = {"kind": "eval", "step": steps, "val_loss": loss}
     (folder / "log.jsonl").write_text(json.dumps(line) + "\n")
     return folder

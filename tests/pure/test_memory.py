@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 from onecard.config import KEYS, RunConfig, choices, load
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
-from onecard.planner.memory import (
-    DESKTOP_BYTES,
-    OPTIONS,
-    peak_memory,
-    single_savers,
-    step_memory,
-)
+from onecard.planner.memory import DESKTOP_BYTES, peak_memory, step_memory
 from onecard.planner.memory.explain import explain_memory
+from onecard.planner.memory.savers import single_savers
 from onecard.planner.memory.step import simulate
 from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
@@ -219,7 +214,7 @@ def test_exactly_the_keys_that_are_declared_so_change_memory() -> None:
         works = (Workload.of(c, c.dtype, cards) for c in (base.replace(**own), changed))
         before, after = (step_memory(work, CARD) for work in works)
         changes = before.allocated != after.allocated
-        assert changes == (key in OPTIONS), key
+        assert changes == ("memory" in RunConfig.facts(key).affects), key
 
 
 @settings(max_examples=60, deadline=None)

@@ -19,18 +19,20 @@ from onecard.advise.memory_table import memory_table
 from onecard.advise.recipe_choice import Contest, careful, choose, chosen_run, search_of, wins
 from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
-from onecard.advise.savers import with_memory
+from onecard.advise.savers import all_savers, with_memory
 from onecard.advise.schedule import run_seconds
 from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
-from onecard.advise.small_run import _candidates, small_run
+from onecard.advise.small_run import OWN_RUNS, _candidates, small_run
 from onecard.advise.write import config_text
+from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.here import cpu
 from onecard.planner.loss_settings import loss_fit
-from onecard.planner.memory import single_savers
+from onecard.planner.memory.savers import single_savers
 from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
+from onecard.report.memory_table_view import LETTERS
 from onecard.units import HOUR
 
 pytestmark = pytest.mark.usefixtures("tuned_once")
@@ -202,6 +204,41 @@ def test_the_recipes_are_judged_at_gpt2s_best_rate_and_say_what_they_rest_on():
     assert f"{near} have half to twice" in said["recipe-runs"]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes", "chosen", "said"),
+    [
+        (None, {}, "modern", {"small-run-recipe", "modern-exports"}),
+        ("modern", {}, "modern", {"modern-exports"}),
+        ("gpt2", {}, "gpt2", set()),
+        (None, {"optimizer": "adamw"}, "gpt2", set()),  # which is part of a recipe
+    ],
+)
+def test_the_recipe_of_a_small_run(recipe, changes, chosen, said):
+    changes = {"vocab_size": 2048, **changes}
+    answer = small_run("cpu", 60, data=1_000_000, recipe=recipe, changes=changes)
+    assert (answer.config.recipe, answer.config.optimizer) == (
+        chosen,
+        "muon" if chosen == "modern" else "adamw",
+    )
+    assert {note.code for note in answer.reasons} - {"small-run", "small-run-loss"} == said
+
+
+def test_what_a_small_run_says_of_the_recipe_is_what_was_measured():
+    """On the worst corpus, in whole per cents."""
+    from bench.recipe_sections import step_ratio, verdict
+
+    results = ROOT / "bench" / "results"
+    runs = json.loads((results / "lengths.json").read_text()).values()
+    small = [run for run in runs if run["budget"] == "small"]
+    shares = [
+        verdict([run for run in small if run["corpus"] == corpus])["share"]
+        for corpus in {run["corpus"] for run in small}
+    ]
+    worst = max(shares)
+    ratio = step_ratio(json.loads(max(results.glob("step_cost-*.json")).read_text()), "small")
+    assert {"tokens": round(worst, 2), "time": round(worst * ratio, 2)} == OWN_RUNS
+
+
 def test_where_no_public_run_compares_the_recipes_gpt2s_is_kept():
     contest = choose(CARD, Budget(seconds=5 * HOUR))
     assert contest.other is not None
@@ -212,11 +249,6 @@ def test_where_no_public_run_compares_the_recipes_gpt2s_is_kept():
     assert [note.code for note in unproven] == ["recipe-unproven"]
     fixed = recommend("RTX 4070", Budget(seconds=5 * HOUR), changes={"optimizer": "adamw"})
     assert (fixed.config.recipe, fixed.other_recipe) == ("gpt2", None)
-    small = small_run("cpu", 60, data=1_000_000, changes={"vocab_size": 2048})
-    assert small.config.recipe == "gpt2"
-    assert "small-run-recipe" in {note.code for note in small.reasons}
-    asked = small_run("cpu", 60, data=1_000_000, recipe="gpt2", changes={"vocab_size": 2048})
-    assert "small-run-recipe" not in {note.code for note in asked.reasons}
 
 
 def test_a_written_config_says_what_its_moments_are_kept_in():
@@ -291,3 +323,8 @@ def test_a_run_s_time_is_what_the_plan_says():
     assert run_seconds(best.config, best.tuned.time) == pytest.approx(total)
     assert best.seconds == pytest.approx(total)
     assert best.seconds <= 5 * HOUR
+
+
+def test_every_saver_that_can_be_chosen_has_a_letter_in_the_table():
+    chosen = all_savers(RunConfig(), "bfloat16", "cuda")
+    assert {name for savers in chosen for name in savers.names} == set(LETTERS)

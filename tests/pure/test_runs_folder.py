@@ -16,7 +16,8 @@ from onecard.runs.figures import figures
 from onecard.runs.folder import read_folder
 from onecard.runs.log import LogWriter
 from onecard.runs.read import read_runs
-from onecard.runs.record import RunRecord, environment
+from onecard.runs.record import environment
+from run_folders import new_folder
 
 CONFIG = RunConfig(
     n_embd=384,
@@ -34,7 +35,7 @@ PEAK = find_gpu("RTX 4070").matmul_flops("bfloat16")
 
 def make(path, steps=1000, config=CONFIG, wait=0.01, state="finished"):
     planned = plan(config, "RTX 4070")
-    record = RunRecord.create(path, config, planned, environment(gpu="NVIDIA GeForce RTX 4070"))
+    record = new_folder(path, config, planned, environment(gpu="NVIDIA GeForce RTX 4070"))
     record.begin()
     log = LogWriter(record.log_path)
     log.write(
@@ -137,7 +138,7 @@ def test_a_nan_is_kept(tmp_path):
 def test_the_list(tmp_path, capsys, monkeypatch):
     make(tmp_path / "a" / "deep" / "run")
     make(tmp_path / "b", steps=500, state="stopped")
-    empty = RunRecord.create(tmp_path / "c", CONFIG, None, {})
+    empty = new_folder(tmp_path / "c", CONFIG)
     empty.begin()
     monkeypatch.chdir(tmp_path)
     assert main(["runs", "--json", "--price", "0.25EUR"]) == 0

@@ -259,6 +259,45 @@ def test_llamafactory_has_its_own_clock(tmp_path):
     assert run.unreadable == 1
 
 
+MEGATRON = (
+    "  seq_length ...................................... 2048\n"
+    + "".join(
+        f" iteration {10 * i:8d}/  159576 | consumed samples: {960 * i:12d} | elapsed time per iteration (ms): {18700 + i:.1f} |"
+        f" learning rate: 6.000E-05 | global batch size:    96 | lm loss: {11 - i / 10:.6E} | loss scale: 2048.0 |"
+        " grad norm: 98258.265 | num zeros: 0.0 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        for i in range(1, 30)
+    )
+    + " validation loss at iteration 290 | lm loss value: 7.174200E+00 | lm loss PPL: 1.305315E+03 |\n"
+)
+
+
+def test_megatron_and_its_relatives():
+    """Lines as BigScience published them; relatives write the rank and the time before, and the mean time behind."""
+    run = only(MEGATRON)
+    assert (run.format, run.last_step, run.max_steps) == ("megatron", 290, 159576)
+    assert (run.last_loss, run.evals[0].val_loss) == (8.1, 7.1742)
+    assert run.times.median == pytest.approx(18.715, abs=0.01)
+    assert run.tokens_per_step.value == 96 * 2048
+    for change in (
+        ("\n iteration", "\n[default0]: [2025-05-27 15:23:07] iteration"),
+        (".0 | learning", ".0/18713.1 | learning"),
+        ("iteration 290 |", "iteration 290 on validation set |"),
+    ):
+        other = only(MEGATRON.replace(*change))
+        assert (other.last_loss, other.evals, other.times.median) == (
+            run.last_loss,
+            run.evals,
+            run.times.median,
+        )
+    torn = only(MEGATRON + " iteration      300/  159576 | consumed samples:  288")
+    assert (torn.last_step, torn.unreadable) == (290, 1)
+    ramped = only(MEGATRON.replace("consumed samples:", "consumed samples: 1"))
+    assert ramped.tokens_per_step is None
+    lost = MEGATRON.splitlines()[29].replace("lm loss: 8.100000E+00 |", "")
+    lost = lost.replace("  290/", "  300/").replace("nan iterations:   0", "nan iterations:  10")
+    assert only(MEGATRON + lost).not_finite == (300,)
+
+
 def test_wandb_csv_of_one_run_and_of_a_chart(tmp_path):
     history = tmp_path / "history.csv"
     rows = ["_step,_timestamp,iter,train/loss,val/loss,lr,mfu"]

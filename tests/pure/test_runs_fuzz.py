@@ -8,7 +8,7 @@ import time
 
 import pytest
 from run_logs import nanogpt_log
-from test_runs_foreign import LLMC, NANOCHAT
+from test_runs_foreign import LLMC, MEGATRON, NANOCHAT
 
 from onecard.facts import find_gpu
 from onecard.runs.compare import compare
@@ -28,6 +28,7 @@ OTHERS = {
     + "s:0 tel:11.0\n"
     + "".join(f"s:{i} trl:{11 - i / 10:.4f} lr:0.000600 norm:1.12\n" for i in range(1, 30)),
     "nanochat": NANOCHAT,
+    "megatron": MEGATRON,
     "modded": "".join(
         f"step:{i}/1480 train_loss:{9 - i / 9:.4f} train_time:{i * 250}ms step_avg:250.00ms\n"
         for i in range(40)

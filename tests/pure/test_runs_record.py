@@ -12,6 +12,7 @@ from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.files import is_locked, write_json
 from onecard.runs.record import RunRecord, environment, is_run_folder
+from run_folders import new_folder
 
 CONFIG = RunConfig(
     n_layer=2, n_head=2, n_embd=64, max_iters=100, lr_decay_iters=100, warmup_iters=10
@@ -19,7 +20,7 @@ CONFIG = RunConfig(
 
 
 def made(path):
-    return RunRecord.create(path, CONFIG, None, environment(torch_version="2.13.0", gpu="RTX 4070"))
+    return new_folder(path, CONFIG, None, environment(torch_version="2.13.0", gpu="RTX 4070"))
 
 
 def test_a_run_comes_back_as_it_was_made(tmp_path):
@@ -27,7 +28,8 @@ def test_a_run_comes_back_as_it_was_made(tmp_path):
     record.begin()
     again = RunRecord.open(tmp_path / "out")
     assert again.config() == CONFIG
-    assert again.environment()["torch"] == "2.13.0"
+    written = json.loads((again.path / "environment.json").read_text(encoding="utf-8"))
+    assert written["torch"] == "2.13.0"
     assert again.plan() is None
     assert again.checkpoints.is_dir()
     assert record.state == again.state == "running"
@@ -248,7 +250,7 @@ def test_a_run_without_a_checkpoint_is_put_aside_and_one_that_runs_is_not(tmp_pa
     folder = tmp_path / "out"
     assert set_aside(folder) is None
     for number in (1, 2):
-        record = RunRecord.create(folder, CONFIG, None, {})
+        record = new_folder(folder, CONFIG)
         record.begin()
         with pytest.raises(UserError, match="another run is writing"):
             set_aside(folder)

@@ -11,6 +11,7 @@ from onecard.runs.log import LogWriter
 from onecard.runs.record import RunRecord
 from onecard.ui.server import make_server, open_socket
 from onecard.ui.settings import Settings
+from run_folders import new_folder
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
 
@@ -50,7 +51,7 @@ def ask_raw(port: int, request: bytes) -> bytes:
 
 
 def make_run(path: Path, steps: int = 5) -> RunRecord:
-    record = RunRecord.create(path, load("gpt2", ["max_iters=100", "warmup_iters=5"]), None, {})
+    record = new_folder(path, load("gpt2", ["max_iters=100", "warmup_iters=5"]))
     log = LogWriter(path / "log.jsonl")
     for step in range(1, steps + 1):
         log.write(kind="step", step=step, tokens=step * 1024, loss=5.0 - step / 100, seconds=step)

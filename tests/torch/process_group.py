@@ -121,7 +121,7 @@ def energy_in_all() -> tuple[float, float]:
 
     with Workers("gloo", torch.device("cpu")) as workers:
         ticks, watts = iter([0.0, 36.0]), 100.0 * (workers.rank + 1)
-        total, kwh = EnergyMeter(lambda: watts, workers, lambda: next(ticks)).in_all()
+        total, kwh = EnergyMeter(lambda: watts, workers, lambda: next(ticks)).read_all()
         return total, round(kwh, 9)
 
 

@@ -1,5 +1,7 @@
 """Cards that are not there: torch's and the driver's answers faked, onecard's reaction real."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -227,13 +229,9 @@ def test_what_a_named_card_can_do():
 
 def test_where_the_compiler_is_not_even_tried(monkeypatch):
     cpu, mps = torch.device("cpu"), torch.device("mps")
-    monkeypatch.setattr(
-        trial.shutil, "which", lambda name: "/usr/bin/g++" if name == "g++" else None
-    )
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/g++" if name == "g++" else None)
     assert trial.cannot_compile(cpu) is None
     assert "Apple" in trial.cannot_compile(mps)
-    monkeypatch.setattr(trial.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert trial.cannot_compile(cpu) == "no C++ compiler was found"
     assert "Apple" in trial.cannot_compile(mps)
-    monkeypatch.setattr(trial.importlib.util, "find_spec", lambda name: None)
-    assert trial.cannot_compile(torch.device("cuda")) == "triton is not installed"

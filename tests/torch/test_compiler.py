@@ -1,5 +1,6 @@
 """The compiler with a spy for a back end: what is compiled, for which shapes, and where it is not tried."""
 
+import importlib.util
 import subprocess
 import sys
 
@@ -106,9 +107,9 @@ def test_apples_gpus_run_eager():
 
 def test_no_triton(monkeypatch):
     fake_cuda(monkeypatch, [FakeCard()])
-    monkeypatch.setattr(trial.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert trial.cannot_compile(CUDA) == "triton is not installed"
-    monkeypatch.setattr(trial.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert trial.cannot_compile(CUDA) is None
     fake_cuda(monkeypatch, [FakeCard(capability=(6, 1))])
     assert "7.0 or newer" in trial.cannot_compile(CUDA)

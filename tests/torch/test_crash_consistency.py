@@ -132,7 +132,8 @@ def test_a_run_folder(tmp_path, draws):
             record = RunRecord(left)
             assert record.config() == CONFIG, what
             assert record.state in (("finished",) if promised else ("finished", "stopped", "dead"))
-            assert record.environment() == {"torch": "2"}, what
+            environment = (left / "environment.json").read_text(encoding="utf-8")
+            assert json.loads(environment) == {"torch": "2"}, what
 
 
 @pytest.mark.parametrize("draws", DRAWS)

@@ -87,7 +87,7 @@ def test_a_process_that_is_gone_leaves_no_card_waiting_outside_the_exchange(two)
     """Energy and the evaluation's loss are added up between CPUs, where a lost process is an error, not a wait."""
     crew, seen = two(has_nccl=True)
     seen.clear()
-    assert EnergyMeter(lambda: 100.0, crew).in_all()[0] == 100.0
+    assert EnergyMeter(lambda: 100.0, crew).read_all()[0] == 100.0
     with FakeTensorMode():
         validation._over_processes(torch.ones((), device="cuda"), crew)
     assert seen == ["cpu", "cpu"]

@@ -1,5 +1,6 @@
 """`onecard go`: the whole path by its public commands, on a text made here; interrupted, it continues."""
 
+import dataclasses
 import io
 import json
 import os
@@ -16,6 +17,10 @@ import onecard.cli
 import onecard.cli.go
 from forked import start_onecard
 from onecard.cli import main, parser_of
+from onecard.cli.go_plan import MORE_TOKENS, expect
+from onecard.cli.go_record import Question
+from onecard.cli.go_stages import Places
+from onecard.data.preparation.pipeline import sized
 from onecard.planner.calibration_file import known_calibration
 from onecard.train import probe
 
@@ -122,6 +127,24 @@ def test_a_go_stopped_at_every_stage_continues_and_ends_with_model_and_report(
 
     assert main([*words, "--hours", "1"]) == 2, "another question needs another folder"
     assert "other options" in capsys.readouterr().err
+
+
+def test_a_text_file_with_more_tokens_than_the_time_allows_is_prepared_whole(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    question = Question(("hours", HOURS), str(text), None, None, None, "cpu")
+    expected = expect(question, Places(tmp_path / "go"))
+    assert (
+        expected.tokens * MORE_TOKENS < sized([str(text)], tokenizer=expected.tokenizer)[0].tokens
+    )
+    assert expected.fetch_tokens is None
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(2):
+        (folder / f"{number}.txt").write_bytes(text.read_bytes())
+    of_folder = expect(dataclasses.replace(question, data=str(folder)), Places(tmp_path / "go"))
+    assert of_folder.fetch_tokens is not None
 
 
 @pytest.mark.long

@@ -19,9 +19,9 @@ from onecard.errors import RunFailure, UserError
 from onecard.model.checkpoint import CorruptError, checkpoints, read_state
 from onecard.model.checkpoint_state import checksum
 from onecard.model.weights import load_weights
-from onecard.runs.record import RunRecord
 from onecard.train.run.identity import changes_since
 from onecard.train.run.loop import train
+from run_folders import new_folder
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_a_resume_that_finds_nothing_is_an_error(config, tmp_path, capsys, case)
     if case == "empty":
         folder.mkdir()
     elif case == "no_checkpoint":
-        record = RunRecord.create(folder, config.replace(out_dir=str(folder)), None, {})
+        record = new_folder(folder, config.replace(out_dir=str(folder)))
         record.begin()
         record.end("stopped")
         (folder / "log.jsonl").write_text('{"kind": "start"}\n')

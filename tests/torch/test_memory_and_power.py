@@ -147,10 +147,10 @@ def test_energy_is_the_draw_over_all_the_time_between_readings():
     meter = EnergyMeter(
         lambda: next(draws), Workers("auto", torch.device("cpu")), lambda: next(clock)
     )
-    assert meter.in_all() == (100.0, pytest.approx(1000 / 3.6e6))
-    assert meter.in_all() == (100.0, pytest.approx(50 / 3.6e6))  # too soon to read again
-    assert meter.in_all() == (200.0, pytest.approx(29.5 * 150 / 3.6e6))
-    assert meter.in_all() == (None, 0.0)  # the reading failed
+    assert meter.read_all() == (100.0, pytest.approx(1000 / 3.6e6))
+    assert meter.read_all() == (100.0, pytest.approx(50 / 3.6e6))  # too soon to read again
+    assert meter.read_all() == (200.0, pytest.approx(29.5 * 150 / 3.6e6))
+    assert meter.read_all() == (None, 0.0)  # the reading failed
 
 
 def test_a_runs_energy_counts_its_evaluations(config, monkeypatch):

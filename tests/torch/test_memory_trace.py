@@ -8,9 +8,9 @@ import pytest
 from memory_oracle import Traced, traced
 from traced_settings import SMALL, seeded
 
-from onecard.config import RunConfig
+from onecard.config import KEYS, RunConfig, choices
 from onecard.facts.here import cpu
-from onecard.planner.memory import OPTIONS, step_memory
+from onecard.planner.memory import step_memory
 from onecard.planner.memory.order import breadth_first
 from onecard.planner.memory.sizes import Sizes
 from onecard.planner.memory.step import host_bytes, simulate
@@ -74,7 +74,10 @@ def test_the_trace_names_what_is_alive_at_its_peak() -> None:
 
 
 CHOICES = [
-    (key, choice) for key, choices in OPTIONS.items() if key != "dtype" for choice in choices
+    (key, choice)
+    for key in KEYS
+    if "memory" in RunConfig.facts(key).affects and key != "dtype"
+    for choice in choices(key)
 ]
 
 
@@ -160,11 +163,16 @@ def test_large_models_on_small_cards(name: str) -> None:
     assert row["host_predicted"] == pytest.approx(row["host_traced"], rel=0.02)
 
 
-def test_muon_in_full_precision() -> None:
-    """On a CPU its products are not computed in half precision; a deep, narrow model peaks there."""
-    config = SMALL.replace(n_layer=6, n_embd=512, batch_size=1, optimizer="muon", vocab_size=512)
-    assert simulate(Workload.on(cpu(), config, "float32")).peak().place == "optimizer"
-    check(config, "float32", on_cuda=False)
+@pytest.mark.parametrize("n_layer", [6, 24])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_matrices_that_muon_makes_orthogonal_together(dtype: str, n_layer: int) -> None:
+    """On a CPU in full precision. A deep, narrow model peaks there; of 24 layers not all matrices of a shape are stacked."""
+    config = SMALL.replace(n_layer=n_layer, n_embd=512, batch_size=1, vocab_size=512)
+    config = config.replace(optimizer="muon", recompute="block")
+    on_cuda = dtype == "bfloat16"
+    work = Workload.of(config, dtype) if on_cuda else Workload.on(cpu(), config, dtype)
+    assert simulate(work).peak().place == "optimizer"
+    check(config, dtype, within=0.001, on_cuda=on_cuda)
 
 
 def test_real_steps_on_this_cpu_take_what_was_predicted() -> None:

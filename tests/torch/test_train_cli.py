@@ -10,7 +10,7 @@ from onecard.cli import main
 from onecard.cli import train as train_command
 from onecard.config import load, to_nanogpt
 from onecard.model.checkpoint import checkpoints, read_state
-from onecard.runs.record import RunRecord
+from run_folders import new_folder
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_continue_starts_goes_on_and_finds_nothing_left(config, typed, capsys, m
 
 def test_a_job_that_was_killed_before_its_first_checkpoint_starts_again(config, typed, capsys):
     folder = Path(config.out_dir)
-    record = RunRecord.create(folder, config, None, {})
+    record = new_folder(folder, config)
     record.begin()
     assert main(["train", typed, "--continue"]) == 2  # its process still runs: this one
     assert "another run is writing" in capsys.readouterr().err

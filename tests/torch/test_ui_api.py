@@ -18,10 +18,10 @@ from ui_server import connect, running
 
 from onecard.cli import main
 from onecard.config import load
-from onecard.runs.record import RunRecord
 from onecard.train.run.loop import train
 from onecard.ui.app import application
 from onecard.ui.settings import Limits, Settings
+from run_folders import new_folder
 
 PROMPT = "0123"
 
@@ -268,7 +268,7 @@ def test_a_model_whose_run_names_data_elsewhere_is_not_opened(bare, monkeypatch)
     root, client = bare
     monkeypatch.chdir(root)
     config = load("gpt2", ["dataset=/etc"])
-    RunRecord.create(root / "far", config, None, {})
+    new_folder(root / "far", config)
     (root / "far" / "log.jsonl").write_text("")
     (root / "far" / "checkpoints" / "step_00000001").mkdir()
     answer = client.post("/v1/completions", json={"model": "far", "prompt": "x"})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from onecard.advise.savers import (
+    SAVER_KEYS,
     Savers,
     Tuned,
     all_savers,
@@ -100,19 +101,7 @@ def fit(
     )
 
 
-CHOSEN = (
-    "batch_size",
-    "gradient_accumulation_steps",
-    "chunked_loss",
-    "recompute",
-    "optimizer",
-    "optimizer_state",
-    "compile_unit",
-    "weights",
-    "gradients",
-    "offload_optimizer",
-    "offload_activations",
-)
+CHOSEN = ("batch_size", "gradient_accumulation_steps", "optimizer", *SAVER_KEYS)
 
 
 def choice_of(tuned: Tuned) -> Choice:

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.calibration_file import known_calibration
-from onecard.planner.memory import offered_states, peak_memory
+from onecard.planner.memory import peak_memory
+from onecard.planner.memory.savers import offered_states
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
 from onecard.planner.workload import Recompute

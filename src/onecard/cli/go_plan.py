@@ -58,7 +58,8 @@ def expect(question: Question, places: Places) -> Expectation:
             limit = ("hours", f"{affordable:.4g}")
             return expect(dataclasses.replace(question, limit=limit, budget=None), places)
     wanted = math.ceil(plan.tokens.total * MORE_TOKENS)
-    fetch = wanted if size is None or wanted < size.tokens else None
+    part = size is None or (wanted < size.tokens and not size.indivisible)
+    fetch = wanted if part else None
     if source is not None:
         size = _sized(source, choice.tokenizer, fetch)
     return Expectation(
@@ -128,7 +129,7 @@ def _with_own_tokeniser(
     question: Question, places: Places, device: Device, source: str, text_bytes: float
 ) -> _Choice:
     seconds = _seconds(question)
-    vocabulary = vocabulary_for(device, seconds, text_bytes=text_bytes, recipe=question.recipe_name)
+    vocabulary = vocabulary_for(device, seconds, text_bytes=text_bytes, recipe=question.recipe)
     tokens = max(1, round(text_bytes / BYTES_PER_TOKEN))
     answer = _small(question, device, tokens, vocab_size=vocabulary)
     tokenizer = f"bpe:{vocabulary}"

@@ -33,10 +33,6 @@ class Question:
         words += ["--price", self.price] if self.price else []
         return [*words, *(word for change in self.overrides for word in ("--set", change))]
 
-    @property
-    def recipe_name(self) -> str:
-        return self.recipe or "gpt2"
-
 
 @dataclass(frozen=True)
 class Expectation:

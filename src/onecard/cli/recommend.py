@@ -6,7 +6,7 @@ from pathlib import Path
 from onecard.advise.budget import Budget
 from onecard.advise.write import check_target, config_text, write_config
 from onecard.cli.options import add_out, add_price, add_report, add_set, number, show_report
-from onecard.config import load, parse_overrides
+from onecard.config import choices, load, parse_overrides
 from onecard.errors import UserError
 from onecard.units import DAY, HOUR, parse_count
 
@@ -75,8 +75,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     """What is given, not chosen."""
     parser.add_argument(
         "--recipe",
-        choices=("gpt2", "modern"),
-        help="the kind of model (default: the one that public runs say is better here, else gpt2)",
+        choices=choices("recipe"),
+        help="the kind of model (default: the one that is better here by the runs that there are)",
     )
     add_price(parser)
     add_set(parser, "fix a config key that is not the choice's own, such as block_size=512")

@@ -1,6 +1,6 @@
 """The run's configuration: nanoGPT's keys, read from its .py files (never executed), TOML, presets and overrides."""
 
-from onecard.config.key_lists import choices, keys_affecting
+from onecard.config.key_lists import choices
 from onecard.config.model_rules import GPT2_PADDED_VOCAB, ModelShape
 from onecard.config.presets import PRESETS, preset
 from onecard.config.read import load, parse_overrides, read_file
@@ -15,7 +15,6 @@ __all__ = [
     "ModelShape",
     "RunConfig",
     "choices",
-    "keys_affecting",
     "load",
     "parse_overrides",
     "preset",

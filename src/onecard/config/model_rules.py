@@ -22,6 +22,9 @@ LANES = 3  # streams of an optimizer on the host: one fetches, one computes, one
 HELD_BYTES = 2**27  # gradients that wait for them: about two layers of GPT-2 XL's
 
 LONG_MATRIX = 1.5  # sides' ratio from which Muon, in full precision, works on the Gram matrix
+STACKED_NUMBERS = (
+    2**24
+)  # in the matrices that Muon makes orthogonal at a time: enough work for any card, in 250 MB
 TAPS = 4  # positions that a short convolution of the modern recipe looks at, its own included
 
 SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time in the chunked loss: 166 rows of GPT-2's
@@ -51,6 +54,15 @@ def padded_vocab(size: int) -> int:
 
 
 GPT2_PADDED_VOCAB = padded_vocab(GPT2_VOCAB)
+
+
+def stacked_matrices(rows: int, columns: int) -> int:
+    """How many matrices of a shape Muon makes orthogonal at a time.
+
+    >>> stacked_matrices(128, 512), stacked_matrices(1152, 4608), stacked_matrices(8192, 8192)
+    (256, 3, 1)
+    """
+    return max(1, STACKED_NUMBERS // (rows * columns))
 
 
 def slice_rows(vocab_size: int) -> int:

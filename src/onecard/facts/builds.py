@@ -8,7 +8,9 @@ False
 'cu126'
 """
 
+import importlib.util
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -81,7 +83,7 @@ def support_of(device: Device) -> Support:
     ('cu130', False)
     """
     if device.kind in ("cpu", "mps"):
-        return Support(True, None, device.kind == "cpu", False, False, False)
+        return Support(True, None, why_eager(device.kind) is None, False, False, False)
     if device.vendor == "AMD":
         return Support(True, None, True, device.bf16_native, device.bf16_native, False)
     capability = _CAPABILITY.get(device.architecture)
@@ -94,11 +96,46 @@ def support_of(device: Device) -> Support:
     return Support(
         trains=build is not None or capability in _INTEGRATED,
         build=build,
-        compiles=capability >= (7, 0),
+        compiles=why_eager("cuda", capability) is None,
         bf16=capability >= (8, 0),
         flash=capability >= (8, 0),
         fp8=capability >= (8, 9),
     )
+
+
+def why_eager(
+    kind: str,
+    capability: Capability | None = None,
+    has_cxx: bool = True,
+    has_triton: bool = True,
+) -> str | None:
+    """Why torch.compile is not even tried on such a device; None where it is.
+
+    `capability` is NVIDIA's, None for other cards. A CPU needs a C++ compiler, a card Triton: of another machine than
+    this one it is not known whether they are there, and they are taken to be.
+
+    >>> why_eager("cuda", (6, 1)), why_eager("cuda", (8, 9)), why_eager("cpu", has_cxx=False)
+    ('triton needs compute capability 7.0 or newer', None, 'no C++ compiler was found')
+    """
+    if kind == "mps":
+        return "torch's compiler for Apple's GPUs is a prototype"
+    if kind == "cpu" and not has_cxx:
+        return "no C++ compiler was found"
+    if kind == "cuda" and not has_triton:
+        return "triton is not installed"
+    if kind == "cuda" and capability is not None and capability < (7, 0):
+        return "triton needs compute capability 7.0 or newer"
+    return None
+
+
+def has_cxx() -> bool:
+    """Whether this machine has a C++ compiler."""
+    return any(map(shutil.which, ("c++", "g++", "clang++", "cl")))
+
+
+def has_triton() -> bool:
+    """Whether this Python has Triton; it is not imported."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def runs_on(capability: Capability, arch_list: Sequence[str]) -> bool:

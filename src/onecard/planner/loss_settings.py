@@ -39,11 +39,6 @@ def loss_fit() -> Fit:
     return fit
 
 
-def usual_rate(size: float) -> float:
-    """The peak learning rate of GPT-2's reproductions: 6e-4 at 124M, 3e-4 at 350M, 2e-4 at 1.5B."""
-    return float(6e-4 * (size / 124e6) ** -0.45)
-
-
 def best_rate(size: float, tokens: float, fit: Fit) -> float:
     """The peak learning rate of AdamW that the sweep found best for a model of `size` on so many tokens."""
     known = fit["settings"]

@@ -57,7 +57,6 @@ def _work(config: RunConfig) -> Iterator[Note]:
 
 def _compiler(config: RunConfig, device: Device | None) -> Iterator[Note]:
     if device and config.compile and not support_of(device).compiles:
-        # Triton: "only supports devices of CUDA Capability >= 7.0"; the trainer then runs eager (train/run/trial.py)
         yield Note(
             "compile-old",
             card=device.name,

@@ -225,7 +225,7 @@ class Workload:
 
     @property
     def gradients_go(self) -> bool:
-        """Whether a gradient is gone once it is there: added to the sum of earlier ones, or applied."""
+        """Whether a gradient is freed as soon as it is made: added to the sum of earlier ones, or applied."""
         return self.accumulation > 1 or self.in_backward
 
     @property

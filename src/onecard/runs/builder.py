@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from onecard.config import KEYS
 from onecard.runs.loss_curve import CurveBuilder
-from onecard.runs.run import ConfigChange, Eval, Format, How, Known, Run
+from onecard.runs.run import ConfigChange, Eval, How, Known, Run
 from onecard.runs.step_times import StepTimesBuilder
 
 LARGEST_STEP = 10**10
@@ -43,7 +43,7 @@ class _Line(NamedTuple):
 class RunBuilder:
     """Takes lines in the order they were written; a step count that goes back is a resume, or damage."""
 
-    def __init__(self, name: str, form: Format, source: str = ""):
+    def __init__(self, name: str, form: str, source: str = ""):
         self._name, self._form, self._source = name, form, source or name
         self._facts: dict[str, Any] = {}  # fields of Run that a reader sets
         self._config: dict[str, Known] = {}

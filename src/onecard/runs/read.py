@@ -1,7 +1,7 @@
 """Any run a person can name: one of our folders, a log of another trainer, standard input.
 
 read_runs("out")                       our run folder
-read_runs("train.log")                 nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt, LLaMA-Factory; CSV; trainer_state.json
+read_runs("train.log")                 a log of another trainer (READERS in foreign/text_log.py); CSV; trainer_state.json
 read_runs("train.log#2")               the second run in that file
 read_runs("-")                         what is piped in
 """
@@ -18,14 +18,14 @@ from onecard.config.read import read_values
 from onecard.errors import UserError
 from onecard.runs.folder import read_folder
 from onecard.runs.foreign.csv_history import read_csv
-from onecard.runs.foreign.text_log import read_text, text_lines
+from onecard.runs.foreign.text_log import READERS, read_text, text_lines
 from onecard.runs.foreign.trainer_state import read_trainer
 from onecard.runs.record import is_run_folder
 from onecard.runs.run import Known, Run
 
 Progress = Callable[[int], None]  # called with the bytes that were read
 
-_KNOWN = "nanoGPT, llm.c, nanochat, modded-nanogpt, litgpt and LLaMA-Factory logs, CSV histories, trainer_state.json, onecard's folders"
+_KNOWN = f"logs of {', '.join(READERS)}; CSV histories, trainer_state.json, onecard's folders"
 
 
 def read_runs(

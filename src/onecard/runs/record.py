@@ -76,16 +76,6 @@ class RunRecord:
                 with contextlib.suppress(OSError):  # not empty: somebody else's by now
                     folder.rmdir()
 
-    @classmethod
-    def create(
-        cls, path: Path, config: RunConfig, plan: RunPlan | None, environment: dict[str, Any]
-    ) -> "RunRecord":
-        """A new run's folder, not begun and not held."""
-        record = cls(path)
-        record.write_new(config, plan, environment)
-        record._lock.release()
-        return record
-
     def write_new(
         self, config: RunConfig, plan: RunPlan | None, environment: dict[str, Any]
     ) -> None:
@@ -135,9 +125,6 @@ class RunRecord:
     def plan(self) -> dict[str, Any] | None:
         """The plan's JSON as it was when the run began."""
         return _json(self.path / "plan.json")
-
-    def environment(self) -> dict[str, Any]:
-        return _json(self.path / "environment.json") or {}
 
     def begin(self) -> None:
         """From here on the folder holds a run."""

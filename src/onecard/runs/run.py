@@ -10,18 +10,6 @@ from onecard.runs.loss_curve import LossCurve
 from onecard.runs.step_times import StepTimes
 
 How = Literal["log", "config", "flag", "default", "inferred"]
-Format = Literal[
-    "onecard",
-    "nanogpt",
-    "llm.c",
-    "nanochat",
-    "modded-nanogpt",
-    "litgpt",
-    "llama-factory",
-    "trainer",
-    "csv",
-]
-
 MOST_RUNS = 1000  # in one file
 
 
@@ -68,7 +56,7 @@ class Run:
 
     name: str
     source: str
-    format: Format
+    format: str  # "onecard", or the `form` of its reader
     config: Mapping[str, Known] = field(default_factory=dict)
     curve: LossCurve = field(default_factory=LossCurve)
     times: StepTimes = field(default_factory=StepTimes)

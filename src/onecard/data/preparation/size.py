@@ -7,13 +7,14 @@
 import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onecard.data.preparation.options import Options
 from onecard.data.preparation.parts import ROW
 from onecard.data.preparation.sample_count import Count, count_of
 from onecard.data.shares import TooSmall, allot, largest_mix, shortages
+from onecard.data.sources.local_files import running_text
 from onecard.data.sources.source import Source
 from onecard.errors import UserError
 from onecard.units import show_bytes
@@ -39,6 +40,7 @@ class Size:
     uncertain: tuple[
         tuple[str, float, float], ...
     ] = ()  # (source, its share over what it has, margin)
+    indivisible: bool = False  # one running text, of which no number of tokens can be asked for
 
     @property
     def disk_bytes(self) -> int:
@@ -52,7 +54,8 @@ def estimate(
     """The figures shown beforehand; a few per cent off for web text, more for other text."""
     if options.mix:
         return _estimated_mix(sources, tokenizer, tokens, workers, options)
-    return _estimate(sources, tokenizer, tokens, workers)
+    size = _estimate(sources, tokenizer, tokens, workers)
+    return replace(size, indivisible=running_text(sources) is not None)
 
 
 def _estimated_mix(

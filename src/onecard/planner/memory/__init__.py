@@ -6,46 +6,44 @@
 >>> round(memory.allocated_bytes.mid / 2**30, 2), memory.fits
 (7.87, 'yes')
 
-*allocated* is torch.cuda.max_memory_allocated. It is simulated: block.py declares the tensors of a layer and step.py and
-head.py those around the layers, each with when it is born and dies; timeline.py finds where most of them are alive. The
-tests hold that against a trace of the trainer's own step. *process* adds the CUDA context and what the allocator holds
-unused (overhead.py), as nvidia-smi shows it. *card* is what there is.
+*allocated* is torch.cuda.max_memory_allocated. It is simulated: every tensor of a step is declared with the operations it
+is born and dies at, and a sweep finds where most of them are alive. The tests compare that with a trace of the trainer's
+own step. *process* adds the CUDA context and what the allocator holds unused, as nvidia-smi shows it. *card* is what
+there is. From the bottom up:
 
-To add a memory saver: say in config that its key affects memory, change the declarations it touches, add it to SAVERS.
+    timeline.py    tensors that are born and die, and the sweep
+    sizes.py       bytes of the tensors that several declarations share
+    layer.py       how a declaration becomes a tensor's life: recomputed or not, compiled or not
+    block.py       the tensors of one layer
+    head.py        those of the last norm, the head and the loss
+    step.py        those of weights, gradients, optimizer and embedding; simulate() puts all of them together
+    order.py       the order of a compiled backward pass that computes all layers again at once
+    shared_out.py  weights and gradients of a model that several cards share
+    overhead.py    from allocated to process
+    savers.py      what takes less memory, to be suggested
+    explain.py     where the memory goes, for `plan --explain-memory`
+
+To add a memory saver: say in config that its key affects memory, change the declarations it touches, list it in savers.py.
 """
 
 import re
-from typing import Literal
 
-from onecard.config import STATE_BITS, RunConfig, choices, keys_affecting
+from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.facts.here import computer_bytes
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
+from onecard.planner.memory.savers import LEAN, offered_states, single_savers, spelt
 from onecard.planner.memory.step import host_bytes
 from onecard.planner.result import Fits, Memory, Range
 from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
 
-__all__ = ["DESKTOP_BYTES", "OPTIONS", "StepMemory", "peak_memory", "step_memory"]
+__all__ = ["DESKTOP_BYTES", "SYSTEM_BYTES", "StepMemory", "host_has", "peak_memory", "step_memory"]
 
-# What of a RunConfig changes memory, with the choices of each. A test traces the trainer with each choice.
-OPTIONS: dict[str, tuple[str, ...]] = {name: choices(name) for name in keys_affecting("memory")}
 # a desktop with a browser open, kept free on cards that people plug a screen into
 DESKTOP_BYTES = 600 * MIB
-# Settings that take less memory for a little time, each alone; offered_states adds what the moments may be kept in
-SAVERS: tuple[dict[str, object], ...] = (
-    {"chunked_loss": True},
-    {"recompute": "cheap"},
-    {"recompute": "block"},
-    {"compile_unit": "block"},
-    {"weights": "bfloat16"},
-    {"gradients": "bfloat16"},
-    {"offload_optimizer": True},
-)
-# How weights and gradients are kept where nothing else is enough
-LEAN = {"compile_unit": "block", "weights": "bfloat16", "gradients": "bfloat16"}
 SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the plan is for the CPU
 _SCREENS = re.compile(
     r"(?!.*Server)((Quadro |GeForce )?(RTX|GTX|RX|MX)|Arc|Titan|Radeon)(\b|\d)", re.IGNORECASE
@@ -95,29 +93,6 @@ def host_has(size: int, device: Device) -> bool:
     return size + SYSTEM_BYTES <= computer_bytes()
 
 
-def offered_states(config: RunConfig) -> tuple[Literal["8bit", "4bit"], ...]:
-    """The `optimizer_state`s to suggest. Muon's momentum in 4 bits costs loss (planner/warnings.py has how much): it
-    is never suggested, only taken where it is asked for.
-
-    >>> offered_states(RunConfig()), offered_states(RunConfig(optimizer="muon"))
-    (('8bit', '4bit'), ('8bit',))
-    """
-    return ("8bit",) if config.optimizer == "muon" else ("8bit", "4bit")
-
-
-def single_savers(config: RunConfig) -> list[dict[str, object]]:
-    """What could be suggested to this config, each alone; moments that are small already are not made larger."""
-    smaller = [state for state in offered_states(config) if STATE_BITS[state] < config.state_bits]
-    states: list[dict[str, object]] = [{"optimizer_state": state} for state in smaller]
-    savers = [saver for saver in SAVERS if "compile_unit" not in saver or config.compile]
-    shared = config.shard != "none"
-    if config.matmul_dtype not in ("auto", "bfloat16") or shared:
-        savers = [saver for saver in savers if "weights" not in saver]
-    if shared:
-        savers = [saver for saver in savers if "gradients" not in saver]
-    return [*savers, *states]
-
-
 def _fits(process: Range, room: int) -> Fits:
     if process.high <= room:
         return "yes"
@@ -157,7 +132,7 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
         ).process
         verdict = _fits(process, room)
         if process.mid < 0.99 * now:
-            note = _outcome(verdict, _spelt(change), process.mid)
+            note = _outcome(verdict, spelt(change), process.mid)
             if note not in notes:
                 notes.append(note)
     return notes
@@ -194,8 +169,3 @@ def _smaller_batch(
         ):
             break
     return {"batch_size": batch, "gradient_accumulation_steps": accumulation}
-
-
-def _spelt(change: dict[str, object]) -> str:
-    """The change as it stands in a config file."""
-    return ", ".join(f"{key} = {value!r}" for key, value in change.items())

@@ -148,7 +148,7 @@ def fused_attention(layer: Layer) -> None:
     rows = 4 * work.n_head * sizes.tokens
     layer.makes("log-sum-exp", rows, "attention", "attention", "attention")
     if work.mask_documents:
-        mask = sizes.mask_numbers
+        mask = sizes.mask_bytes
         layer.makes("document mask", mask, "attention", "attention", "attention", eager=True)
         layer.back("document mask, again", mask if layer.lazy else 0, "attention", "attention")
     elif sizes.matmul == HALF:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.memory.overhead import StepMemory, step_memory
+from onecard.planner.memory.savers import single_savers, spelt
 from onecard.planner.memory.timeline import LAYER_PLACES, PLACE, Moment, Step
 from onecard.planner.workload import Workload
 
@@ -25,7 +26,7 @@ Phase = Literal["forward", "loss", "backward", "optimizer"]
 
 @dataclass(frozen=True)
 class Point:
-    """The most that is alive at one place of the step, a layer's places as one where there are many layers."""
+    """The bytes alive at one place of the step; where there are many layers, at the widest place of a layer."""
 
     phase: Phase
     place: str
@@ -76,12 +77,7 @@ def explain_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1)
         return step_memory(Workload.on(device, run, dtype, gpus), device)
 
     now = memory(config)
-    tried = {
-        ", ".join(f"{key} = {value!r}" for key, value in change.items()): memory(
-            config.replace(**change)
-        )
-        for change in _changes(config)
-    }
+    tried = {spelt(change): memory(config.replace(**change)) for change in _changes(config)}
     # compile_unit = 'block' holds more logits, chunked_loss more casts: where that is the peak, they save nothing
     savers = {name: then for name, then in tried.items() if then.peak.bytes < now.peak.bytes}
     alive_then = {name: _alive(saver.step, now.peak) for name, saver in savers.items()}
@@ -106,8 +102,6 @@ def explain_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1)
 
 def _changes(config: RunConfig) -> Iterator[dict[str, object]]:
     """Every saver that is not in use, and half the micro-batch at the same step."""
-    from onecard.planner.memory import single_savers
-
     for change in single_savers(config):
         if all(getattr(config, key) != value for key, value in change.items()):
             yield change
@@ -131,7 +125,7 @@ def _alive(step: Step, moment: Moment) -> dict[tuple[str, str], tuple[int, int]]
 
 
 def _course(step: Step) -> Iterator[Point]:
-    """Places in order; where nothing changes, or of a layer among many, only the widest."""
+    """The places in order. Neighbours with equal bytes are one point, as is a whole layer where there are many layers."""
     coarse = step.layers > 16
     last: Point | None = None
     for moment in step.moments():

@@ -1,147 +1,150 @@
 """The tensors of the last norm, the head and the loss: whole logits, eager and compiled, and the chunked loss.
 
 >>> from onecard.planner.workload import Workload
->>> sizes, rest = Sizes(Workload(1, 1, 64, 50304, 1024, batch_size=16, accumulation=1, compiled=False)), Rest()
->>> eager_head(sizes, rest)
->>> tables = [tensor for tensor in rest.tensors if tensor.part == LOSS and tensor.alive("loss_back")]
+>>> sizes, outside = Sizes(Workload(1, 1, 64, 50304, 1024, batch_size=16, accumulation=1, compiled=False)), OutsideLayers()
+>>> eager_head(sizes, outside)
+>>> tables = [tensor for tensor in outside.tensors if tensor.part == LOSS and tensor.alive("loss_back")]
 >>> [(tensor.name, tensor.bytes // sizes.logits) for tensor in tables]
 [('log-probabilities', 4), ('gradient of log-probabilities', 4), ('gradient of logits in fp32', 4)]
 """
 
 from onecard.config.model_rules import slice_rows
 from onecard.planner.memory.sizes import FULL, Sizes
-from onecard.planner.memory.timeline import Rest
+from onecard.planner.memory.timeline import OutsideLayers
 
 LOSS = "logits_and_loss"
 
 
-def eager_head(sizes: Sizes, rest: Rest) -> None:
-    eager_last_norm(sizes, rest)
-    head_matrix(sizes, rest)
-    eager_loss(sizes, rest)
+def eager_head(sizes: Sizes, outside: OutsideLayers) -> None:
+    eager_last_norm(sizes, outside)
+    head_matrix(sizes, outside)
+    eager_loss(sizes, outside)
 
 
-def eager_loss(sizes: Sizes, rest: Rest) -> None:
+def eager_loss(sizes: Sizes, outside: OutsideLayers) -> None:
     """cross_entropy(logits.float()): log-probabilities are kept, and the backward pass makes two more such tables."""
     work = sizes.work
     full = (sizes.matmul if work.pure else FULL) * sizes.logits
     low = sizes.matmul * sizes.logits
     named = "layers_back" if work.keeps_logits else "loss"
     if work.modern:  # soft_cap · tanh(logits / soft_cap), in fp32
-        rest.lives("logits", LOSS, full, "head", named)
-        rest.lives("tanh of logits", LOSS, full, "head", "head_back")
+        outside.lives("logits", LOSS, full, "head", named)
+        outside.lives("tanh of logits", LOSS, full, "head", "head_back")
     else:
-        rest.lives("logits", LOSS, low, "head", named)
-        rest.lives("logits in fp32", LOSS, full if sizes.mixed else 0, "loss", "loss")
+        outside.lives("logits", LOSS, low, "head", named)
+        outside.lives("logits in fp32", LOSS, full if sizes.mixed else 0, "loss", "loss")
     shifted = full if work.modules == "transformers" else 0
-    rest.lives("logits shifted", LOSS, shifted, "loss", "loss_back")
-    rest.lives("log-probabilities", LOSS, full, "loss", "loss_back")
-    rest.lives("gradient of log-probabilities", LOSS, full, "loss_back", "loss_back")
-    rest.lives("gradient of logits in fp32", LOSS, full, "loss_back", "loss_back")
-    # autograd has hold of what a compiled graph is called with to its end
+    outside.lives("logits shifted", LOSS, shifted, "loss", "loss_back")
+    outside.lives("log-probabilities", LOSS, full, "loss", "loss_back")
+    outside.lives("gradient of log-probabilities", LOSS, full, "loss_back", "loss_back")
+    outside.lives("gradient of logits in fp32", LOSS, full, "loss_back", "loss_back")
+    # autograd keeps the inputs of a compiled backward graph until the graph is done
     end = "layers_back" if work.one_graph else "head_back"
-    rest.lives("gradient of logits", LOSS, low, "head_back", end)
+    outside.lives("gradient of logits", LOSS, low, "head_back", end)
 
 
-def eager_last_norm(sizes: Sizes, rest: Rest) -> None:
-    """LayerNorm keeps its input, rms_norm its output; the output has a name to the end of the forward pass."""
+def eager_last_norm(sizes: Sizes, outside: OutsideLayers) -> None:
+    """LayerNorm keeps its input, rms_norm its output; a local variable keeps the output alive through the forward pass."""
     modern = sizes.work.modern
     part = "activations"
-    rest.lives("last norm statistics", part, sizes.norm_statistics, "norm", "norm_back")
-    rest.lives("last norm input", part, sizes.residual, "norm", "norm" if modern else "norm_back")
+    outside.lives("last norm statistics", part, sizes.norm_statistics, "norm", "norm_back")
+    outside.lives(
+        "last norm input", part, sizes.residual, "norm", "norm" if modern else "norm_back"
+    )
     held = "loss" if sizes.mixed and not modern else "norm_back"
-    rest.lives("last norm output", part, sizes.residual, "norm", held)
+    outside.lives("last norm output", part, sizes.residual, "norm", held)
     cast = sizes.activation if sizes.mixed else 0
-    rest.lives("last norm output for lm_head", part, cast, "head", "head_back")
+    outside.lives("last norm output for lm_head", part, cast, "head", "head_back")
 
 
-def compiled_head(sizes: Sizes, rest: Rest) -> None:
+def compiled_head(sizes: Sizes, outside: OutsideLayers) -> None:
     """The loss is fused: logits, their gradient, and the zeros that autograd makes for logits nobody used."""
     work = sizes.work
-    compiled_last_norm(sizes, rest)
-    head_matrix(sizes, rest)
+    compiled_last_norm(sizes, outside)
+    head_matrix(sizes, outside)
     low = sizes.matmul * sizes.logits
     if work.loss_outside:
-        eager_loss(sizes, rest)
+        eager_loss(sizes, outside)
         return
     end = "graph_end" if summed_at_the_end(sizes) else "head_back"
     handed_back = FULL * sizes.logits if work.modern else low  # a soft cap makes them fp32
     if work.modern or not work.returns_logits:  # their gradient is written over them
-        rest.lives("logits", LOSS, low, "head", end)
+        outside.lives("logits", LOSS, low, "head", end)
     else:
-        rest.lives("logits", LOSS, low, "head", "loss_back")
-        rest.lives("gradient of logits", LOSS, low, "loss_back", end)
+        outside.lives("logits", LOSS, low, "head", "loss_back")
+        outside.lives("gradient of logits", LOSS, low, "loss_back", end)
     if work.returns_logits:
         capped = handed_back if work.modern else 0
-        rest.lives("logits capped", LOSS, capped, "head", "loss_back")
+        outside.lives("logits capped", LOSS, capped, "head", "loss_back")
         zeros = handed_back if work.spare_logits else 0
-        rest.lives("zeros for unused logits", LOSS, zeros, "loss_back", "graph_end")
+        outside.lives("zeros for unused logits", LOSS, zeros, "loss_back", "graph_end")
 
 
-def compiled_last_norm(sizes: Sizes, rest: Rest) -> None:
-    """Its input is kept; where layers are recomputed, so is that, from the last matmul's output if "cheap" keeps it."""
+def compiled_last_norm(sizes: Sizes, outside: OutsideLayers) -> None:
+    """Its input is kept; where layers are recomputed the input is recomputed too, from the last matmul's output with "cheap"."""
     work = sizes.work
     part = "activations"
-    rest.lives("last norm statistics", part, sizes.norm_statistics, "norm", "norm_back")
+    outside.lives("last norm statistics", part, sizes.norm_statistics, "norm", "norm_back")
     output_alone = (
         work.modern and not sizes.mixed
     )  # where no cast needs it, the norm keeps its output
     kept = work.recompute == "none" and not output_alone
-    rest.lives("last norm input", part, sizes.residual, "norm", "norm_back" if kept else "norm")
+    outside.lives("last norm input", part, sizes.residual, "norm", "norm_back" if kept else "norm")
     last_down = sizes.activation if work.recompute == "cheap" else 0
-    rest.lives("last layer's mlp c_proj output", part, last_down, "norm", "norm_back")
+    outside.lives("last layer's mlp c_proj output", part, last_down, "norm", "norm_back")
     if work.chunked_loss:
-        rest.lives("last norm output", part, sizes.residual, "norm", "loss")
+        outside.lives("last norm output", part, sizes.residual, "norm", "loss")
     end = "graph_end" if summed_at_the_end(sizes) else "head_back"
     cast = sizes.activation if sizes.mixed or not work.chunked_loss else 0
-    rest.lives("last norm output for lm_head", part, cast, "head", end)
+    outside.lives("last norm output for lm_head", part, cast, "head", end)
 
 
 def summed_at_the_end(sizes: Sizes) -> bool:
-    """Without casts, Inductor makes both gradients of a tied table in one sum at the end: what they need stays."""
+    """Whether a tied table's two gradients are computed as one sum at the end, as Inductor does without casts: what they are
+    computed from lives until then."""
     work = sizes.work
     return work.one_graph and work.tied and not sizes.mixed and not work.chunked_loss
 
 
-def head_matrix(sizes: Sizes, rest: Rest) -> None:
+def head_matrix(sizes: Sizes, outside: OutsideLayers) -> None:
     """lm_head: where it is tied its gradient waits for the embedding's; else it stays if it is the step's only one."""
     work = sizes.work
     half = sizes.matmul * sizes.table if sizes.mixed else 0
     cast = half if sizes.casts else 0
-    rest.lives("lm_head cast", "cast_weights", cast, "head", "head_back")
+    outside.lives("lm_head cast", "cast_weights", cast, "head", "head_back")
     fused_cast = (
         work.one_graph and work.tied and sizes.mixed
     )  # the sum with the embedding's casts it
     end = "graph_end" if fused_cast else "head_cast_back"
-    rest.lives("lm_head gradient in half precision", "gradients", half, "head_back", end)
+    outside.lives("lm_head gradient in half precision", "gradients", half, "head_back", end)
     whole = 0 if fused_cast else sizes.weight * sizes.table
     born = "head_cast_back" if sizes.mixed else "head_back"
     born = "graph_end" if summed_at_the_end(sizes) else born
     stays = work.tied or work.one_graph or not work.gradients_go
     end = "graph_end" if stays else "head_cast_back"
-    rest.lives("lm_head gradient", "gradients", whole, born, end)
-    rest.lives(
+    outside.lives("lm_head gradient", "gradients", whole, born, end)
+    outside.lives(
         "gradient of the head's input", "activations", sizes.activation, "head_back", "norm_back"
     )
 
 
-def chunked_loss(sizes: Sizes, rest: Rest) -> None:
+def chunked_loss(sizes: Sizes, outside: OutsideLayers) -> None:
     """model/chunked_loss.py: the head slice by slice, and both gradients, made in the forward pass."""
     work = sizes.work
-    (compiled_last_norm if work.one_graph else eager_last_norm)(sizes, rest)
+    (compiled_last_norm if work.one_graph else eager_last_norm)(sizes, outside)
     gradient = FULL * work.n_embd * sizes.tokens
-    rest.lives("gradient of the head's input in fp32", LOSS, gradient, "loss", "loss_back")
-    rest.lives("lm_head gradient in fp32", LOSS, FULL * sizes.table, "loss", "loss_back")
-    rest.lives("slices of logits", LOSS, widest_slice(sizes), "loss", "loss")
+    outside.lives("gradient of the head's input in fp32", LOSS, gradient, "loss", "loss_back")
+    outside.lives("lm_head gradient in fp32", LOSS, FULL * sizes.table, "loss", "loss_back")
+    outside.lives("slices of logits", LOSS, widest_slice(sizes), "loss", "loss")
     if sizes.mixed:  # scaled by the loss's own gradient, then cast to what autograd expects
         half = sizes.matmul * sizes.table
-        rest.lives("lm_head cast", LOSS, half if sizes.casts else 0, "head", "loss")
-        rest.lives("lm_head gradient in half precision", LOSS, half, "loss_back", "loss_back")
+        outside.lives("lm_head cast", LOSS, half if sizes.casts else 0, "head", "loss")
+        outside.lives("lm_head gradient in half precision", LOSS, half, "loss_back", "loss_back")
         end = "layers_back" if work.one_graph else "norm_back"
-        rest.lives("gradient of the head's input", LOSS, sizes.activation, "loss_back", end)
+        outside.lives("gradient of the head's input", LOSS, sizes.activation, "loss_back", end)
     if work.tied or not work.gradients_go:
         whole = sizes.weight * sizes.table
-        rest.lives("lm_head gradient", "gradients", whole, "head_cast_back", "graph_end")
+        outside.lives("lm_head gradient", "gradients", whole, "head_cast_back", "graph_end")
 
 
 def widest_slice(sizes: Sizes) -> int:

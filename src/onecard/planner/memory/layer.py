@@ -31,7 +31,7 @@ class Layer:
         self.recompute = work.recompute
         # with the costly outputs kept, a compiled backward pass recomputes each of the others when it is needed
         self.lazy = work.compiled and work.recompute == "cheap"
-        # fp8: compiled, each backward product makes its operands of 8 bits again from what is kept anyway
+        # fp8: compiled, each backward product rounds its operands to 8 bits again, from what is kept anyway
         self.rounds_again = work.fp8 and work.compiled and work.recompute == "none"
         # compiled, the next layer's input is kept in place of the last matmul's output
         self.kept = COSTLY - {"mlp c_proj output"} if self.compiled else COSTLY
@@ -92,10 +92,11 @@ class Layer:
         self._lives("layer input", self.sizes.residual, born, dies)
 
     def matrix(self, name: str, inputs: int, outputs: int, matmul: str) -> None:
-        """A weight matrix, of which a step makes a half-precision copy, a gradient like that, and one to keep."""
+        """What a step makes of a weight matrix: a half-precision copy, a half-precision gradient, and the gradient that is
+        kept or added to the sum."""
         sizes = self.sizes
         at = BACKWARD[matmul]
-        if sizes.gathered:  # shared out when the layer is done
+        if sizes.gathers:  # shared out when the layer is done
             numbers = sizes.matmul * inputs * outputs
             self._lives(f"{name} gradient", numbers, at, BACKWARD["norm_1"], "gradients")
             return
@@ -113,13 +114,14 @@ class Layer:
             self._lives(f"{name} gradient in half precision", half, at, BACKWARD[cast], "gradients")
             at = BACKWARD[cast]
         whole = sizes.exact * (inputs + self.work.bias) * outputs
-        # a compiled graph hands all its gradients over at its end; eager, they are added to what is there, if any
+        # a compiled graph gives all its gradients back at its end; eager, each is added to the sum at once, if there is one
         ends = self._handed_over if self.compiled or not self.work.gradients_go else at
         self._lives(f"{name} gradient", whole, at, ends, "gradients")
 
     @property
     def _handed_over(self) -> int:
-        """When the gradients of a graph are added to those there are; the only ones stay."""
+        """Where the gradients of a compiled graph die: at its end, where they are added to the sum, or at the step's end where
+        there is no sum."""
         return BACKWARD["norm_1"] if self.work.by_block and self.work.gradients_go else END
 
     def _lives(self, name: str, size: int, born: int, dies: int, part: str = "activations") -> None:

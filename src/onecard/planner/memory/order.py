@@ -14,11 +14,11 @@ sum of a tied table's two gradients apart from both.
 """
 
 from onecard.planner.memory.sizes import Sizes
-from onecard.planner.memory.timeline import Rest
+from onecard.planner.memory.timeline import OutsideLayers
 
 
 def breadth_first(sizes: Sizes) -> bool:
-    """Of a step whose layers are computed again."""
+    """Whether Inductor takes that order, for a step whose layers are computed again."""
     work = sizes.work
     if not (work.one_graph and work.flash and sizes.casts):
         return False
@@ -48,9 +48,9 @@ def computed_again(sizes: Sizes) -> int:
     return sizes.qkv + rotated + sizes.activation + sizes.residual + sizes.normed + sizes.up
 
 
-def all_at_once(sizes: Sizes, rest: Rest) -> None:
+def all_at_once(sizes: Sizes, outside: OutsideLayers) -> None:
     """Breadth first: what stands beside the head's backward pass, and then before that of the last layer."""
     layers, part = sizes.work.n_layer, "cast_weights"
-    rest.lives("casts of all layers", part, layers * ready(sizes), "head_back", "norm_back")
+    outside.lives("casts of all layers", part, layers * ready(sizes), "head_back", "norm_back")
     again = layers * computed_again(sizes)
-    rest.lives("all layers computed again", "activations", again, "norm_back", "norm_back")
+    outside.lives("all layers computed again", "activations", again, "norm_back", "norm_back")

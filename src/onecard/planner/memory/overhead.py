@@ -1,8 +1,8 @@
 """From allocated bytes to what the card shows: the context, and what torch's allocator holds but nobody uses.
 
-Gradients and the optimizer's moments come to live after the first forward pass, in what its largest buffer (the logits)
+Gradients and the optimizer's moments are allocated after the first forward pass, in what its largest buffer (the logits)
 left free; the next pass finds that buffer taken and has to get a new one. So the process holds the larger of the two:
-`slack = max(0, largest - late_share · late)`. The constants are fitted by fit/memory.py, which writes facts/memory_fit.json.
+`slack = max(0, largest - late_share · late)`, where `late` is the bytes of gradients and moments. The constants are fitted by fit/memory.py, which writes facts/memory_fit.json.
 """
 
 import json
@@ -54,7 +54,7 @@ def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepM
     context = _context(work, device, fit)
     reserved = peak.bytes + slack
     own = work.stack == "onecard"
-    low, high = fit["spread"] if own else fit["other_spread"][memory_range(work)]
+    low, high = fit["spread"] if own else fit["other_spread"][range_kind(work)]
 
     def around(value: int) -> Range:
         return Range(value * (1 - low), value, value * (1 + high))
@@ -69,8 +69,8 @@ def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepM
     )
 
 
-def memory_range(work: Workload) -> str:
-    """Which range holds for another project's code: "odd" where blocks are computed again, weights are sharded or attention
+def range_kind(work: Workload) -> str:
+    """Which of the fitted ranges holds for another project's code: "odd" where blocks are computed again, weights are sharded or attention
     and layers are written out, "traced" for modules that were traced as ours are, "other" for the rest."""
     plain = work.recompute == "none" and not work.sharded and work.flash
     if not plain or work.stack in ("plain-pytorch", "textbook"):
@@ -86,8 +86,8 @@ def _simulated(work: Workload) -> tuple[Step, Moment, dict[str, int], int, int, 
 
 
 def _held_apart(work: Workload, step: Step) -> tuple[int, int, int]:
-    """The largest buffer of the first forward pass, what comes to live in its place, and what each lane of
-    an optimizer on the host holds for itself: torch reuses memory within one stream alone."""
+    """The bytes of the largest buffer of the first forward pass; those of gradients and moments, which take its place; and
+    those that the streams of an optimizer on the host (LANES) hold: torch reuses memory within one stream only."""
     known = {tensor.name: tensor.bytes for tensor in step.tensors}
     lanes = LANES * known.get("slices of moments", 0) if work.host_optimizer else 0
     if work.chunked_loss:

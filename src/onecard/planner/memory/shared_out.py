@@ -1,4 +1,4 @@
-"""What a card holds of a model that is shared out (train/run/spread.py), and what FSDP2 gathers and adds up in a pass.
+"""What a card holds of a model that several cards share (`shard`, train/run/spread.py), and what FSDP2 gathers and sums in a pass.
 
 Found by tracing one process of several (tests/torch/shard_oracle.py): a layer's weights are gathered into a flat buffer
 and copied out of it, the next layer's on the way meanwhile; its gradients wait for its end, are copied into an fp32 buffer
@@ -6,16 +6,16 @@ and added up, and that buffer is kept until the next layer's is made.
 """
 
 from onecard.planner.memory.sizes import FULL, Sizes
-from onecard.planner.memory.timeline import Rest
+from onecard.planner.memory.timeline import OutsideLayers
 
 
-def shared_out(sizes: Sizes, rest: Rest) -> None:
+def shared_out(sizes: Sizes, outside: OutsideLayers) -> None:
     work, cards = sizes.work, sizes.work.shard_cards
     vectors = FULL * (sizes.parameters - sizes.lowered)
     own = FULL * sizes.lowered // cards + vectors
-    rest.lives("weights", "weights", own, "embedding", "optimizer")
+    outside.lives("weights", "weights", own, "embedding", "optimizer")
     born = "embedding" if work.accumulation > 1 else "embedding_back"
-    rest.lives("gradients", "gradients", own, born, "optimizer")
+    outside.lives("gradients", "gradients", own, born, "optimizer")
     layer, layers = sizes.matrix_parameters, sizes.matrix_parameters * work.n_layer
     tables = sizes.lowered - layers
     gathered, first, last = sizes.matmul * tables, "embedding", "embedding_back"
@@ -23,22 +23,22 @@ def shared_out(sizes: Sizes, rest: Rest) -> None:
         gathered += sizes.matmul * layers
     else:  # a layer's weights, and a buffer that the next are gathered in
         pair = 2 * sizes.matmul * layer
-        rest.lives("gathered layer", "cast_weights", pair, "layers", "layers")
-        rest.lives("gathered layer", "cast_weights", pair, "layers_back", "layers_back")
+        outside.lives("gathered layer", "cast_weights", pair, "layers", "layers")
+        outside.lives("gathered layer", "cast_weights", pair, "layers_back", "layers_back")
         # the last one's buffer is let go when the backward pass gathers that layer again
         buffer = sizes.matmul * layer
-        rest.lives("buffer of the last layer", "cast_weights", buffer, "norm", "norm_back")
-    rest.lives("gathered weights", "cast_weights", gathered, first, last)
-    rest.lives("gradients to add up", "gradients", FULL * layer, "layers_back", "layers_back")
+        outside.lives("buffer of the last layer", "cast_weights", buffer, "norm", "norm_back")
+    outside.lives("gathered weights", "cast_weights", gathered, first, last)
+    outside.lives("gradients to add up", "gradients", FULL * layer, "layers_back", "layers_back")
     summed = FULL * tables + FULL * tables // cards
-    rest.lives("table gradients to add up", "gradients", summed, last, last)
+    outside.lives("table gradients to add up", "gradients", summed, last, last)
     if work.accumulation <= 1:
-        rest.lives("gradients", "gradients", own, "layers_back", "layers_back")
+        outside.lives("gradients", "gradients", own, "layers_back", "layers_back")
 
 
-def moved_matrices(sizes: Sizes, rest: Rest) -> None:
+def moved_matrices(sizes: Sizes, outside: OutsideLayers) -> None:
     """train/optim/slices.py: one matrix at a time is whole here, beside what is handed over and comes back, and its
     Newton-Schulz products: the largest, the MLP's."""
     matrix = FULL * 4 * sizes.work.n_embd * sizes.work.n_embd
     products = 3 if sizes.work.full_precision_updates else 2
-    rest.lives("whole matrices", "optimizer", (4 + products) * matrix, "optimizer", "optimizer")
+    outside.lives("whole matrices", "optimizer", (4 + products) * matrix, "optimizer", "optimizer")

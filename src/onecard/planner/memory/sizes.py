@@ -13,22 +13,26 @@ HALF, FULL, INT64 = 2, 4, 8
 
 
 class Sizes:
-    """Bytes of the tensors that several declarations share; activations are those of a whole micro-batch."""
+    """Bytes of the tensors that several declarations share; activations are those of a whole micro-batch.
+
+    matmul, exact, weight, stream: bytes of one number in matmuls; in norms, biases and moments; in matrices; in the
+    residual stream. mixed: matmuls use fewer bytes than `exact`, as under autocast. casts: each matrix is copied for its
+    matmul. lowered: how many numbers are in matrices and tables, which may be kept in fewer bytes than `exact`.
+    """
 
     def __init__(self, work: Workload):
         self.work = work
         self.tokens = tokens = work.tokens
-        # bytes of a number in matmuls (8-bit ones still give 16-bit results), in weights, in the residual stream
+        # 8-bit matmuls still give 16-bit results
         self.matmul = FULL if work.dtype in ("float32", "tf32") else HALF
-        self.exact = self.matmul if work.pure else FULL  # of norms, biases and moments
-        self.gathered = (
-            work.shard != "none"
-        )  # weights for a pass are gathered, as matmuls want them
-        lower = self.matmul if self.gathered else self.exact
-        self.weight = HALF if work.half_weights else lower
+        self.exact = self.matmul if work.pure else FULL
+        # whether the weights of a pass are gathered from several cards, as matmuls want them
+        self.gathers = work.shard != "none"
+        usual = self.matmul if self.gathers else self.exact
+        self.weight = HALF if work.half_weights else usual
         self.stream = self.matmul if work.half_stream else self.exact
         self.mixed = self.matmul != self.exact
-        self.casts = self.matmul != self.weight  # a copy of each matrix for its matmul
+        self.casts = self.matmul != self.weight
         self.residual = self.stream * work.n_embd * tokens
         self.activation = self.matmul * work.n_embd * tokens  # of a matmul, as wide as the stream
         self.qkv = self.matmul * (work.n_embd + 2 * work.kv_width) * tokens
@@ -43,7 +47,7 @@ class Sizes:
         # LayerNorm keeps mean and inverse deviation of each token, RMSNorm only the latter
         self.norm_statistics = (4 if work.modern or work.compiled else 8) * tokens
         # a mask over documents becomes a table of numbers to add to the scores
-        self.mask_numbers = self.matmul * work.block_size * tokens
+        self.mask_bytes = self.matmul * work.block_size * tokens
 
     @cached_property
     def matrix_parameters(self) -> int:
@@ -78,7 +82,7 @@ class Sizes:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """All weights; embeddings that nothing is multiplied with are as exact as the residual stream."""
+        """All weights; tables that are only looked up have the residual stream's bytes a number."""
         if self.work.half_weights:
             return self.exact * self.parameters - (self.exact - self.weight) * self.lowered
         lookups = self.value_embedding_parameters + (0 if self.work.tied else self.table)
@@ -86,13 +90,13 @@ class Sizes:
 
     @cached_property
     def exact_bytes(self) -> int:
-        """As all weights, where they are as exact as their gradients and moments."""
-        exact = self.work.half_weights or self.gathered
+        """All parameters in the bytes that their gradients and moments are usually kept in."""
+        exact = self.work.half_weights or self.gathers
         return self.exact * self.parameters if exact else self.weight_bytes
 
     @cached_property
     def gradient_bytes(self) -> int:
-        """The gradients added up."""
+        """The gradients, summed over the micro-batches of a step."""
         if self.work.half_gradients:
             return self.exact_bytes - (self.exact - HALF) * self.lowered
         return self.exact_bytes

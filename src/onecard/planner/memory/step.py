@@ -6,83 +6,98 @@
 (6.96, 'loss_back')
 """
 
-from onecard.config.model_rules import HELD_BYTES
+from onecard.config.model_rules import HELD_BYTES, stacked_matrices
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
 from onecard.planner.memory.order import all_at_once, breadth_first
 from onecard.planner.memory.shared_out import moved_matrices, shared_out
 from onecard.planner.memory.sizes import FULL, HALF, INT64, Sizes
-from onecard.planner.memory.timeline import BACKWARD, Rest, Step, Tensor, sweep
+from onecard.planner.memory.timeline import BACKWARD, OutsideLayers, Step, Tensor, sweep
 from onecard.planner.workload import Workload
 
-# train/optim: numbers that share a scale, numbers updated at once (a test compares), and their bytes then, by tracing
-STATE_BLOCK = {8: 256, 4: 128}
-STATE_SLICE = 2**21
-SUM_BYTES = 16  # of a number that is being added (train/run/gradient_sums.py)
+STATE_BLOCK = {
+    8: 256,
+    4: 128,
+}  # by bits: moments that share a scale (train/optim/low_bit.py; a test compares)
+STATE_SLICE = (
+    2**21
+)  # numbers that are updated at once (SLICE in train/optim/sliced.py; a test compares)
+# Bytes of each of these numbers while it is updated, by tracing: moments of few bits; the same with bf16 weights; fp32 moments
 SLICE_BYTES, SLICE_BYTES_HALF, SLICE_BYTES_WHOLE = 32, 29, 16
+SUM_BYTES = 16  # of a gradient while it is added to a bf16 sum (train/run/gradient_sums.py)
 # Moments like the weights that other people's optimizers keep; Adafactor's rows and columns are nothing beside them
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adafactor": 0}
 
 
 def simulate(work: Workload) -> Step:
-    sizes, rest = Sizes(work), Rest()
-    weights_and_gradients(sizes, rest)
-    optimizer(sizes, rest)
+    sizes, outside = Sizes(work), OutsideLayers()
+    weights_and_gradients(sizes, outside)
+    optimizer(sizes, outside)
     again_at_once = work.recompute == "block" and breadth_first(sizes)
-    embedding(sizes, rest, again_at_once)
+    embedding(sizes, outside, again_at_once)
     if again_at_once:
-        all_at_once(sizes, rest)
+        all_at_once(sizes, outside)
     if work.chunked_loss:
-        chunked_loss(sizes, rest)
+        chunked_loss(sizes, outside)
     else:
-        (compiled_head if work.one_graph else eager_head)(sizes, rest)
-    return sweep([*block_tensors(sizes), *updates_within(sizes)], rest.tensors, work.n_layer)
+        (compiled_head if work.one_graph else eager_head)(sizes, outside)
+    return sweep([*block_tensors(sizes), *updates_within(sizes)], outside.tensors, work.n_layer)
 
 
-def weights_and_gradients(sizes: Sizes, rest: Rest) -> None:
+def weights_and_gradients(sizes: Sizes, outside: OutsideLayers) -> None:
     """With one micro-batch a step, the gradients are those that its backward pass leaves; else they are added up."""
     work = sizes.work
-    if sizes.gathered:
-        shared_out(sizes, rest)
+    if sizes.gathers:
+        shared_out(sizes, outside)
         return
     weights = sizes.weight_bytes // (work.gpus if work.sharded else 1)
-    rest.lives("weights", "weights", weights, "embedding", "optimizer")
+    outside.lives("weights", "weights", weights, "embedding", "optimizer")
     born = "embedding" if work.accumulation > 1 else "optimizer"
     added_up = sizes.gradient_bytes // (work.gpus if work.sharded else 1)
     if work.accumulation > 1 or not work.in_backward:
-        rest.lives("gradients", "gradients", added_up, born, "optimizer")
+        outside.lives("gradients", "gradients", added_up, born, "optimizer")
     buckets = weights if work.buckets else 0
-    rest.lives("DistributedDataParallel buckets", "gradients", buckets, "embedding", "optimizer")
+    outside.lives("DistributedDataParallel buckets", "gradients", buckets, "embedding", "optimizer")
 
 
-def optimizer(sizes: Sizes, rest: Rest) -> None:
+def optimizer(sizes: Sizes, outside: OutsideLayers) -> None:
     """What the optimizer keeps between steps, and what it needs for its own arithmetic."""
     work = sizes.work
     cards = work.gpus if work.split_optimizer or work.sharded else work.shard_cards
     state = 0 if work.host_optimizer else optimizer_state(sizes)
-    rest.lives("optimizer state", "optimizer", state // cards, "embedding", "optimizer")
+    outside.lives("optimizer state", "optimizer", state // cards, "embedding", "optimizer")
     share = work.gpus if work.split_optimizer and not work.sharded else 1
     if work.sliced_update:
-        slices_of_moments(sizes, rest)
-    elif work.optimizer == "muon" and sizes.gathered:
-        moved_matrices(sizes, rest)
+        slices_of_moments(sizes, outside)
+    elif work.optimizer == "muon" and sizes.gathers:
+        moved_matrices(sizes, outside)
     elif work.optimizer == "muon":
-        # train/optim/muon.py works by shape. The updates of the first group (c_attn as three squares, attention's c_proj)
-        # are still referenced while the second, the MLP's eight squares a layer, is stacked in fp32 and made
-        # orthogonal: in half precision, beside two Gram matrices, and back in fp32; or all of it in fp32, where the
-        # product of all steps' factors is multiplied by the matrix at the end
-        square = work.n_layer * work.n_embd * work.n_embd
-        rest.lives("Muon updates", "optimizer", 16 * square // share, "optimizer", "optimizer")
-        products = 32 + 8 + 32 if work.full_precision_updates else 16 + 4 + 32
-        stacked = (32 + products) * square
-        rest.lives(
-            "Muon orthogonal matrices", "optimizer", stacked // share, "optimizer", "optimizer"
-        )
+        stacked = stacked_bytes(work) // share
+        outside.lives("Muon orthogonal matrices", "optimizer", stacked, "optimizer", "optimizer")
     elif work.optimizer == "adamw" and not (
         work.fused_optimizer or work.optimizer_loop or work.in_backward
     ):  # torch's foreach loops; others go tensor by tensor
         roots = sizes.weight_bytes // (work.gpus if work.sharded else share)
-        rest.lives("root of the second moment", "optimizer", roots, "optimizer", "optimizer")
+        outside.lives("root of the second moment", "optimizer", roots, "optimizer", "optimizer")
+
+
+def stacked_bytes(work: Workload) -> int:
+    """train/optim/muon.py: the matrices of one shape that are made orthogonal together, c_attn as three squares."""
+    width, layers = work.n_embd, work.n_layer
+    found = []
+    for columns, count in ((width, 4 * layers), (4 * width, 2 * layers)):
+        together = min(count, stacked_matrices(width, columns))
+        numbers, gram = together * width * columns, together * width * width
+        stacked = FULL * numbers if together > 1 else 0  # one needs no copy
+        if not work.full_precision_updates:
+            # three of x in half precision, the first, the last and the next, beside two matrices of the Gram matrix's size
+            iterated = HALF * (3 * numbers + 2 * gram)
+        elif columns == width:
+            iterated = FULL * (2 * numbers + 2 * gram)
+        else:  # the steps are taken on Gram matrices; at the end their product is multiplied by x
+            iterated = FULL * (2 * numbers + gram)
+        found.append(stacked + iterated)
+    return max(found)
 
 
 def optimizer_state(sizes: Sizes) -> int:
@@ -107,7 +122,7 @@ def optimizer_state(sizes: Sizes) -> int:
 
 
 def host_bytes(work: Workload) -> int:
-    """What a step keeps in the computer's memory: of the optimizer, and of the layers."""
+    """What a step keeps in the computer's memory: the optimizer's state, the layers' inputs."""
     state = checkpoint_bytes(work)[1] if work.host_optimizer else 0
     inputs = work.n_layer * Sizes(work).residual if work.host_inputs else 0
     return state + inputs
@@ -121,7 +136,7 @@ def checkpoint_bytes(work: Workload) -> tuple[int, int]:
     return sizes.weight_bytes, optimizer_state(sizes) + copies
 
 
-def slices_of_moments(sizes: Sizes, rest: Rest) -> None:
+def slices_of_moments(sizes: Sizes, outside: OutsideLayers) -> None:
     """train/optim/sliced.py: the fp32 numbers of one slice; Muon's of one matrix, made orthogonal."""
     work = sizes.work
     largest = max(sizes.table, sizes.positions)
@@ -130,21 +145,22 @@ def slices_of_moments(sizes: Sizes, rest: Rest) -> None:
     if work.in_backward:  # the tables are updated in the backward pass too, a tied one when its gradients are added up
         born = "graph_end" if work.tied else "embedding_back"
         head = 0 if work.tied or work.one_graph else update
-        rest.lives("slices of the head", "optimizer", head, "head_cast_back", "head_cast_back")
-    rest.lives("slices of moments", "optimizer", update, born, "optimizer")
+        outside.lives("slices of the head", "optimizer", head, "head_cast_back", "head_cast_back")
+    outside.lives("slices of moments", "optimizer", update, born, "optimizer")
     if work.in_backward and work.host_optimizer:  # gradients whose updates are under way
         held = min(HELD_BYTES, sizes.gradient_bytes)
-        rest.lives("gradients being applied", "gradients", held, "layers_back", "optimizer")
+        outside.lives("gradients being applied", "gradients", held, "layers_back", "optimizer")
 
 
 def update_bytes(sizes: Sizes, numbers: int) -> int:
+    """What the update of a tensor of so many numbers takes: that of one slice of it."""
     work = sizes.work
     each = SLICE_BYTES_HALF if work.half_weights else SLICE_BYTES
     return (SLICE_BYTES_WHOLE if work.state_bits == 32 else each) * min(numbers, STATE_SLICE)
 
 
 def matrix_update_bytes(sizes: Sizes) -> int:
-    """Of a layer's largest matrix, the MLP's."""
+    """What the update of a layer's largest matrix, the MLP's, takes."""
     square = sizes.work.n_embd**2
     update = update_bytes(sizes, 4 * square)
     if sizes.work.optimizer == "muon":
@@ -163,51 +179,51 @@ def updates_within(sizes: Sizes) -> list[Tensor]:
     return [Tensor("slices of moments", "optimizer", size, born, BACKWARD["norm_1"])]
 
 
-def embedding(sizes: Sizes, rest: Rest, again_at_once: bool) -> None:
+def embedding(sizes: Sizes, outside: OutsideLayers, again_at_once: bool) -> None:
     work = sizes.work
     part, first, last = "activations", "embedding", "embedding_back"
     # all rows of the step as int64; the accumulation of other people's runs may be a fraction
     step_tokens = int(INT64 * sizes.tokens * max(1, work.accumulation))
-    rest.lives("tokens of the step", part, step_tokens, first, "optimizer")
-    rest.lives("inputs and targets", part, 2 * INT64 * sizes.tokens, first, last)
+    outside.lives("tokens of the step", part, step_tokens, first, "optimizer")
+    outside.lives("inputs and targets", part, 2 * INT64 * sizes.tokens, first, last)
     mask = work.n_embd * sizes.tokens if work.dropout else 0
-    rest.lives("embedding dropout mask", part, mask, first, last)
+    outside.lives("embedding dropout mask", part, mask, first, last)
     if work.mask_documents:
-        document_mask(sizes, rest)
+        document_mask(sizes, outside)
     if work.modern and not work.one_graph and (work.recompute == "none" or work.dropout):
-        rest.lives("embedding normed", part, sizes.residual, first, last)
+        outside.lives("embedding normed", part, sizes.residual, first, last)
     if sizes.casts and work.recompute != "none" and not work.compiled:
         casts = sizes.matmul * work.n_layer * sizes.matrix_parameters
-        rest.lives("autocast copies of the layers", "cast_weights", casts, "layers", "loss")
-    rest.lives("gradient of the stream", part, sizes.residual, "norm_back", last)
-    # eager, a gradient that is added to another is gone at once
+        outside.lives("autocast copies of the layers", "cast_weights", casts, "layers", "loss")
+    outside.lives("gradient of the stream", part, sizes.residual, "norm_back", last)
+    # eager, a gradient is freed as soon as it is added to the sum
     dies = "graph_end" if work.one_graph or not work.gradients_go else last
     looked_up = min(sizes.stream, sizes.weight)
     empty = "head_back" if again_at_once else last  # zeros, to be added to
-    rest.lives("wte gradient", "gradients", looked_up * sizes.table, empty, dies)
-    rest.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
+    outside.lives("wte gradient", "gradients", looked_up * sizes.table, empty, dies)
+    outside.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
     if work.half_gradients and work.accumulation > 1:
         numbers = min(STATE_SLICE, sizes.table)
         cast = 0 if work.half_weights else HALF * sizes.table
-        rest.lives("slices of sums", "gradients", SUM_BYTES * numbers + cast, last, last)
+        outside.lives("slices of sums", "gradients", SUM_BYTES * numbers + cast, last, last)
     elif (
         work.half_weights and work.one_graph and work.accumulation > 1
     ):  # to be added to the others
-        rest.lives("gradient in fp32", "gradients", sizes.exact * sizes.table, last, "graph_end")
+        outside.lives("gradient in fp32", "gradients", sizes.exact * sizes.table, last, "graph_end")
     values = sizes.stream * sizes.value_embedding_parameters if work.one_graph else 0
-    rest.lives("value embeddings gradient", "gradients", values, last, dies)
+    outside.lives("value embeddings gradient", "gradients", values, last, dies)
 
 
-def document_mask(sizes: Sizes, rest: Rest) -> None:
+def document_mask(sizes: Sizes, outside: OutsideLayers) -> None:
     """Who sees whom, a byte each; compiled and fused, the numbers to add to the scores, made once for all layers."""
     work = sizes.work
     part, first = "activations", "embedding"
-    rest.lives("document numbers", part, INT64 * sizes.tokens, first, "embedding_back")
+    outside.lives("document numbers", part, INT64 * sizes.tokens, first, "embedding_back")
     table = work.block_size * sizes.tokens
     if work.one_graph and work.flash:
-        numbers = sizes.mask_numbers if work.recompute != "cheap" else 0
-        rest.lives("document mask", part, numbers, first, "embedding_back")
+        numbers = sizes.mask_bytes if work.recompute != "cheap" else 0
+        outside.lives("document mask", part, numbers, first, "embedding_back")
     elif work.recompute != "none":
-        rest.lives("documents seen", part, table, first, "embedding_back")
+        outside.lives("documents seen", part, table, first, "embedding_back")
     elif not work.one_graph:
-        rest.lives("documents seen", part, table, first, "norm")
+        outside.lives("documents seen", part, table, first, "norm")

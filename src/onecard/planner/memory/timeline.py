@@ -57,8 +57,8 @@ class Tensor(NamedTuple):
         return self.born <= PLACE[place] <= self.dies
 
 
-class Rest:
-    """Collects the tensors of a step outside its layers."""
+class OutsideLayers:
+    """Collects the tensors of a step that belong to no layer; layer.py's Layer collects those of one layer."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
@@ -91,7 +91,8 @@ class Step(NamedTuple):
     gradients_left: int  # bytes a layer's backward pass leaves behind
 
     def peak(self) -> Moment:
-        """What is alive at a place inside a layer changes evenly from layer to layer: the most is in the first or last."""
+        """The place where most bytes are alive. What is alive at a place inside a layer changes evenly from layer to layer,
+        so only the first and the last layer are looked at."""
         forward, back = self.inside[:_COUNT], self.inside[_COUNT:]
         forward_at, back_at = forward.index(max(forward)), _COUNT + back.index(max(back))
         last = self.layers - 1

@@ -8,13 +8,13 @@
 """
 
 from onecard.runs.builder import RunBuilder
-from onecard.runs.run import Format, Run
+from onecard.runs.run import Run
 
 
 class OneRunReader:
     """The beginning of a reader whose files hold one run each: `form` and `line` are the format's own."""
 
-    form: Format
+    form: str
 
     def __init__(self, name: str):
         self._builder = RunBuilder(name, self.form)

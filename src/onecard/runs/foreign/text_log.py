@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol
 from onecard.runs.foreign.litgpt import LitGptReader
 from onecard.runs.foreign.llamafactory import LlamaFactoryReader
 from onecard.runs.foreign.llmc import LlmcReader
+from onecard.runs.foreign.megatron import MegatronReader
 from onecard.runs.foreign.modded import ModdedReader
 from onecard.runs.foreign.nanochat import NanochatReader
 from onecard.runs.foreign.nanogpt import NanoGptReader
@@ -27,6 +28,18 @@ class Reader(Protocol):
     def line(self, text: str) -> bool: ...
 
     def done(self) -> list[Run]: ...
+
+
+# by the name that people know the trainer by; a new format is one more line here
+READERS: dict[str, Callable[[str], Reader]] = {
+    "nanoGPT": NanoGptReader,
+    "llm.c": LlmcReader,
+    "nanochat": NanochatReader,
+    "modded-nanogpt": ModdedReader,
+    "litgpt": LitGptReader,
+    "LLaMA-Factory": LlamaFactoryReader,
+    "Megatron-LM": MegatronReader,
+}
 
 
 def text_lines(file: BinaryIO, progress: Callable[[int], None] | None = None) -> Iterator[str]:
@@ -59,14 +72,7 @@ def read_text(
     All readers get every line until one of them finds a measurement; from then on only that one does, so that no stray
     line of another format is mixed in.
     """
-    readers: list[Reader] = [
-        NanoGptReader(name),
-        LlmcReader(name),
-        NanochatReader(name),
-        ModdedReader(name),
-        LitGptReader(name),
-        LlamaFactoryReader(name),
-    ]
+    readers = [reader(name) for reader in READERS.values()]
     for line in text_lines(file, progress):
         if len(line) > _LONGEST_LINE:
             line = line[:200] + "…"

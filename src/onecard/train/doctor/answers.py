@@ -4,7 +4,6 @@
 'cpu'
 """
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from onecard.errors import UserError
+from onecard.facts.builds import has_cxx, has_triton
 from onecard.facts.gpus import Device
 from onecard.facts.nvml import Reading, open_nvml
 from onecard.model import machine
@@ -66,7 +66,7 @@ class Answers:
     system: str = sys.platform
     release: str = ""
     has_triton: bool = False
-    cxx: str | None = None
+    has_cxx: bool = False
     cache: Path = Path()  # where the compiler writes
     free_disk: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
 
@@ -86,8 +86,8 @@ def ask(device: torch.device, asked: str = "auto") -> Answers:
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
     common: dict[str, Any] = {
         "release": platform.release(),
-        "has_triton": importlib.util.find_spec("triton") is not None,
-        "cxx": next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None),
+        "has_triton": has_triton(),
+        "has_cxx": has_cxx(),
         "cache": Path(cache),
     }
     try:

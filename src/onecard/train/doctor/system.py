@@ -5,7 +5,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from onecard.facts.builds import driver_too_old, install_hint, runs_on, serving_build, too_old
+from onecard.facts.builds import (
+    driver_too_old,
+    install_hint,
+    runs_on,
+    serving_build,
+    too_old,
+    why_eager,
+)
 from onecard.train.doctor.answers import Answers, Check
 from onecard.units import GIB, MIB, show_bytes
 
@@ -100,21 +107,11 @@ def clocks(found: Answers) -> Check:
 def compiler(found: Answers) -> Check:
     """Whether it can be tried at all; compute.step then does it."""
     off = (("compile", False),)
-    if found.kind == "mps":
-        why = "torch's compiler for Apple's GPUs is a prototype"
-        return Check("compiler", "fall-back", f"{why}: runs are eager", settings=off)
-    if found.kind == "cpu" and found.cxx is None:
-        return Check("compiler", "fall-back", "no C++ compiler: runs are eager", settings=off)
-    if found.kind == "cuda" and not found.has_triton:
-        return Check(
-            "compiler",
-            "fall-back",
-            "triton is not installed: runs are eager; on Windows `pip install triton-windows` brings it",
-            settings=off,
-        )
-    if found.kind == "cuda" and not found.hip and (found.capability or (9, 0)) < (7, 0):
-        why = "triton needs compute capability 7.0 or newer"
-        return Check("compiler", "fall-back", f"{why}: runs are eager", settings=off)
+    capability = None if found.hip else found.capability
+    if why := why_eager(found.kind, capability, found.has_cxx, found.has_triton):
+        missing = found.kind == "cuda" and not found.has_triton
+        hint = "; on Windows `pip install triton-windows` brings it" if missing else ""
+        return Check("compiler", "fall-back", f"{why}: runs are eager{hint}", settings=off)
     if not _writable(found.cache):
         return Check(
             "compiler",

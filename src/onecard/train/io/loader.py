@@ -1,7 +1,7 @@
 """The rows of a step, read ahead by one thread while the model works on the step before.
 
 A step's rows depend on the seed and the step alone: not on the micro-batch, the accumulation, the number of processes
-or on what was evaluated in between. Row i of step s is place s · sequences_per_step + i of the run's order (order.py).
+or on what was evaluated in between. Row i of step s is place s · sequences_per_step + i of the run's order (window_order.py).
 
 >>> loader = Loader(split, block_size=64, sequences_per_step=480, seed=1337)    # doctest: +SKIP
 >>> loader.rows(step=0).shape                                                   # doctest: +SKIP

@@ -25,7 +25,7 @@ from onecard.config import RunConfig
 from onecard.planner.result import RunPlan
 from onecard.streams import give_up, to_stream
 from onecard.train.io.curve_and_pace import Curve, Pace, at
-from onecard.train.run.disturbed import MUCH
+from onecard.train.run.processor_watch import MUCH
 from onecard.units import show_bytes, show_count, show_duration
 
 _REDRAW_SECONDS = 0.25

@@ -2,8 +2,8 @@
 
 Muon (Jordan et al., 2024) takes the momentum of a matrix's gradient, replaces it by the nearest orthogonal matrix (five
 Newton–Schulz steps) and walks along that. Every direction of a matrix then moves equally far, which is why one step
-size serves at every width. Here all matrices of a shape are orthogonalised together: two batched calls a step, whatever
-the depth.
+size serves at every width. Here matrices of a shape are orthogonalised together: two batched calls a step for a small
+model, more for a large one (stacked_matrices), so that what they need for a moment stays small.
 
 >>> update = orthogonal(torch.randn(3, 8, 16))
 >>> bool((torch.linalg.svdvals(update) > 0.5).all())
@@ -20,11 +20,15 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from onecard.config import RunConfig
-from onecard.config.model_rules import LONG_MATRIX
+from onecard.config.model_rules import LONG_MATRIX, stacked_matrices
 from onecard.model.machine import fast_low_dtype
 from onecard.train.optim.slices import Slices, move_slices
 
 FUSED = ("cpu", "cuda", "mps")  # devices with a fused AdamW
+
+Wide = tuple[
+    Tensor, Tensor, bool
+]  # part of a parameter, its update lying wide, whether it was turned
 
 # a·X + b·X³ + c·X⁵ of each step, from Jordan's Muon: drives singular values into about [0.7, 1.2], fast rather than exact
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -195,20 +199,10 @@ class Muon(torch.optim.Optimizer):
             whole = [self._slices.of[self._names[p]].shape for p in parameters]
             rule = partial(moved, lr=group["lr"])
             return move_slices(parameters, grads, whole, self._slices, rule)
-        for (rows, columns), pairs in _by_shape(parameters, grads).items():
-            updates = orthogonal(torch.stack([wide for _, wide, _ in pairs]))
-            # a matrix with more outputs than inputs takes longer strides, by sqrt(out / in), as in Jordan's Muon
-            for turned, stride in ((False, 1.0), (True, (columns / rows) ** 0.5)):
-                chosen = [
-                    (pair[0], update)
-                    for pair, update in zip(pairs, updates, strict=True)
-                    if pair[2] == turned
-                ]
-                if chosen:
-                    moves = [update.mT if turned else update for _, update in chosen]
-                    torch._foreach_add_(
-                        [target for target, _ in chosen], moves, alpha=-group["lr"] * stride
-                    )
+        for shape, pairs in _by_shape(parameters, grads).items():
+            together = stacked_matrices(*shape)
+            for start in range(0, len(pairs), together):
+                _move(pairs[start : start + together], shape, group["lr"])
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for p in parameters:
@@ -245,11 +239,26 @@ class Muon(torch.optim.Optimizer):
 
 def moved(parameter: Tensor, ahead: Tensor, lr: float) -> None:
     """One matrix moved along its orthogonalised momentum."""
-    for (rows, columns), pairs in _by_shape([parameter], [ahead]).items():
-        for target, wide, turned in pairs:
-            update = orthogonal(wide[None])[0]
-            stride = (columns / rows) ** 0.5 if turned else 1.0
-            target.add_(update.mT if turned else update, alpha=-lr * stride)
+    for shape, pairs in _by_shape([parameter], [ahead]).items():
+        for pair in pairs:
+            _move([pair], shape, lr)
+
+
+def _move(pairs: list[Wide], shape: tuple[int, int], lr: float) -> None:
+    """Matrices of one shape moved along their orthogonalised momenta."""
+    rows, columns = shape
+    wide = [wide for _, wide, _ in pairs]
+    updates = orthogonal(torch.stack(wide) if len(wide) > 1 else wide[0][None])  # one needs no copy
+    # a matrix with more outputs than inputs takes longer strides, by sqrt(out / in), as in Jordan's Muon
+    for turned, stride in ((False, 1.0), (True, (columns / rows) ** 0.5)):
+        chosen = [
+            (pair[0], update.mT if turned else update)
+            for pair, update in zip(pairs, updates, strict=True)
+            if pair[2] == turned
+        ]
+        if chosen:
+            targets, moves = map(list, zip(*chosen, strict=True))
+            torch._foreach_add_(targets, moves, alpha=-lr * stride)
 
 
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:
@@ -258,9 +267,9 @@ def _gradients(parameters: list[Tensor]) -> list[Tensor]:
 
 def _by_shape(
     parameters: list[Tensor], updates: Sequence[Tensor]
-) -> dict[tuple[int, int], list[tuple[Tensor, Tensor, bool]]]:
-    """(rows, columns), never tall → (the part of a parameter, its update lying wide, whether it was turned)."""
-    batches: dict[tuple[int, int], list[tuple[Tensor, Tensor, bool]]] = {}
+) -> dict[tuple[int, int], list[Wide]]:
+    """By rows and columns, never tall."""
+    batches: dict[tuple[int, int], list[Wide]] = {}
     for parameter, update in zip(parameters, updates, strict=True):
         rows, columns = parameter.shape
         parts = 3 if rows == 3 * columns else 1

@@ -1,7 +1,7 @@
-"""The energy of a run: the draw of all its cards, read now and then, over the whole time between the readings.
+"""The energy of a run: the power of all its cards, read now and then, times the time between the readings.
 
     meter = EnergyMeter(power_meter(device, cards=1).read_watts, workers)
-    watts, kwh = meter.in_all()      # of all processes' cards since the last call; every process takes part
+    watts, kwh = meter.read_all()      # of all processes' cards since the last call; every process takes part
 
 Evaluations and checkpoints count: the time is the clock's, not the steps'.
 """
@@ -33,7 +33,7 @@ class EnergyMeter:
         self._read_at = -math.inf
         self._counted_to = clock()
 
-    def in_all(self) -> tuple[float | None, float]:
+    def read_all(self) -> tuple[float | None, float]:
         """(watts now, or None where no card can be read; kWh since the last call), over all processes."""
         watts, joules = self._here()
         if self._workers.processes == 1:

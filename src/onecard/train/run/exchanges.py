@@ -1,5 +1,5 @@
 """The exchanges that torch's FSDP2 makes in a pass over the model, counted: a process that fails in the middle of a pass
-takes part in the rest of them, with numbers that nobody will use. Else the others would wait for it for ever.
+takes part in the rest of them, with numbers that nobody will use. Otherwise the others would wait for it for ever.
 
 Their order does not depend on the rows. It is noted before the run, in passes over a single short row.
 """

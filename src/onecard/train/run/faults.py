@@ -1,4 +1,4 @@
-"""Faults to order, for the fault suite: out of memory, not-a-number, overflow, an error and a kill at a step, each once.
+"""Faults on demand, for the tests of what a run survives: out of memory, not-a-number, overflow, an error and a kill at a step, each once.
 
 >>> faults = Faults.parse("oom@3,nan@5")
 >>> faults.strikes("nan", 4), faults.strikes("nan", 5), faults.strikes("nan", 5)

@@ -2,7 +2,7 @@
 
 What changes only output, speed or the machine may change. What would make it another run is refused, unless it is named
 (`--change learning_rate`); it is then recorded in the log and in a new checkpoint. What the weights or the optimizer's
-memory hang on cannot change at all.
+state depend on cannot change at all.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _OPTIMIZER = (
     "weights",
     "offload_optimizer",
     "update_in_backward",
-)  # its memory is another's
+)  # with another value the saved optimizer state would not fit
 _BEGINNING = ("init_from",)  # where the weights came from; on resume they come from the checkpoint
 DATA, TOKENIZER = "dataset", "tokenizer"
 

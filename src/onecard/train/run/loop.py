@@ -24,10 +24,10 @@ from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
 from onecard.train.optim import lr_at
 from onecard.train.run import recovery
-from onecard.train.run.disturbed import Disturbed
 from onecard.train.run.energy import EnergyMeter
 from onecard.train.run.faults import Faults
 from onecard.train.run.outputs import Silent, Viewer
+from onecard.train.run.processor_watch import ProcessorWatch
 from onecard.train.run.progress import (
     RunState,
     StepClock,
@@ -97,7 +97,7 @@ def _loop(
     session: Session, state: RunState, stop: StopSignals, benchmark: Benchmark | None
 ) -> Outcome:
     config, workers = session.config, session.workers
-    clock, meter, others = _meters(session)
+    clock, meter, processor = _meters(session)
     loss: float | None = None
     machine.forget_peak_memory(workers.device)  # the preflight's
     try:
@@ -120,7 +120,7 @@ def _loop(
                 state, again = recovery.bad_step(session, state, bad)
                 if again:
                     continue
-            after, watts = _after_step(session, state, clock, meter, None if bad else loss)
+            after, watts = _state_after_step(session, state, clock, meter, None if bad else loss)
             if bad is not None:
                 session.stepper.skip(step)
             elif not session.stepper.apply(lr, step):
@@ -128,11 +128,11 @@ def _loop(
                 state = recovery.roll_back(session, state, out_of_memory)
                 continue
             passed = clock.end(session.loader.wait_seconds)
-            state = after.progressed(seconds=after.progress.seconds + passed)
+            state = after.with_progress(seconds=after.progress.seconds + passed)
 
             step, last = step + 1, finished(config, state.progress)
             if log_due(config, state.progress, bool(bad)):
-                _log(session, state, clock, watts, others, (loss, lr, norm), bool(bad))
+                _log(session, state, clock, watts, processor, (loss, lr, norm), bool(bad))
             best_before = state.progress.best_val_loss
             if eval_due(config, step, last):
                 state = validate(session, state)
@@ -142,7 +142,7 @@ def _loop(
                 state = _save(session, state, meter, last, stopping)
             else:
                 state, _ = collected(session, state, wait=False)
-            state = _look_at_the_model(session, state, last, benchmark, clock)
+            state = _sample_and_benchmark(session, state, last, benchmark, clock)
             if stopping and not last:
                 return _end(session, state, "stopped", loss, stop.by)
         return _end(session, state, "finished", loss)
@@ -150,10 +150,10 @@ def _loop(
         raise recovery.ended(session, state, error) from None
 
 
-def _look_at_the_model(
+def _sample_and_benchmark(
     session: Session, state: RunState, last: bool, benchmark: Benchmark | None, clock: StepClock
 ) -> RunState:
-    """A sample and benchmarks where due, in the first process; all come, for a model may be shared out over them."""
+    """Where due, in the first process. All processes must call it: the model may be shared out over them."""
     config, step, outputs = session.config, state.progress.step, session.outputs
     samples, measures = sample_due(config, step, last), tasks_due(config, step, last)
     measures = measures and (benchmark is not None or config.eval_tasks is not None)
@@ -161,10 +161,10 @@ def _look_at_the_model(
         return state
     with contextlib.ExitStack() as reading:
         opened = session.reading_model()
-        model = outputs.shows.run("a copy of the model", reading.enter_context, opened)
+        model = outputs.side_shows.run("a copy of the model", reading.enter_context, opened)
         if model is not None and session.workers.first:
             if samples:
-                outputs.shows.run("the sample", write_sample, session, model, step)
+                outputs.side_shows.run("the sample", write_sample, session, model, step)
             if measures and benchmark is not None:
                 state = _run_benchmark(session, model, state, benchmark, clock)
     if measures and not last:
@@ -172,10 +172,10 @@ def _look_at_the_model(
     return state
 
 
-def _meters(session: Session) -> tuple[StepClock, EnergyMeter, Disturbed]:
+def _meters(session: Session) -> tuple[StepClock, EnergyMeter, ProcessorWatch]:
     read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
-    guarded = partial(session.outputs.shows.run, "the power reading", read)
-    return StepClock(), EnergyMeter(guarded, session.workers), Disturbed()
+    guarded = partial(session.outputs.side_shows.run, "the power reading", read)
+    return StepClock(), EnergyMeter(guarded, session.workers), ProcessorWatch()
 
 
 def _run_benchmark(
@@ -185,7 +185,7 @@ def _run_benchmark(
     began, outputs, step = time.perf_counter(), session.outputs, state.progress.step
     training = model.training
     model.eval()
-    found = outputs.shows.run("the benchmark", benchmark, model, session.data, step)
+    found = outputs.side_shows.run("the benchmark", benchmark, model, session.data, step)
     model.train(training)
     seconds = time.perf_counter() - began
     for name, figures in (found or {}).items():
@@ -195,21 +195,21 @@ def _run_benchmark(
     outputs.write(kind="event", step=step, event="tasks", seconds=seconds, text="benchmarks")
     clock.leave_out(seconds)
     state = replace(state, benchmark_seconds=seconds)
-    return state.progressed(tasks_seconds=state.progress.tasks_seconds + seconds)
+    return state.with_progress(tasks_seconds=state.progress.tasks_seconds + seconds)
 
 
-def _after_step(
+def _state_after_step(
     session: Session, state: RunState, clock: StepClock, meter: EnergyMeter, loss: float | None
 ) -> tuple[RunState, float | None]:
-    """The state once the step's update is applied (loss None: skipped), and the watts for its line in the log.
+    """The state that holds once the step's update is applied (loss None: skipped), and the watts for its log line.
 
-    Made before the update: what fails here costs nothing, and no process can be lost between an update and its line.
+    Called before the update: what fails here costs nothing, and no process can be lost between an update and its line.
     """
     config, progress = session.config, state.progress
     schedule_steps = advance(config, state, clock.pace())
     if config.max_hours is not None:
         schedule_steps = session.workers.from_first(schedule_steps)
-    after = state.progressed(
+    after = state.with_progress(
         step=progress.step + 1,
         tokens=progress.tokens + config.tokens_per_step,
         position=progress.position + schedule_steps,
@@ -219,8 +219,8 @@ def _after_step(
     )
     if not log_due(config, after.progress, skipped=loss is None):
         return after, None
-    watts, kwh = meter.in_all()
-    return after.progressed(kwh=progress.kwh + kwh), watts
+    watts, kwh = meter.read_all()
+    return after.with_progress(kwh=progress.kwh + kwh), watts
 
 
 def _log(
@@ -228,12 +228,12 @@ def _log(
     state: RunState,
     clock: StepClock,
     watts: float | None,
-    others: Disturbed,
+    processor: ProcessorWatch,
     measured: tuple[float, float, float],
     skipped: bool,
 ) -> None:
     """A line of the log for the steps since the last one."""
-    progress, interval, shows = state.progress, clock.interval(), session.outputs.shows
+    progress, interval, shows = state.progress, clock.interval(), session.outputs.side_shows
     fields = {
         "kind": "step",
         "step": progress.step,
@@ -251,11 +251,11 @@ def _log(
         "seconds": progress.seconds,
         **({"skipped": True} if skipped else {}),
     }
-    waited = shows.run("the processor's reading", others.share)
+    waited = shows.run("the processor's reading", processor.share)
     if waited is not None:
         fields["cpu_wait"] = waited
     session.outputs.measured(fields)
-    if sentence := others.sentence(waited):
+    if sentence := processor.sentence(waited):
         session.outputs.event(f"step {progress.step:,}: {sentence}", event="disturbed")
 
 
@@ -263,7 +263,7 @@ def _save(
     session: Session, state: RunState, meter: EnergyMeter, last: bool, stopping: bool
 ) -> RunState:
     """A checkpoint, with the energy of the evaluation before it. One that fails ends the run only where it is the last."""
-    state = state.progressed(kwh=state.progress.kwh + meter.in_all()[1])
+    state = state.with_progress(kwh=state.progress.kwh + meter.read_all()[1])
     state, unsaved = save(session, state, wait=last or stopping)
     if unsaved is not None and (last or stopping):
         raise RunFailure(
@@ -285,7 +285,7 @@ def _end(
     kwh, seconds = progress.kwh or None, progress.seconds
     outputs.write(kind="end", step=progress.step, state=how, seconds=seconds, kwh=kwh)
     if outputs.record is not None:
-        outputs.shows.run("writing run.json", outputs.record.end, how)
+        outputs.side_shows.run("writing run.json", outputs.record.end, how)
     return Outcome(how, progress.step, loss, progress.val_loss, session.folder, stopped_by)
 
 

@@ -5,7 +5,7 @@ power and memory and the removal of old files are side shows: one that fails is 
 on, and the part is tried again when it is next due. A signal, Ctrl-C and the loss of another process are not failures
 of the part: they pass through.
 
-    watts = outputs.shows.run("the power reading", read_watts)      # None where it failed
+    watts = outputs.side_shows.run("the power reading", read_watts)      # None where it failed
 """
 
 from collections import Counter
@@ -93,16 +93,18 @@ class Outputs:
     """Nothing is written before `open`, which one process alone calls; every process may call the other methods."""
 
     def __init__(self, view: Viewer, first: bool, step_now: Callable[[], int]):
-        self.shows = SideShows(
+        self.side_shows = SideShows(
             lambda text, part: self.event(text, event="side_show_failed", part=part)
         )
-        self.view = GuardedView(view, self.shows)
+        self.view = GuardedView(view, self.side_shows)
         self.record: RunRecord | None = None
         self.log: LogWriter | None = None
         self.loggers = Loggers([], self.view.message)
         self._first = first
         self._step_now = step_now  # of the weights, for events
-        self._newest: dict[str, dict[str, Any]] = {}  # of each kind, written here or not
+        self._newest: dict[
+            str, dict[str, Any]
+        ] = {}  # the last line of each kind, logged by this process or not
 
     def open(self, record: RunRecord, truncate_at: int | None = None) -> None:
         """Write from now on. A resume takes away what was logged after its checkpoint, from `truncate_at` on."""
@@ -134,7 +136,7 @@ class Outputs:
         self.write(**fields)
         if self._first:
             (self.view.step if fields["kind"] == "step" else self.view.eval)(fields)
-            self.shows.run("the dashboards", self.loggers.log, fields)
+            self.side_shows.run("the dashboards", self.loggers.log, fields)
 
     def close(self) -> None:
         self.loggers.close()

@@ -2,8 +2,8 @@
 
 `Progress` is what must survive a stop and is neither weights nor optimizer; it lives in each checkpoint's state.json.
 What is not in it is derived from the step: the rows of a step and its random numbers are functions of (seed, step), so
-there is no data position or generator to save. `RunState` adds what only the running process needs, and `StepClock` measures how long the steps of this process take; functions
-say what is due after a step.
+there is no data position or generator to save. `RunState` adds what only the running process needs, and `StepClock`
+measures how long the steps of this process take; functions say what is due after a step.
 """
 
 import dataclasses
@@ -62,8 +62,8 @@ class RunState:
     last_bad_step: int | None = None
     rolled_back: frozenset[int] = frozenset()  # steps that already cost a roll-back
 
-    def progressed(self, **changes: Any) -> "RunState":
-        """The same run with these fields of its progress."""
+    def with_progress(self, **changes: Any) -> "RunState":
+        """This state with other values in its `progress`."""
         return dataclasses.replace(self, progress=dataclasses.replace(self.progress, **changes))
 
 

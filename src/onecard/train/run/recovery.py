@@ -29,12 +29,15 @@ def bad_step(session: Session, state: RunState, why: str) -> tuple[RunState, boo
     """Name the rows, then follow on_bad_step. True: do the step again. False: skip it. May end the run.
 
     The weights are as before the step, for the bad gradient was not applied. So a retry is the same step from the last
-    good state; only when the weights themselves are not numbers is a checkpoint needed. With update_in_backward it was.
+    good state; only when the weights themselves are not numbers is a checkpoint needed. With update_in_backward the bad
+    gradient was applied, and a checkpoint is always needed.
     """
     config, outputs, done = session.config, session.outputs, state.progress.step
     retried, state = state.last_bad_step == done, replace(state, last_bad_step=done)
     session.stepper.discard()
-    rows = outputs.shows.run("naming the rows of a bad step", _rows_of_step, session, done) or {}
+    rows = (
+        outputs.side_shows.run("naming the rows of a bad step", _rows_of_step, session, done) or {}
+    )
     step = done + 1
 
     def report(what_is_done: str, action: str) -> None:
@@ -56,7 +59,7 @@ def bad_step(session: Session, state: RunState, why: str) -> tuple[RunState, boo
         report("done again from the same state", "retry")
         return state, True
     report("skipped, its rows are in log.jsonl", "skip")
-    return state.progressed(skipped=(*state.progress.skipped, step)), False
+    return state.with_progress(skipped=(*state.progress.skipped, step)), False
 
 
 def roll_back(
@@ -123,7 +126,7 @@ def _saved(session: Session, state: RunState, error: BaseException) -> str:
     with contextlib.suppress(Exception):
         state, _ = collected(session, state)
     step, newest = state.progress.step, state.saved_step
-    # which have been saved, the first process knew
+    # only the first process, which is gone, knew what was saved: look on the disk
     if session.saver is None and not session.workers.first:
         saved = checkpoint.checkpoints(session.folder)
         newest = checkpoint.step_of(saved[-1]) if saved else None

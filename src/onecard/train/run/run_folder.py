@@ -24,7 +24,7 @@ from onecard.version import __version__
 
 @contextmanager
 def claimed(folder: Path, resume: bool, first: bool) -> Iterator[RunRecord | None]:
-    """The folder's lock, for the first process; a new run needs a folder without one, a resume one with a checkpoint."""
+    """The folder's lock, for the first process; a new run needs a folder that holds no run, a resume one with a checkpoint."""
     if resume:
         require_checkpoint(folder)
     if not first:
@@ -76,7 +76,7 @@ def open_folder(
     if not (
         folder / "data"
     ).is_dir():  # the run is whole without its data folder; a tuned one has its data here
-        outputs.shows.run("the record of the data", keep_record, session.data, folder / "data")
+        outputs.side_shows.run("the record of the data", keep_record, session.data, folder / "data")
     outputs.open(record, truncate_at=0 if resumed is None else resumed["log_offset"])
     outputs.write(
         kind="start",

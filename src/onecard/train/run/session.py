@@ -40,8 +40,8 @@ class Session:
     config: RunConfig
     data: Dataset
     identity: dict[str, Any]  # what is recorded of the data (identity.py)
-    model: GPT
-    stepper: Stepper
+    model: GPT  # not compiled; FSDP2's where it is shared out
+    stepper: Stepper  # its `forward` is the model as it is called, its `model` holds what the optimizer updates
     loader: Loader
     workers: Workers
     precision: machine.Precision
@@ -115,11 +115,11 @@ def validate(session: Session, state: RunState) -> RunState:
     session.outputs.measured(fields)
     state = replace(state, eval_seconds=seconds)
     if not math.isfinite(measured.loss):
-        return state.progressed(val_loss=None)
+        return state.with_progress(val_loss=None)
     best = progress.best_val_loss
     if best is None or measured.loss < best:
         best = measured.loss
-    return state.progressed(val_loss=measured.loss, best_val_loss=best)
+    return state.with_progress(val_loss=measured.loss, best_val_loss=best)
 
 
 def _measured(
@@ -162,7 +162,7 @@ def save(session: Session, state: RunState, wait: bool = True) -> tuple[RunState
 
 def _with_step_settings(session: Session, state: RunState) -> RunState:
     scaler = dict(session.stepper.scaler.state_dict())
-    return state.progressed(micro_batch=session.stepper.micro_batch, scaler=scaler)
+    return state.with_progress(micro_batch=session.stepper.micro_batch, scaler=scaler)
 
 
 def _save_parts(
@@ -193,7 +193,7 @@ def _saved(session: Session, state: RunState, done: SavedParts) -> RunState:
         outputs.write(
             kind="checkpoint", step=done.step, path=done.folder.name, seconds=done.seconds
         )
-        outputs.shows.run(
+        outputs.side_shows.run(
             "removing old checkpoints", checkpoint.prune, session.folder, keep, done.step
         )
     return replace(state, saved_step=done.step, save_seconds=done.seconds)
@@ -238,7 +238,7 @@ def keep_before_decay(session: Session, state: RunState) -> RunState:
     if why is not None:
         outputs.event(f"nothing is kept in {PREDECAY}/: {why}", event="checkpoint_failed")
     elif outputs.log is not None:
-        outputs.shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
+        outputs.side_shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
     return state
 
 

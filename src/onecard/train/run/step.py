@@ -51,8 +51,8 @@ class Stepper:
     marks: RowMarks
     faults: Faults
     shrunk: Callable[[int, int], None]  # called with the rows before and now
-    sums: GradientSums | None = None  # where gradients are not added up by autograd
-    updates: BackwardUpdates | None = None  # where they are made in the backward pass
+    sums: GradientSums | None = None  # where autograd does not sum the gradients
+    updates: BackwardUpdates | None = None  # where parameters are updated in the backward pass
     spread: Spread | None = None  # where the model is shared out over the processes
     weights_step: int = 0  # steps in the weights, counting one whose update has begun
 
@@ -113,7 +113,7 @@ class Stepper:
             if not is_out_of_memory(error):
                 raise
             ran_out = True
-        # a process that is gone takes nothing from this one's update; the next exchange meets the loss, with the step whole
+        # if another process is gone, this one's update is still complete; the next exchange reports the lost process
         with contextlib.suppress(WorkerLostError):
             (ran_out,) = self.workers.any(ran_out)
         return not ran_out
@@ -143,7 +143,8 @@ class Stepper:
                 return torch.tensor(math.nan, device=rows.device)
 
     def no_rows(self, error: Exception) -> NoReturn:
-        """In place of `gradients` where this process has none to give: the error ends the run in all, with the step whole."""
+        """In place of `gradients` where this process could not read its rows: the error ends the run in all processes, and the
+        weights stay those of the step before."""
         if self.spread is not None:
             if self.marks.answers is not None:
                 self.workers.add(torch.zeros(()))  # as _shares

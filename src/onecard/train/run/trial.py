@@ -1,7 +1,5 @@
 """Before the run: does the model compile, and which micro-batch fits on the card. Each is tried, not guessed."""
 
-import importlib.util
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 from onecard.config import RunConfig
 from onecard.errors import first_line
+from onecard.facts.builds import has_cxx, has_triton, why_eager
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
@@ -126,8 +125,9 @@ def static_compile(model: Any, options: dict[str, Any]) -> Any:
 
 
 def compile_options(config: RunConfig, precision: Precision) -> dict[str, Any]:
-    """Inductor joins kernels that read the same data, were it a mask that every layer reads: layers to be computed again
-    one by one come to be computed together, with up to half as much memory again. Let it be an activation at least."""
+    """Inductor fuses kernels that read the same data, even a mask that every layer reads: layers that should be computed
+    again one by one are then computed together, with up to half as much memory again. So kernels are fused only where
+    they share as much as an activation."""
     mode = MODES[config.compile_mode]
     if config.recompute == "none":
         return dict(mode)
@@ -173,17 +173,10 @@ def fitting_micro_batch(
 
 
 def cannot_compile(device: torch.device) -> str | None:
-    """Why torch.compile is not even tried here; None where it is."""
-    if device.type == "mps":
-        return "torch's compiler for Apple's GPUs is a prototype"
-    if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
-        return "no C++ compiler was found"
-    if device.type == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            return "triton is not installed"
-        if not torch.version.hip and torch.cuda.get_device_capability(device) < (7, 0):
-            return "triton needs compute capability 7.0 or newer"
-    return None
+    """Why torch.compile is not even tried on this machine's device; None where it is."""
+    nvidia = device.type == "cuda" and not torch.version.hip
+    capability = torch.cuda.get_device_capability(device) if nvidia else None
+    return why_eager(device.type, capability, has_cxx(), has_triton())
 
 
 def trial(
@@ -224,7 +217,7 @@ def trial(
 def _gradients_as_in_a_step(
     model: nn.Module, config: RunConfig, micro_batch: int
 ) -> Iterator[None]:
-    """Gone as they come, where a step of one micro-batch applies them within its backward pass."""
+    """Frees each gradient as it is made, where a step of one micro-batch applies it within its backward pass."""
 
     def let_go(parameter: Tensor) -> None:
         parameter.grad = None

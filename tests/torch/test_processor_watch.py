@@ -4,14 +4,14 @@ import pytest
 
 from onecard.model.processor import waited_seconds
 from onecard.runs.log import read_log
-from onecard.train.run import disturbed, loop
-from onecard.train.run.disturbed import Disturbed
+from onecard.train.run import loop, processor_watch
+from onecard.train.run.processor_watch import ProcessorWatch
 
 
 def test_said_once_when_it_begins_and_once_when_it_is_over(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     now, waited = [0.0], {1: 0.0, 2: 0.0}
-    watch = Disturbed(read=lambda: dict(waited), clock=lambda: now[0])
+    watch = ProcessorWatch(read=lambda: dict(waited), clock=lambda: now[0])
     said = []
     for share in (0.01, 0.6, 0.7, 0.1, 0.02, 0.5):
         now[0] += 10
@@ -24,15 +24,17 @@ def test_said_once_when_it_begins_and_once_when_it_is_over(monkeypatch):
     assert "60%" in said[1]
     assert "resumed" in said[1]
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert disturbed.advice() == ""
+    assert processor_watch.advice() == ""
     now[0] += 1
     assert watch.share() is None  # too early to tell
-    assert watch.sentence(disturbed.LITTLE) is None  # below it alone is little
+    assert watch.sentence(processor_watch.LITTLE) is None  # below it alone is little
 
 
 def test_a_run_writes_it_down(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(disturbed, "SECONDS", 0.0)
-    monkeypatch.setattr(loop, "Disturbed", lambda: Disturbed(read=lambda: {1: disturbed_seconds()}))
+    monkeypatch.setattr(processor_watch, "SECONDS", 0.0)
+    monkeypatch.setattr(
+        loop, "ProcessorWatch", lambda: ProcessorWatch(read=lambda: {1: disturbed_seconds()})
+    )
     clock = iter(range(10_000))
 
     def disturbed_seconds() -> float:

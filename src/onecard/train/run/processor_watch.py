@@ -1,10 +1,10 @@
-"""Says when other programs take the processor from a run.
+"""A watch that says when other programs take the processor from a run.
 
 Linux counts how long a thread stood ready while another program had its core. Where one of the run's threads waits for a large
 share of the time, steps take longer than they would alone: on a CPU because the other threads wait for it, beside a card
 because kernels are launched late.
 
->>> watch = Disturbed(read=iter([{1: 0.0}, {1: 4.0}]).__next__, clock=iter([0.0, 10.0]).__next__)
+>>> watch = ProcessorWatch(read=iter([{1: 0.0}, {1: 4.0}]).__next__, clock=iter([0.0, 10.0]).__next__)
 >>> watch.share()
 0.4
 """
@@ -31,7 +31,7 @@ def advice() -> str:
     )
 
 
-class Disturbed:
+class ProcessorWatch:
     def __init__(
         self,
         read: Callable[[], dict[int, float]] = waited_seconds,
@@ -42,8 +42,8 @@ class Disturbed:
         self._said = False
 
     def share(self) -> float | None:
-        """Of the time since the last answer, how much of it the thread that waited most has waited; None where it is too
-        early to tell, or the system does not count."""
+        """The share of the time since the last call that the run's most delayed thread waited for a core; None where it is
+        too early to tell, or the system does not count."""
         now = self._clock()
         if now - self._since < SECONDS:
             return None
