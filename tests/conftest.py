@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 
-COMPILED = {
+COMPILED = {  # files whose tests start torch's compiler, which takes seconds
     f"test_{name}"
     for name in (
         *("autotune", "compile_modes", "compiler", "fp8", "gradient_sums", "memory_trace"),
@@ -55,7 +55,7 @@ COMPILED = {
 
 
 def _shares_much(item: pytest.Item) -> bool:
-    """Tests that start torch's compiler, or tune shapes to cards: what the others of their kind have then."""
+    """Whether others of its kind run sooner beside it: with the compiler started, or with shapes tuned to cards."""
     return item.path.stem in COMPILED or "tuned_once" in getattr(item, "fixturenames", ())
 
 
