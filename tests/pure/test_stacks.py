@@ -87,7 +87,7 @@ def test_norms_written_out_cost_more_where_nothing_fuses_them(tmp_path: Path):
 
 def test_a_norm_that_is_one_kernel_is_not_counted_as_written_out(tmp_path: Path):
     eager = {"framework": "custom", "compile": "no", "dtype": "bf16 autocast"}
-    model = "RoPE, RMSNorm, QK-norm"
+    model = "RoPE/RMSNorm/QK-norm"
     written = row(tmp_path, **eager, model=model, notes="RMSNorm in fp32 steps").workload
     kernel = row(tmp_path, **eager, model=model, notes="torch's own RMSNorm").workload
     assert kernel.norm_kernel
