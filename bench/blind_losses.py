@@ -94,7 +94,13 @@ def _table(ending: str) -> list[Point]:
 
 
 if __name__ == "__main__":
-    batches = (first(), second(), third(), fourth(), ({}, left_out()))
+    batches: tuple[tuple[Scores, Scores], ...] = (
+        first(),
+        second(),
+        third(),
+        fourth(),
+        ({}, left_out()),
+    )
     for each in ({**ends, **last} for ends, last in batches):
         for name, scores in each.items():
             print(loss_accuracy._line(name, scores))
