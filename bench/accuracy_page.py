@@ -249,6 +249,7 @@ def main() -> int:
         "BLIND": rows(blind_losses.first()),
         "BLIND2": rows(blind_losses.second()),
         "BLIND3": rows(blind_losses.third()),
+        "BLIND4": rows(blind_losses.fourth()),
         "TABLES": rows(({}, blind_losses.left_out())),
         "CURVES": [*table(losses["curve_families"], {"**all**": losses["curves"]}, nat_keys, nats)],
     }

@@ -6,6 +6,7 @@ project's code from all other projects'. What docs/accuracy.md says of strangers
 fit/data/blind_predictions.csv is what the constants of commit bdeacbe said of fit/data/blind_runs.csv, which had been written down and
 committed before, blind_predictions_2.csv what those of commit 5ba391d said of blind_runs_2.csv and public_losses_4.csv, and
 blind_predictions_3.csv what those of commits 316dbae and 2db2fc1 said of blind_runs_3.csv and public_losses_5.csv; since then these rows are fitted on like all others.
+blind_predictions_4.csv is what those of commit abc2423 said of blind_runs_4.csv and public_losses_6.csv, which nothing is fitted on.
 """
 
 import csv
@@ -27,6 +28,7 @@ SECOND = ("public_runs_2.csv",)
 BLIND = ("blind_runs.csv",)
 AGAIN = ("blind_runs_2.csv",)
 THIRD = ("blind_runs_3.csv",)
+FOURTH = ("blind_runs_4.csv",)
 HEAD = [
     "| predicted | from | | rows | median | families' mean | GeForce | in the 80 % range |",
     "|---|---|---|---|---|---|---|---|",
@@ -88,12 +90,13 @@ def by_card(name: str) -> list[Answer]:
 
 def lines() -> list[str]:
     """A Markdown table, time and memory of each experiment."""
-    tables = [read_runs(DATA / name) for name in FIRST + SECOND + BLIND + AGAIN + THIRD]
+    tables = [read_runs(DATA / name) for name in FIRST + SECOND + BLIND + AGAIN + THIRD + FOURTH]
     cards = {run.id: run.device.name for runs in tables for run in runs if run.device}
     experiments: dict[tuple[str, str], list[Answer]] = {
         ("further readings", "constants of the day before"): blind(),
         ("a second batch", "constants of the day before"): blind("blind_predictions_2.csv"),
         ("a third batch", "constants of the day before"): blind("blind_predictions_3.csv"),
+        ("a fourth batch", "constants of the day before"): blind("blind_predictions_4.csv"),
         ("the second table", "the first"): from_others(read(SECOND), read(FIRST)),
         ("the first table", "the second"): from_others(read(FIRST), read(SECOND)),
         ("the further readings", "both tables"): from_others(read(BLIND), read(FIRST + SECOND)),
@@ -102,6 +105,9 @@ def lines() -> list[str]:
         ),
         ("the third batch", "all other tables"): from_others(
             read(THIRD), read(FIRST + SECOND + BLIND + AGAIN)
+        ),
+        ("the fourth batch", "all other tables"): from_others(
+            read(FOURTH), read(FIRST + SECOND + BLIND + AGAIN + THIRD)
         ),
         ("the RTX 4070's runs", "all other cards'"): by_card("RTX 4070"),
         ("each project's code", "all other projects'"): by_project(),

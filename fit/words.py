@@ -238,6 +238,20 @@ def modern(text: str) -> bool:
     )
 
 
+def norm_kernel_of(text: str) -> bool:
+    """Whether a row says that its RMSNorm is a kernel of its own, and not written out.
+
+    >>> norm_kernel_of("torch's own rmsnorm"), norm_kernel_of("rmsnorm in fp32 steps")
+    (True, False)
+    """
+    return bool(
+        re.search(
+            r"torch's own rmsnorm|nn\.rmsnorm|functional\.rms_norm|rmsnorm is [^;,]{0,30}kernel",
+            text,
+        )
+    )
+
+
 def dropout_of(text: str) -> float:
     match = re.search(r"dropout(?: of|[ =:])*(0?\.\d+|0\b)", text)
     if match:

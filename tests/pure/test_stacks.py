@@ -16,7 +16,7 @@ from onecard.facts.gpus import find_gpu
 from onecard.planner.card_rate import speed_fit
 from onecard.planner.memory import step_memory
 from onecard.planner.stacks import OWN, STACKS
-from onecard.planner.step_counts import layer_bytes
+from onecard.planner.step_counts import layer_bytes, micro_kernels
 from onecard.planner.step_time import step_parts
 
 CONFIG = RunConfig(batch_size=8, gradient_accumulation_steps=64)
@@ -83,6 +83,17 @@ def test_norms_written_out_cost_more_where_nothing_fuses_them(tmp_path: Path):
     fused = {"framework": "custom", "compile": "yes", "dtype": "bf16 autocast"}
     compiled = row(tmp_path, **fused, model="RoPE, RMSNorm").workload
     assert layer_bytes(compiled, speed_fit()) < 0.5 * layer_bytes(rotary, speed_fit())
+
+
+def test_a_norm_that_is_one_kernel_is_not_counted_as_written_out(tmp_path: Path):
+    eager = {"framework": "custom", "compile": "no", "dtype": "bf16 autocast"}
+    model = "RoPE/RMSNorm/QK-norm"
+    written = row(tmp_path, **eager, model=model, notes="RMSNorm in fp32 steps").workload
+    kernel = row(tmp_path, **eager, model=model, notes="torch's own RMSNorm").workload
+    assert kernel.norm_kernel
+    assert not written.norm_kernel
+    assert layer_bytes(kernel, speed_fit()) < 0.8 * layer_bytes(written, speed_fit())
+    assert micro_kernels(kernel) < micro_kernels(written)
 
 
 def row(tmp_path: Path, **changes: str):

@@ -67,8 +67,9 @@ def _by_operations(w: Workload) -> bool:
 
 def _norms_by_operations(w: Workload) -> bool:
     """Whether their RMSNorm is too. torch's own is one kernel since 2.9 (its pull request 153666), where weights and stream are
-    of one dtype (issue 167308), as in pure code and not under autocast; Hugging Face's is written out."""
-    return _by_operations(w) and (not w.pure or w.stack == "hf")
+    of one dtype (issue 167308), as in pure code and not under autocast; Hugging Face's is written out; a row may say that
+    it is a kernel."""
+    return _by_operations(w) and not w.norm_kernel and (not w.pure or w.stack == "hf")
 
 
 def _norms(w: Workload) -> tuple[float, float]:

@@ -43,6 +43,7 @@ class Workload:
     rotary: bool | None = None  # None: where the model is modern
     head_norms: bool = False  # other people's queries and keys are normed by themselves
     norms: int = 2  # in a layer, of the stream
+    norm_kernel: bool = False  # other people's RMSNorm is one kernel even where nothing is compiled
     bias: bool = False
     dropout: float = 0.0
     compiled: bool = True
