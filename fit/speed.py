@@ -29,7 +29,7 @@ from fit.ceilings import ceilings  # noqa: E402
 from fit.conformal import Miss, ranges  # noqa: E402
 from fit.held_out import write  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
-from fit.runs import Run  # noqa: E402
+from fit.runs import Run, unfitted_runs  # noqa: E402
 from onecard.facts.gpus import Device, all_gpus  # noqa: E402
 from onecard.planner.stacks import OWN  # noqa: E402
 from onecard.planner.step_counts import Fit  # noqa: E402
@@ -303,15 +303,25 @@ def held_out_fits(fitted: Fitted) -> dict[str, Fit]:
     return {name: fitted.fit_without({name}) for name in families}
 
 
-def nested_spread(fitted: Fitted, never: frozenset[str] = frozenset()) -> dict[str, list[float]]:
-    """The 80 % range by kind of run, as factors of the prediction, from misses of families that the constants never saw;
-    `never` are families that neither constants nor range may see."""
+def nested_spread(
+    fitted: Fitted, never: frozenset[str] = frozenset(), unfitted: Iterable[Run] = ()
+) -> dict[str, list[float]]:
+    """The 80 % range by kind of run, as factors of the prediction, from misses of families that the constants never saw, `unfitted`
+    among them; `never` are families that neither constants nor range may see."""
     families = sorted({run.family for run in fitted.problem.rows} - never)
+    fit = fitted.fit_without(never)
     misses = [
-        Miss(_kind(run), name, miss)
-        for name in families
-        for run, miss in fitted.misses(never | {name}, name)
-        if not run.foreign
+        *(
+            Miss(_kind(run), name, miss)
+            for name in families
+            for run, miss in fitted.misses(never | {name}, name)
+            if not run.foreign
+        ),
+        *(
+            Miss(_kind(run), run.family, math.log(run.step_seconds / predicted_seconds(run, fit)))
+            for run in unfitted
+            if usable(run) and tested(run) and run.step_seconds
+        ),
     ]
     answer = {
         kind: [math.exp(low), math.exp(high)]
@@ -330,11 +340,11 @@ def fit_from(runs: list[Run]) -> Fit:
 
 def cross_validated_fits(runs: list[Run], families: set[str]) -> dict[str, Fit]:
     """For each family, constants and range that never saw it: each range from fits that also leave another family out."""
-    fitted = fit_speed(runs)
+    fitted, unfitted = fit_speed(runs), unfitted_runs()
     return {
         name: {
             **fitted.fit_without({name}),
-            "spread": nested_spread(fitted, frozenset({name})),
+            "spread": nested_spread(fitted, frozenset({name}), unfitted),
         }
         for name in sorted(families)
     }
@@ -358,7 +368,7 @@ def main() -> int:
             name: {"middle": middle, "sigma": sigma} for name, (middle, sigma) in PRIORS.items()
         },
         "families": fitted.effects,
-        "spread": nested_spread(fitted),
+        "spread": nested_spread(fitted, unfitted=unfitted_runs()),
         **fitted.fit,
     }
     rows = []
