@@ -29,12 +29,14 @@ def short_samples():
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+look_at_git = functools.cache(record.git_state)
+
+
+@pytest.fixture(scope="module", autouse=True)  # tests of other folders look for themselves
 def one_look_at_git():
     """Every run writes down the commit, and whether a file differs from it: a tenth of a tiny run's time."""
-    look = functools.cache(record.git_state)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "git_state", lambda folder: look(folder.absolute()))
+        patch.setattr(record, "git_state", lambda folder: look_at_git(folder.absolute()))
         yield
 
 

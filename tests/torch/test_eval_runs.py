@@ -217,7 +217,8 @@ def test_models_with_different_tokenisers_are_compared_by_bits(trained, capsys, 
     assert "different tokenisers" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_group_of_tasks_keeps_all_its_results(trained, monkeypatch):
+def test_a_group_of_tasks_keeps_all_its_results(trained, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     asked = []
 
     def group(speaker, name, tasks, *, key, **_):
@@ -229,6 +230,7 @@ def test_a_group_of_tasks_keeps_all_its_results(trained, monkeypatch):
     for _ in range(2):
         found = evaluate_model(str(trained / "second"), request).results
         assert [result.task for result in found] == ["a", "b"]
+        (tmp_path / "notes.txt").write_text("what else lies here is not the task's")
     assert asked == [["ab"]]
 
 

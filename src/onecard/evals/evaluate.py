@@ -187,10 +187,12 @@ def weights_digest(model: GPT) -> str:
     return digest.hexdigest()
 
 
-def result_key(weights: str, task: str, path: Path, **options: Any) -> str:
-    """What a result depends on, as one digest: weights, the task's items or text, options."""
+def result_key(weights: str, task: str, path: Path | None, **options: Any) -> str:
+    """What a result depends on, as one digest: weights, the task's items or text (None: its own), options."""
     try:
-        if path.is_file():
+        if path is None:
+            content = ""
+        elif path.is_file():
             content = file_sha256(path)
         else:
             files = sorted(p for p in path.rglob("*") if p.is_file())

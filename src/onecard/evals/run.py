@@ -130,7 +130,7 @@ class _Work:
         """Task by task, so that what is done is kept when a later one fails."""
         ask = self.request
         for task in ask.harness:
-            local = ask.task_data.get(task, Path())
+            local = ask.task_data.get(task)
             options = {"limit": ask.limit, "shots": ask.shots, "tasks": str(ask.task_path)}
             key = result_key(self.weights, f"lm_eval {task}", local, **options)
             measure = partial(run_tasks, tasks=[task], limit=ask.limit, shots=ask.shots)
