@@ -230,7 +230,7 @@ def transfer(result: dict[str, Any]) -> list[str]:
     lines = [
         "## One learning rate for every size",
         "",
-        f"{result['date']}, characters, batch 8 × 64, {seeds} seeds (bench/ablation.py --transfer). The best rate is read off the parabola "
+        f"{result['date']}, characters, batch 8 × 64, seeds: {seeds} (bench/ablation.py --transfer). The best rate is read off the parabola "
         "through the lowest loss and its neighbours, over the logarithm of the rate.",
         "",
         f"| size and length | {' | '.join(f'{rate:g}' for rate in rates)} | best rate |",
