@@ -28,7 +28,7 @@ from fit.held_out import leave_out  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import Run, all_runs  # noqa: E402
 from onecard.planner.memory import StepMemory, step_memory  # noqa: E402
-from onecard.planner.memory.overhead import _context, _simulated, range_kind  # noqa: E402
+from onecard.planner.memory.overhead import context_of, range_kind, simulated_parts  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
 from onecard.units import MIB  # noqa: E402
 
@@ -93,14 +93,14 @@ class Errors:
 
     def __init__(self, readings: list[Reading]) -> None:
         runs = [(r.run.workload, r.run.device) for r in readings if r.run.workload and r.run.device]
-        found = [_simulated(work) for work, _ in runs]
+        found = [simulated_parts(work) for work, _ in runs]
         self.measured = np.array([reading.bytes for reading in readings])
         self.peak = np.array([peak.bytes for _, peak, *_ in found])
         self.largest, self.late, self.lanes = np.array([each[3:] for each in found]).T
         self.card = np.array([device.kind == "cuda" for _, device in runs])
         self.units = np.array([device.units for _, device in runs])
         nothing = {"context_bytes": 0, "context_bytes_per_unit": 0, **FIXED}
-        self.beside = np.array([_context(work, device, nothing) for work, device in runs])
+        self.beside = np.array([context_of(work, device, nothing) for work, device in runs])
         shown = [reading.run.memory_reading for reading in readings]
         self.held = np.array([each in ("reserved", "process") for each in shown])
         self.whole = np.array([each == "process" for each in shown])

@@ -309,20 +309,16 @@ def nested_spread(
     """The 80 % range by kind of run, as factors of the prediction, from misses of families that the constants never saw, `unfitted`
     among them; `never` are families that neither constants nor range may see."""
     families = sorted({run.family for run in fitted.problem.rows} - never)
-    fit = fitted.fit_without(never)
     misses = [
-        *(
-            Miss(_kind(run), name, miss)
-            for name in families
-            for run, miss in fitted.misses(never | {name}, name)
-            if not run.foreign
-        ),
-        *(
-            Miss(_kind(run), run.family, math.log(run.step_seconds / predicted_seconds(run, fit)))
-            for run in unfitted
-            if usable(run) and tested(run) and run.step_seconds
-        ),
+        Miss(_kind(run), name, miss)
+        for name in families
+        for run, miss in fitted.misses(never | {name}, name)
+        if not run.foreign
     ]
+    fit = fitted.fit_without(never)
+    for run in filter(usable, unfitted):
+        miss = math.log((run.step_seconds or 0) / predicted_seconds(run, fit))
+        misses.append(Miss(_kind(run), run.family, miss))
     answer = {
         kind: [math.exp(low), math.exp(high)]
         for kind, (low, high) in ranges(misses, RANGES).items()

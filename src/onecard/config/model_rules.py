@@ -22,9 +22,8 @@ LANES = 3  # streams of an optimizer on the host: one fetches, one computes, one
 HELD_BYTES = 2**27  # gradients that wait for them: about two layers of GPT-2 XL's
 
 LONG_MATRIX = 1.5  # sides' ratio from which Muon, in full precision, works on the Gram matrix
-STACKED_NUMBERS = (
-    2**24
-)  # in the matrices that Muon makes orthogonal at a time: enough work for any card, in 250 MB
+# Numbers in the matrices that Muon makes orthogonal at a time; for a moment each takes up to 14 bytes in half precision, 20 in fp32
+STACKED_NUMBERS = 2**24
 TAPS = 4  # positions that a short convolution of the modern recipe looks at, its own included
 
 SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time in the chunked loss: 166 rows of GPT-2's

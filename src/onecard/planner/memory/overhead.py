@@ -47,11 +47,11 @@ def memory_fit() -> Fit:
 
 def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepMemory:
     fit = fit or memory_fit()
-    step, peak, parts, largest, late, lanes = _simulated(work)
+    step, peak, parts, largest, late, lanes = simulated_parts(work)
     slack = 0
     if device.kind == "cuda":
         slack = lanes + max(0, int(largest - float(fit["late_share"]) * late))
-    context = _context(work, device, fit)
+    context = context_of(work, device, fit)
     reserved = peak.bytes + slack
     own = work.stack == "onecard"
     low, high = fit["spread"] if own else fit["other_spread"][range_kind(work)]
@@ -79,7 +79,7 @@ def range_kind(work: Workload) -> str:
 
 
 @lru_cache(maxsize=512)  # fits and searches ask for the same step with other constants or cards
-def _simulated(work: Workload) -> tuple[Step, Moment, dict[str, int], int, int, int]:
+def simulated_parts(work: Workload) -> tuple[Step, Moment, dict[str, int], int, int, int]:
     step = simulate(work)
     peak = step.peak()
     return step, peak, step.parts(peak), *_held_apart(work, step)
@@ -97,7 +97,7 @@ def _held_apart(work: Workload, step: Step) -> tuple[int, int, int]:
     return largest, late, lanes
 
 
-def _context(work: Workload, device: Device, fit: Fit) -> int:
+def context_of(work: Workload, device: Device, fit: Fit) -> int:
     if device.kind == "cpu":
         return CPU_PROCESS_BYTES
     if device.kind == "mps":
