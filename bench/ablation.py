@@ -2,6 +2,7 @@
 
 python bench/ablation.py --text tinyshakespeare.txt [--only GELU …] [--tokens 76800] [--threads 1]
 python bench/ablation.py --text tinyshakespeare.txt --transfer         one learning rate at four widths, three depths and four lengths?
+python bench/ablation.py --text tinyshakespeare.txt --batches          the best batch at three budgets of tokens
 
 The baseline is the package's own model and optimizer; a variant changes its config or patches one part of it.
 """
@@ -191,6 +192,18 @@ TRANSFER: dict[str, tuple[dict[str, Any], Patch | None]] = {
     for rate in RATES
 }
 
+# How many rows of 64 a step should have, at three budgets of tokens; each batch at three rates, for the best one grows with it.
+BATCHES: dict[str, tuple[dict[str, Any], Patch | None]] = {
+    f"{tokens} tokens, batch {batch}, rate {rate:g}": (
+        {"batch_size": batch, "learning_rate": rate, "max_iters": tokens // (64 * batch)},
+        None,
+    )
+    for tokens in (38_400, 153_600, 614_400)
+    for batch in (2, 4, 8, 16, 32, 64)
+    for rate in (0.01, 0.02, 0.04)
+}
+SWEEPS = {"ablation": PIECES, "transfer": TRANSFER, "batches": BATCHES}
+
 
 @contextlib.contextmanager
 def changed(part: Patch | None) -> Iterator[None]:
@@ -254,16 +267,18 @@ def main() -> None:
     parser.add_argument(
         "--tokens", type=int, default=76_800, help="a twentieth of nanoGPT's README run"
     )
-    parser.add_argument("--transfer", action="store_true")
+    sweep = parser.add_mutually_exclusive_group()
+    for name in ("transfer", "batches"):
+        sweep.add_argument(f"--{name}", dest="sweep", action="store_const", const=name)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    rows = TRANSFER if args.transfer else PIECES
+    sweep_name = args.sweep or "ablation"
     chosen = {
         name: piece
-        for name, piece in rows.items()
+        for name, piece in SWEEPS[sweep_name].items()
         if not args.only or any(w in name for w in args.only)
     }
     found: dict[str, Any] = {}
@@ -280,9 +295,7 @@ def main() -> None:
                 flush=True,
             )
     if not args.only:
-        print(
-            f"stored in {store('transfer' if args.transfer else 'ablation', {'tokens': args.tokens, 'pieces': found})}"
-        )
+        print(f"stored in {store(sweep_name, {'tokens': args.tokens, 'pieces': found})}")
     else:
         print(json.dumps(found))
 

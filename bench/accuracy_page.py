@@ -250,6 +250,7 @@ def main() -> int:
         "BLIND2": rows(blind_losses.second()),
         "BLIND3": rows(blind_losses.third()),
         "BLIND4": rows(blind_losses.fourth()),
+        "BLIND5": rows(blind_losses.fifth()),
         "TABLES": rows(({}, blind_losses.left_out())),
         "CURVES": [*table(losses["curve_families"], {"**all**": losses["curves"]}, nat_keys, nats)],
     }

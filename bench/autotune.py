@@ -61,7 +61,7 @@ def compared(config: RunConfig, limit: float, rounds: int) -> dict[str, Any]:
 
     from onecard.model import processor
     from onecard.train.autotune import autotune
-    from onecard.train.autotune_choices import changes_between, measured, measured_rows, words
+    from onecard.train.autotune_choices import measured, measured_rows, words
     from onecard.train.probe import start
 
     found = autotune(config, limit, asked="cpu")
@@ -95,7 +95,7 @@ def compared(config: RunConfig, limit: float, rounds: int) -> dict[str, Any]:
         "against_given": gained("given"),
         "against_recommend": gained("recommend"),
         "autotune": words(found.changes),
-        "recommend": words(changes_between(config, candidates["recommend"])),
+        "recommend": words(candidates["recommend"].changed(since=config)),
         "searched_seconds": found.spent_seconds,
         "tried": tried,
     }

@@ -181,6 +181,8 @@ def page() -> str:
     lines += recipe_sections.soak(**soaked)
     if result := newest("transfer"):
         lines += recipe_sections.transfer(result)
+    if result := newest("batches"):
+        lines += recipe_sections.batches(result)
     result = newest("ablation")
     if result:
         pieces = result["pieces"]

@@ -2,6 +2,7 @@
 
 import csv
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,21 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
     missing = {"small", "middle", "large"} - {row["budget"] for row in runs.values()}
     if missing:
         lines += ["", f"Not run yet: the budgets {', '.join(sorted(missing))}."]
+    if second := second_opponent(list(runs.values())):
+        lines += ["", second]
     lines += ["", *over_budgets(shares, images)] if shares else []
     return [*lines, "", *plots, *ideas(runs), ""]
+
+
+def second_opponent(rows: list[dict[str, Any]]) -> str:
+    """nanoGPT's own code, at the rate that is the GPT-2 recipe's best."""
+    ends = sorted(
+        f"{row['corpus']}, {row['budget']}: {final(row):.4f}"
+        for row in rows
+        if row["recipe"] == "nanogpt"
+    )
+    words = "nanoGPT's own code over the same tokens, at the GPT-2 recipe's best rate, first seed"
+    return f"{words}: {'; '.join(ends)}." if ends else ""
 
 
 def over_budgets(shares: dict[str, Curve], images: Path) -> list[str]:
@@ -251,7 +265,41 @@ def transfer(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def best_rate(losses: dict[float, float]) -> float:
+def batches(result: dict[str, Any]) -> list[str]:
+    """How many tokens a step should have, by the tokens of the run."""
+    losses: dict[int, dict[int, dict[float, float]]] = {}
+    for name, found in result["pieces"].items():
+        tokens, batch, rate = (word.split()[-1] for word in name.replace(" tokens", "").split(", "))
+        losses.setdefault(int(tokens), {}).setdefault(int(batch), {})[float(rate)] = found["mean"]
+    sizes = sorted({batch for row in losses.values() for batch in row})
+    lines = [
+        "## How many tokens a step",
+        "",
+        f"{result['date']}, characters, 4L/128, rows of 64, one seed (bench/ablation.py --batches). The loss at the best of the rates 0.01, 0.02 and 0.04 "
+        "(in brackets) that were run for each batch, two of them at least but for 2,048 tokens a step at the second length; the best batch is read off as the best rate is above.",
+        "",
+        f"| tokens | {' | '.join(f'{64 * size:,} a step' for size in sizes)} | best | its steps |",
+        f"|---|{'---|' * len(sizes)}---|---|",
+    ]
+    for tokens, row in losses.items():
+        lowest = {batch: min((loss, rate) for rate, loss in row[batch].items()) for batch in row}
+        cells = [
+            f"{lowest[size][0]:.4f} ({lowest[size][1]:g})" if size in lowest else "–"
+            for size in sizes
+        ]
+        best = 64 * best_rate({batch: loss for batch, (loss, _) in lowest.items()})
+        lines.append(f"| {tokens:,} | {' | '.join(cells)} | {best:,.0f} | {tokens / best:,.0f} |")
+    return [
+        *lines,
+        "",
+        "The far end is public: the best batch of the sweep of AdamW's runs that the expected loss is fitted on (docs/accuracy.md) is 273,000 tokens for 10 B and grows "
+        "with the tokens' power of 0.57, which says 220, 480 and 1,060 tokens for the three lengths here. `recommend` halves a batch while the run would have fewer than 1,000 steps, "
+        "and with AdamW while its expected loss falls by it, down to 65,536 tokens.",
+        "",
+    ]
+
+
+def best_rate(losses: Mapping[float, float]) -> float:
     """The lowest point of the parabola through the best rate and its neighbours; at an edge the edge itself.
 
     >>> round(best_rate({0.01: 2.0, 0.02: 1.5, 0.04: 1.5, 0.08: 2.0}), 4)

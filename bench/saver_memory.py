@@ -4,7 +4,7 @@ and the whole step of large models, against their goals.
     python -m bench.saver_memory --json bench/results/saver_memory-DATE.json
 
 The step is onecard's own, traced without data (tests/torch/memory_oracle.py): 4 layers of 1024 with GPT-2's vocabulary,
-micro-batches of one sequence of 1,024 tokens, compiled; shared out over several cards (shard_oracle.py), not compiled.
+micro-batches of one sequence of 1,024 tokens, compiled; sharded over several cards (shard_oracle.py), not compiled.
 Tensors of the computer's memory are counted apart. What the file has already is not traced again, but predicted: the plan may
 know more by now. bench/performance.py makes tables of it.
 """

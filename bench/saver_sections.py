@@ -117,7 +117,7 @@ def shard_table(rows: dict[str, dict[str, float]]) -> list[str]:
     if not rows:
         return []
     lines = [
-        "The same model shared out over 8 cards (`shard`), one card's step traced alone, not compiled (tests/torch/shard_oracle.py); "
+        "The same model sharded over 8 cards (`shard`), one card's step traced alone, not compiled (tests/torch/shard_oracle.py); "
         "bytes of one card over the parameters of the whole model:",
         "",
         "| optimizer, way and savers | traced | predicted | off by |",

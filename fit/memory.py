@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fit.conformal import Miss, ranges  # noqa: E402
 from fit.held_out import leave_out  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
-from fit.runs import Run, all_runs  # noqa: E402
+from fit.runs import Run, all_runs, time_only  # noqa: E402
 from onecard.planner.memory import StepMemory, step_memory  # noqa: E402
 from onecard.planner.memory.overhead import context_of, range_kind, simulated_parts  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
@@ -57,6 +57,8 @@ def readings(runs: list[Run] | None = None) -> list[Reading]:
     found = []
     for run in all_runs() if runs is None else runs:
         if run.workload is None or run.memory_gb is None or run.foreign or run.quality == "C":
+            continue
+        if run.family in time_only():
             continue
         found.append(Reading(run, run.memory_gb * run.memory_unit))
     return found

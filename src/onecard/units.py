@@ -97,6 +97,11 @@ def show_bytes(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def utc_now() -> str:
+    """Now, to the second, as files record it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def local_now() -> datetime:
     """Now, in the local time zone; in UTC where TZ names an offset that no clock has."""
     try:

@@ -79,13 +79,18 @@ def finite(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else None
 
 
-def read_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
-    """A JSON file of bounded size and depth; ValueError where it is none, OSError where it cannot be read."""
+def read_bytes(path: Path, most_bytes: int) -> bytes:
+    """A file of bounded size, also where it grows meanwhile; ValueError where it is larger."""
     with open(path, "rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ValueError(f"larger than {most_bytes:,} bytes")
-    return parse_json(content)
+    return content
+
+
+def read_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
+    """A JSON file of bounded size and depth; ValueError where it is none, OSError where it cannot be read."""
+    return parse_json(read_bytes(path, most_bytes))
 
 
 def parse_json(content: bytes | str) -> Any:

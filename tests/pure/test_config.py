@@ -3,15 +3,20 @@
 import ast
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onecard import plan
 from onecard.config import KEYS, PRESETS, RunConfig, load, to_nanogpt, to_toml
 from onecard.config.literal import read_python
 from onecard.config.model_rules import evaluation_due, evaluations
+from onecard.config.recipes import RECIPES
+from onecard.config.run import HINTS
 
 NANOGPT_SHAKESPEARE = """
 # train a miniature character-level shakespeare model
@@ -152,6 +157,25 @@ def test_a_recipe_brings_its_optimizer_and_a_file_may_overrule_it(tmp_path):
     file.write_text('recipe = "modern"\ntied = true\n')
     assert load(file).tied
     assert load(file).optimizer == "muon"
+
+
+def test_another_recipe_of_known_blocks_is_one_entry(monkeypatch):
+    """Its values are set, and it is planned by its blocks; nothing asks for its name."""
+    modern = RECIPES["modern"]
+    slower = replace(modern, values={**modern.values, "learning_rate": 0.01})
+    monkeypatch.setitem(RECIPES, "slower", slower)
+    monkeypatch.setitem(HINTS, "recipe", Literal["gpt2", "modern", "slower"])
+    config = load("gpt2", ["recipe=slower"])
+    like = load("gpt2", ["recipe=modern", "learning_rate=0.01"])
+    assert (config.learning_rate, config.changed()) == (
+        0.01,
+        {**like.changed(), "recipe": "slower"},
+    )
+    ours, theirs = (plan(run, "RTX 4070", data="fineweb-edu-10B") for run in (config, like))
+    for part in ("params", "memory", "loss"):
+        assert getattr(ours, part) == getattr(theirs, part)
+    assert ours.time.step_seconds == theirs.time.step_seconds
+    assert [note.code for note in ours.warnings] == [note.code for note in theirs.warnings]
 
 
 @pytest.mark.parametrize("overrides", [[], ["tied=true", "optimizer=adamw", "learning_rate=6e-4"]])

@@ -14,7 +14,9 @@ from onecard.facts.here import cpu
 from onecard.planner.memory import DESKTOP_BYTES, peak_memory, step_memory
 from onecard.planner.memory.explain import explain_memory
 from onecard.planner.memory.savers import single_savers
+from onecard.planner.memory.sizes import Sizes
 from onecard.planner.memory.step import simulate
+from onecard.planner.params import params
 from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
 
@@ -311,6 +313,13 @@ def test_plan_explains_memory_in_every_format(
     else:
         assert "Where the memory goes" in shown
         assert "6.96" in shown
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=sizes, bias=st.booleans())
+def test_memory_counts_the_parameters_of_the_plan(values: dict[str, object], bias: bool) -> None:
+    config = RunConfig(**{"n_head": 1, **values}, bias=bias)  # type: ignore[arg-type]
+    assert Sizes(Workload.of(config, "bfloat16")).parameters == params(config.shape).total
 
 
 def test_savers_alone_take_less() -> None:

@@ -80,6 +80,20 @@ def make(path, steps=1000, config=CONFIG, wait=0.01, state="finished"):
     return record
 
 
+def test_our_clock_stops_for_evaluations(tmp_path):
+    """A step after one that took longer is a slow step, not one that carries the evaluation."""
+    folder = tmp_path / "run"
+    make(folder, steps=400)
+    log = LogWriter(folder / "log.jsonl")
+    for step in range(401, 601):
+        log.write(kind="step", step=step, loss=4.0, step_seconds=6.0 if step % 50 == 1 else 3.9)
+        if step % 50 == 0:
+            log.write(kind="eval", step=step, tokens=0, val_loss=4.0, eval_seconds=30.0)
+    log.close()
+    times = read_folder(folder).times
+    assert (times.leaks, times.leaked_seconds) == (0, 0.0)
+
+
 def test_a_folder_comes_back_with_its_figures(tmp_path):
     record = make(tmp_path / "out")
     f = figures(read_folder(record.path))

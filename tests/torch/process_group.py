@@ -206,11 +206,11 @@ def no_room(fault: str, rank: int):
     import contextlib
     from unittest import mock
 
-    from onecard.train.run.spread import Spread
+    from onecard.train.run.sharding import Sharding
 
     if fault != f"copy@{rank}":
         return contextlib.nullcontext()
-    real, calls = Spread._empty_model, [0]
+    real, calls = Sharding._empty_model, [0]
 
     def empty(self):
         calls[0] += 1
@@ -218,7 +218,7 @@ def no_room(fault: str, rank: int):
             raise MemoryError("ordered by the test")
         return real(self)
 
-    return mock.patch.object(Spread, "_empty_model", empty)
+    return mock.patch.object(Sharding, "_empty_model", empty)
 
 
 def disk(slow: float, full: bool):

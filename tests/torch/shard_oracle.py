@@ -1,4 +1,4 @@
-"""The oracle for a model that is shared out: one process's step, traced without data and without the others.
+"""The oracle for a model that is sharded: one process's step, traced without data and without the others.
 
 torch's "fake" process group stands in for them: its exchanges give tensors of the right size. FSDP2 empties and fills the
 storages of gathered weights, which `Gathered` counts beside those that are born and die.
@@ -23,7 +23,7 @@ from onecard.model.machine import Precision
 from onecard.train.optim import make_optimizer
 from onecard.train.run.faults import Faults
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.spread import Spread, mesh_of
+from onecard.train.run.sharding import Sharding, mesh_of
 from onecard.train.run.step import Stepper, clip
 from onecard.train.run.workers import Workers
 
@@ -78,8 +78,8 @@ def traced(config: RunConfig, dtype: str, processes: int, machines: int = 1) -> 
         warnings.simplefilter("ignore")
         stack.enter_context(_as_on_cuda(dtype != "float32"))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        spread = Spread(make_model(config), config, Precision(dtype, False, ""), workers, mesh)
-        for parameter in spread.local.parameters():
+        sharding = Sharding(make_model(config), config, Precision(dtype, False, ""), workers, mesh)
+        for parameter in sharding.local.parameters():
             live.take(parameter)
         for module in (_fsdp_param, _fsdp_param_group):
             stack.enter_context(
@@ -95,9 +95,9 @@ def traced(config: RunConfig, dtype: str, processes: int, machines: int = 1) -> 
         stack.enter_context(live)
         step = Stepper(
             config,
-            spread.local,
-            spread.model,
-            make_optimizer(config, spread.local, spread.slices),
+            sharding.local,
+            sharding.model,
+            make_optimizer(config, sharding.local, sharding.slices),
             torch.amp.GradScaler("cpu", enabled=False),
             Precision(dtype, False, ""),
             workers,
@@ -105,7 +105,7 @@ def traced(config: RunConfig, dtype: str, processes: int, machines: int = 1) -> 
             RowMarks(None),
             Faults(),
             lambda before, now: None,
-            spread=spread,
+            sharding=sharding,
         )
         for number in range(2):
             # the first step only makes the optimizer's memory: one micro-batch has all gradients
@@ -113,12 +113,12 @@ def traced(config: RunConfig, dtype: str, processes: int, machines: int = 1) -> 
             rows = torch.zeros(passes * config.batch_size, config.block_size + 1, dtype=torch.long)
             live.moment, live.peak = "loss", 0
             # as many passes as there are rows here
-            with mock.patch.object(Spread, "passes_of", return_value=passes):
+            with mock.patch.object(Sharding, "passes_of", return_value=passes):
                 step._accumulate(rows, number, seed=1)
             live.moment = "optimizer"
-            spread.add_gradients()
-            grads = [p.grad for p in spread.local.parameters()]
-            clip(grads, config.grad_clip, spread.norm())
+            sharding.add_gradients()
+            grads = [p.grad for p in sharding.local.parameters()]
+            clip(grads, config.grad_clip, sharding.norm())
             del grads
             step.optimizer.step()
     return Traced(live.peak, live.at, dict(live.moments), live.at_peak)

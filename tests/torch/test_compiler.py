@@ -12,6 +12,8 @@ from fake_driver import FakeCard, fake_cuda
 from onecard.model.build import make_model
 from onecard.model.machine import Precision
 from onecard.train.run import trial
+from onecard.train.run.loop import train
+from onecard.train.run.outputs import Silent
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.row_marks import RowMarks
 
@@ -48,6 +50,21 @@ def test_every_shape_is_compiled_for_itself(graphs):
         forward(rows[:, :-1], rows[:, 1:], None)
     assert len(graphs) == len({config.batch_size, 4, 2, 3})
     assert not any(isinstance(each, torch.SymInt) for _, inputs in graphs for each in inputs)
+
+
+@pytest.mark.parametrize("eval_iters", [1, 3])
+def test_the_evaluation_is_compiled_before_the_first_step(graphs, config, eval_iters):
+    class Watching(Silent):
+        def __init__(self):
+            self.graphs = []
+
+        def step(self, fields):
+            self.graphs.append(len(graphs))
+
+    view = Watching()
+    train(config.replace(compile=True, eval_iters=eval_iters, max_iters=4), view=view)
+    assert view.graphs[0] > 1
+    assert len(graphs) == view.graphs[0]
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,18 @@ from onecard.train.run.faults import Faults
 from onecard.train.run.loop import train
 from onecard.train.run.outputs import Silent
 from onecard.train.run.progress import Progress, finished, save_due, tasks_due
+
+
+def ticking(seconds):
+    """In place of the time module: every look at the clock finds it so much later."""
+    clock = SimpleNamespace(now=0.0)
+
+    def perf_counter():
+        clock.now += seconds
+        return clock.now
+
+    clock.perf_counter = perf_counter
+    return clock
 
 
 def test_parameters_are_those_of_the_plan(config):
@@ -263,15 +276,8 @@ def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
     """A clock that says 36 s for each step: 0.1 h is room for some ten of the 1000 steps."""
     from onecard.train.run import progress
 
-    class Clock:
-        now = 0.0
-
-        @classmethod
-        def perf_counter(cls):
-            cls.now += 9.0  # read four times a step, give or take
-            return cls.now
-
-    monkeypatch.setattr(progress, "time", Clock)
+    # read four times a step, give or take
+    monkeypatch.setattr(progress, "time", ticking(9.0))
     config = config.replace(
         max_iters=1000, lr_decay_iters=1000, warmup_iters=2, max_hours=0.2, eval_interval=2000
     )
@@ -288,22 +294,16 @@ def test_max_hours_ends_in_time_with_the_decay_done(config, monkeypatch):
 
 def test_max_hours_counts_benchmarks_too(config, monkeypatch):
     """Benchmarks of 60 s at every fourth step: the run ends in its 0.2 h all the same, with fewer steps and its decay done."""
-    from onecard.train.run import loop, progress
+    from onecard.train.run import progress, sampling
 
-    class Clock:
-        now = 0.0
-
-        @classmethod
-        def perf_counter(cls):
-            cls.now += 5.0
-            return cls.now
+    clock = ticking(5.0)
 
     def benchmark(model, data, step):
-        Clock.now += 60.0
+        clock.now += 60.0
         return {}
 
-    monkeypatch.setattr(progress, "time", Clock)
-    monkeypatch.setattr(loop, "time", Clock)
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(sampling, "time", clock)
     config = config.replace(
         max_iters=1000, lr_decay_iters=1000, warmup_iters=2, max_hours=0.2, eval_interval=2000
     )
@@ -322,6 +322,23 @@ def test_max_hours_counts_benchmarks_too(config, monkeypatch):
     saved = read_state(checkpoints(Path(config.out_dir))[-1])
     # the last benchmark comes after the last checkpoint
     assert saved["tasks_seconds"] == pytest.approx(sum(apart[:-1]))
+
+
+def test_compilation_before_the_first_step_is_in_no_steps_time(config, monkeypatch):
+    """With max_hours a pace that has it would use up the schedule within the first steps."""
+    from onecard.train.run import loop, progress
+
+    clock = ticking(1.0)
+
+    def slow(session, state):
+        clock.now += 500.0
+        return state
+
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(loop, "try_evaluation", slow)
+    train(config.replace(max_hours=0.2))
+    lines = read_log(Path(config.out_dir) / "log.jsonl")
+    assert next(line for line in lines if line["kind"] == "step")["seconds"] < 100
 
 
 def test_a_schedule_that_was_moved_ends_in_spite_of_rounding():

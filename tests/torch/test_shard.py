@@ -1,4 +1,4 @@
-"""Models shared out over processes (FSDP2 on gloo): the losses of one process, whatever fails; checkpoints in parts."""
+"""Models sharded over processes (FSDP2 on gloo): the losses of one process, whatever fails; checkpoints in parts."""
 
 import hashlib
 import json
@@ -249,7 +249,7 @@ def test_more_processes_than_rows_are_refused(several, run):
 
 def test_what_cannot_be_shared_out_is_refused():
     for key in ("weights", "gradients"):
-        with pytest.raises(UserError, match=f"{key} = 'bfloat16' cannot be shared out"):
+        with pytest.raises(UserError, match=f"{key} = 'bfloat16' cannot be sharded"):
             TINY.replace(shard="full", **{key: "bfloat16"})
     with pytest.raises(UserError, match="would lie in two"):
         Slices.cut({"w.weight": (100, 96)}, 0, 3).check_blocks(8)

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from onecard import load, plan
 from onecard.planner.result import RunPlan
+from onecard.runs.forecast import expected_at
 from onecard.train.io import view as view_module
-from onecard.train.io.curve_and_pace import Pace, at
+from onecard.train.io.curve_and_pace import Pace
 from onecard.train.io.view import View
 
 CONFIG = load("gpt2").replace(max_iters=20_000, lr_decay_iters=20_000)
@@ -48,7 +49,7 @@ def rows_after(planned: RunPlan | None, losses: list[float], last_step: int, **m
 )
 def test_the_curve_is_held_against_the_plans(planned, step, bands_off, word):
     """Within half the end's range, or 3 % where that is more; twice as wide at the start of the run."""
-    expected = at(planned.loss.curve, step)
+    expected = expected_at(planned, step)
     half = (planned.loss.expected.high - planned.loss.expected.low) / 2
     band = max(half, 0.03 * expected) * (2 - step / 20_000)
     loss = expected + bands_off * band
@@ -60,7 +61,7 @@ def test_a_narrow_range_is_at_least_three_per_cent_wide(planned):
     end = planned.loss.expected
     narrow = dataclasses.replace(end, low=end.mid, high=end.mid)
     loss = dataclasses.replace(planned.loss, expected=narrow)
-    expected = at(loss.curve, 20_000)
+    expected = expected_at(planned, 20_000)
     row = rows_after(dataclasses.replace(planned, loss=loss), [expected] * 20, 20_000)["curve"]
     assert f"± {0.03 * expected:.2f} is usual" in row
 
@@ -121,7 +122,11 @@ def test_the_rest_is_never_negative_and_unknown_before_the_second_step():
     assert pace.left() == (0.0, 0.0)
 
 
-def test_the_plans_curve_between_its_points():
+def test_the_plans_curve_between_its_points(planned):
+    def at(curve, step):
+        loss = dataclasses.replace(planned.loss, curve=curve)
+        return expected_at(dataclasses.replace(planned, loss=loss), step)
+
     curve = [(0, 10.0), (100, 5.0), (300, 4.0)]
     assert [at(curve, step) for step in (0, 50, 100, 250, 300)] == [10.0, 7.5, 5.0, 4.25, 4.0]
     assert at(curve, 301) is None

@@ -8,7 +8,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from onecard.advise.card_memory import CardMemory, card_memory
 from onecard.advise.delivered import Compute, compute
@@ -24,7 +24,7 @@ from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner import resolve_device
 from onecard.planner.optimal import compute_optimal_tokens
-from onecard.planner.result import as_plain
+from onecard.planner.result import JsonAnswer
 from onecard.planner.step_time import padding_gain
 from onecard.units import YEAR
 from onecard.version import __version__
@@ -34,7 +34,7 @@ Verdict = Literal["yes", "with_savers", "no"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(JsonAnswer):
     schema: str
     version: str
     model: str
@@ -50,16 +50,11 @@ class Answer:
     compute: Compute
     memory: CardMemory
     savers: list[str]  # of the fastest that fits
-    run_seconds: (
-        float  # on the tokens that decide; evaluations and checkpoints included where it fits
-    )
+    # on the tokens that decide; evaluations and checkpoints included where it fits
+    run_seconds: float
     outlooks: list[Outlook]  # on 10 B, compute-optimal and asked tokens, where it fits
     instead: list[Instead]
     notes: list[Note]
-
-    def to_json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = as_plain(self)
-        return answer
 
 
 def can(
@@ -77,8 +72,8 @@ def can(
     wanted = named_model(model, overrides)
     device = resolve_device(gpu)
     config = variant(wanted.config, compile=wanted.config.compile and compiled_on(device))
-    dtype = device.training_dtype if config.matmul_dtype == "auto" else config.matmul_dtype
-    sequences = max(1, config.batch_size * config.gradient_accumulation_steps // gpus) * gpus
+    dtype = device.dtype_of(config.matmul_dtype)
+    sequences = max(1, config.sequences_per_step // gpus) * gpus
     config = variant(config, batch_size=1, gradient_accumulation_steps=sequences)
     tuned = fastest(config, device, dtype, micro_batches(config, gpus), gpus=gpus)
     memory = card_memory(config, device, dtype, gpus)

@@ -6,7 +6,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from onecard.advise.savers import (
     SAVER_KEYS,
@@ -25,7 +25,7 @@ from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
 from onecard.planner.memory import peak_memory
-from onecard.planner.result import Fits, as_plain
+from onecard.planner.result import Fits, JsonAnswer
 from onecard.units import GIB, MIB
 
 SCHEMA = "onecard.fit/1"
@@ -44,7 +44,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Fitted(JsonAnswer):
     schema: str
     config: RunConfig
     plan: RunPlan
@@ -53,10 +53,6 @@ class Fitted:
     limited_by: Literal["memory", "compute"]
     reasons: list[Note]
     runners_up: list[Choice]
-
-    def to_json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = as_plain(self)
-        return answer
 
 
 def fit(

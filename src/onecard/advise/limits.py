@@ -10,7 +10,8 @@ from typing import Literal
 
 from onecard.advise.budget import Budget
 from onecard.advise.savers import with_memory
-from onecard.advise.search import Candidate, Search
+from onecard.advise.schedule import Candidate
+from onecard.advise.search import Search
 from onecard.units import GIB
 
 Limit = Literal["memory", "compute", "data"]

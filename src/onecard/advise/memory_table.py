@@ -12,7 +12,8 @@ from typing import Any
 from onecard.advise.budget import Budget
 from onecard.advise.recipe_choice import choose
 from onecard.facts.gpus import find_gpu
-from onecard.planner.result import as_plain
+from onecard.planner.params import params
+from onecard.planner.result import JsonAnswer
 from onecard.units import HOUR
 from onecard.version import __version__
 
@@ -54,16 +55,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class MemoryTable:
+class MemoryTable(JsonAnswer):
     schema: str
     version: str
     budget: Budget
     dataset: str
     rows: list[Row]
-
-    def to_json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = as_plain(self)
-        return answer
 
 
 def memory_table(
@@ -90,8 +87,7 @@ def memory_table(
                 n_head=config.n_head,
                 n_embd=config.n_embd,
                 params=best.params,
-                nanogpt_params=best.params
-                - (0 if config.shape.modern else config.block_size * config.n_embd),
+                nanogpt_params=params(config.shape).nanogpt,
                 batch_size=config.batch_size,
                 gradient_accumulation_steps=config.gradient_accumulation_steps,
                 savers=best.tuned.savers.names,

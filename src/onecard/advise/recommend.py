@@ -13,7 +13,8 @@ from onecard.advise.limits import Limit, Limits, limits
 from onecard.advise.recipe_choice import DEFAULT_DATA, Rival, choose
 from onecard.advise.rent import Rented, rented
 from onecard.advise.runners_up import Alternative, runners_up
-from onecard.advise.search import MOST_EPOCHS, Candidate, Search
+from onecard.advise.schedule import Candidate
+from onecard.advise.search import MOST_EPOCHS, Search
 from onecard.advise.sensitivity import Sensitivity, Size, neighbours, sensitivity, size_of
 from onecard.config import RunConfig
 from onecard.facts.datasets import family
@@ -22,7 +23,7 @@ from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import Range, RunPlan, plan, resolve_device
 from onecard.planner.loss_settings import best_rate, loss_fit, rate_left
-from onecard.planner.result import as_plain
+from onecard.planner.result import JsonAnswer
 from onecard.version import __version__
 
 SCHEMA = "onecard.recommend/1"
@@ -30,7 +31,7 @@ WORTH_SAYING = 0.02  # nats
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class Recommendation(JsonAnswer):
     schema: str
     version: str
     budget: Budget
@@ -48,10 +49,6 @@ class Recommendation:
     other_recipe: Rival | None  # its best run in the same budget
     recipe_gain: Range | None  # nats by which the recommended run should end below that one
     rentals: list[Rented] | None
-
-    def to_json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = as_plain(self)
-        return answer
 
 
 def recommend(
@@ -146,6 +143,7 @@ def _limit_reason(search: Search, best: Candidate, found: Limits) -> Note:
 def _choices(best: Candidate) -> list[Note]:
     """Why each setting is what it is."""
     config, memory = best.config, best.tuned.memory
+    total = "choice-total" if config.optimizer == "muon" else "choice-swept"
     notes = [
         Note(
             "choice-batch",
@@ -154,7 +152,7 @@ def _choices(best: Candidate) -> list[Note]:
             card=memory.card_bytes,
             desktop=memory.desktop_bytes,
         ),
-        Note("choice-total", tokens=config.tokens_per_step),
+        Note(total, tokens=config.tokens_per_step),
         _rate(best),
     ]
     if names := best.tuned.savers.names:

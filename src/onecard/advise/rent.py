@@ -11,7 +11,7 @@ from typing import Any
 
 from onecard.advise.savers import fastest, micro_batches
 from onecard.advise.schedule import run_seconds
-from onecard.config import KEYS, RunConfig
+from onecard.config import RunConfig
 from onecard.facts.gpus import find_gpu
 from onecard.facts.rentals import rentals
 from onecard.planner.result import Range
@@ -66,12 +66,7 @@ def rented(config: RunConfig) -> list[Rented]:
                 price=rental.typical,
                 period=rental.period,
                 source=rental.source,
-                changes=_changes(config, tuned.config),
+                changes=tuned.config.changed(since=config),
             )
         )
     return sorted(offers, key=lambda offer: offer.cost)
-
-
-def _changes(before: RunConfig, after: RunConfig) -> dict[str, Any]:
-    pairs = {key: (getattr(before, key), getattr(after, key)) for key in KEYS}
-    return {key: new for key, (old, new) in pairs.items() if old != new}

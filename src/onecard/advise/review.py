@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from onecard.advise.budget import Budget
 from onecard.advise.fit import Fitted, fit
@@ -20,7 +19,7 @@ from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
-from onecard.planner.result import as_plain
+from onecard.planner.result import JsonAnswer
 from onecard.units import parse_count
 from onecard.version import __version__
 
@@ -38,7 +37,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Review:
+class Review(JsonAnswer):
     schema: str
     version: str
     name: str
@@ -48,10 +47,6 @@ class Review:
     better: Recommendation | None  # the best run in the same hours; None where no losses are known
     sooner: Recommendation | None  # the quickest run to the same loss
     answers: list[Note]
-
-    def to_json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = as_plain(self)
-        return answer
 
 
 def review(

@@ -6,7 +6,8 @@ for other in runners_up(search, best, neighbours(search, best)): print(other.kin
 from dataclasses import dataclass
 
 from onecard.advise.budget import Budget
-from onecard.advise.search import Candidate, Search
+from onecard.advise.schedule import Candidate
+from onecard.advise.search import Search
 from onecard.config import RunConfig
 from onecard.messages import Note
 

@@ -17,25 +17,12 @@ from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.calibration_file import known_calibration
 from onecard.planner.memory import peak_memory
-from onecard.planner.memory.savers import offered_states
+from onecard.planner.memory.savers import offered_states, savers_in
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
 from onecard.planner.workload import Recompute
 from onecard.units import GIB
 
-# What a saver must bring before it is taken, as a share of the step's time. Most change no result, only speed by a
-# little more or less than is modelled; moments in 8 and 4 bits round (docs/performance.md has what that costs in loss).
-# The charge counts as time: a run with savers is planned so much shorter, and more memory can only help it.
-CHARGE = {
-    "chunked_loss": 0.005,
-    "recompute": 0.01,
-    "compile_unit": 0.01,
-    "weights": 0.02,
-    "gradients": 0.02,
-    "offload_optimizer": 0.08,  # it asks for memory of a computer that the plan may not know
-    "offload_activations": 0.01,
-}
-STATE_CHARGE = {"float32": 0.0, "8bit": 0.02, "4bit": 0.04}
 State = Literal["float32", "8bit", "4bit"]
 Number = Literal["float32", "bfloat16"]
 DOUBLING_CHARGE = 0.002  # for each doubling of the micro-batch: memory is worth keeping free when nothing is gained
@@ -58,18 +45,13 @@ class Savers:
     @property
     def names(self) -> list[str]:
         """The config keys it sets, as a person would write them."""
-        plain = Savers()
-        changed = [key for key in SAVER_KEYS if getattr(self, key) != getattr(plain, key)]
-        values = ((key, getattr(self, key)) for key in changed)
-        return [key if value is True else f"{key}={value}" for key, value in values]
+        used = {saver.key: saver.name for saver in savers_in(self)}
+        return [used[key] for key in SAVER_KEYS if key in used]
 
     @property
     def charge(self) -> float:
-        plain = Savers()
-        flat = sum(
-            charge for key, charge in CHARGE.items() if getattr(self, key) != getattr(plain, key)
-        )
-        return flat + STATE_CHARGE[self.optimizer_state]
+        """Counts as time: a run with savers is planned so much shorter, and more memory can only help it."""
+        return sum(saver.charge for saver in savers_in(self))
 
     def on(self, config: RunConfig) -> RunConfig:
         return variant(config, **{key: getattr(self, key) for key in SAVER_KEYS})
@@ -94,8 +76,8 @@ def _state_of(config: RunConfig) -> State:
 def all_savers(config: RunConfig, dtype: str = "bfloat16", kind: str = "cuda") -> list[Savers]:
     """Every combination that is tried for this config, the plain one first; what was asked for stays.
 
-    What changes how weights and gradients are kept is not included of what changes no result: whoever needs it needs that
-    first. `kind` is the device's: only a card has another memory beside its own.
+    What changes how weights and gradients are kept comes only on top of all that changes no result. `kind` is the device's:
+    only a card has another memory beside its own.
     """
     asked = savers_of(config)
     states: tuple[State, ...] = (
@@ -166,7 +148,7 @@ def fastest(
 
     Savers are tried in the order of the best they could do with unlimited memory, and left when that is not enough.
     """
-    sequences = config.batch_size * config.gradient_accumulation_steps
+    sequences = config.sequences_per_step
     best: Tuned | None = None
     ranked = sorted(
         (
@@ -230,7 +212,7 @@ def _with_batch(config: RunConfig, batch: int, sequences: int) -> RunConfig:
 
 def micro_batches(config: RunConfig, gpus: int = 1, most: int = 128) -> tuple[int, ...]:
     """The micro-batches that leave the total batch exactly as it is, smallest first."""
-    sequences = config.batch_size * config.gradient_accumulation_steps // gpus
+    sequences = config.sequences_per_step // gpus
     return tuple(rows for rows in range(1, min(sequences, most) + 1) if sequences % rows == 0)
 
 

@@ -4,21 +4,44 @@ config = scheduled(tuned, steps=19_070, corpus=corpus_of("fineweb-edu"))
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from onecard.advise.savers import Tuned, variant
 from onecard.advise.shapes import total_params
 from onecard.config import GPT2_PADDED_VOCAB, RunConfig
 from onecard.config.model_rules import evaluation_steps
+from onecard.config.recipes import RECIPES
 from onecard.facts.builds import support_of
 from onecard.facts.gpus import Device
 from onecard.planner.corpus import Corpus
+from onecard.planner.expected_loss import LossEstimate
 from onecard.planner.step_time import StepTime
 from onecard.planner.warnings import usual_learning_rate
 from onecard.units import HOUR
 
 EVAL_TOKENS = 2**20  # held-out tokens of one evaluation: the loss to about 0.003 nats
 EVALS = 20  # a run is evaluated so often, or once an hour if that is more
+FEWEST_STEPS = 100  # less is not a training run
+SMALLEST_BATCH = 32 * 1024  # tokens
+SCHEDULE_STEPS = 1000  # a shorter schedule gets a smaller batch instead
 MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One run that fits the card and the budget."""
+
+    tuned: Tuned
+    config: RunConfig  # complete, with its schedule
+    params: int
+    seconds: float  # of the whole run
+    tokens: int
+    estimate: LossEstimate
+
+    @property
+    def loss(self) -> float:
+        return self.estimate.final.mid
 
 
 def compiled_on(device: Device) -> bool:
@@ -35,7 +58,7 @@ def base_config(device: Device, **changes: object) -> RunConfig:
 
 def schedule_of(config: RunConfig, steps: int) -> dict[str, float]:
     """The learning rate along a recommended run of this size, optimizer and length."""
-    if config.recipe == "modern":  # its own values serve at every size
+    if not RECIPES[config.recipe].rate_by_size:
         return {"max_iters": steps, "lr_decay_iters": steps}
     muon = config.optimizer == "muon"
     rate = MUON_RATE if muon else usual_learning_rate(total_params(config.shape))
@@ -66,6 +89,20 @@ def scheduled(tuned: Tuned, steps: int, corpus: Corpus) -> RunConfig:
 def run_seconds(config: RunConfig, time: StepTime) -> float:
     """As the plan counts: steps, evaluations (a third of a step's work for each micro-batch), compilation."""
     return time.compile_seconds + time.seconds.mid * (config.max_iters + evaluation_steps(config))
+
+
+def tokens_to(loss: float, loss_after: Callable[[float], float], most: float) -> float | None:
+    """Tokens after which a run should end at `loss`; None if not within `most`."""
+    low, high = math.log(1e6), math.log(most)
+    if loss_after(most) > loss:
+        return None
+    for _ in range(24):
+        middle = (low + high) / 2
+        if loss_after(math.exp(middle)) <= loss:
+            high = middle
+        else:
+            low = middle
+    return math.exp(high)
 
 
 def rounded_down(steps: int) -> int:

@@ -5,27 +5,38 @@
 
 It is exact over its grid: every shape gets an optimistic bound first (as if memory were free), and those whose bound
 cannot beat the best found are not tuned. Micro-batches divide the total batch exactly, so that a faster step always means
-more tokens. So more hours or more memory, which only widen the choice, never give worse.
+more tokens. So more hours or more memory, which only widen the choice, never give worse (of one recipe).
 """
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
+from functools import cached_property, partial
 
 from onecard.advise.budget import Budget
+from onecard.advise.no_run import NotCovered, why_nothing
 from onecard.advise.savers import Tuned, fastest, micro_batches, own_step_time, variant
 from onecard.advise.schedule import (
     EVAL_TOKENS,
     EVALS,
+    FEWEST_STEPS,
+    SCHEDULE_STEPS,
+    SMALLEST_BATCH,
+    Candidate,
     rounded_down,
     run_seconds,
     schedule_of,
     scheduled,
+    tokens_to,
 )
-from onecard.advise.shapes import Shape, matmul_params, shapes, total_params, usual_batch
+from onecard.advise.shapes import (
+    Shape,
+    matmul_params,
+    shapes,
+    total_params,
+    usual_batch,
+)
 from onecard.config import RunConfig
 from onecard.config.model_rules import EVALUATION_SHARE
-from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.planner.corpus import Corpus
 from onecard.planner.expected_loss import LossEstimate, expected_loss
@@ -34,30 +45,8 @@ from onecard.planner.optimal import compute_optimal_tokens
 from onecard.units import HOUR
 
 MOST_EPOCHS = 4  # repetition costs next to nothing up to there (Muennighoff et al. 2023)
-FEWEST_STEPS = 100  # less is not a training run
-SCHEDULE_STEPS = 1000  # a shorter schedule gets a smaller batch instead
-SMALLEST_BATCH = 32 * 1024  # tokens
+SMALLEST_SWEPT = 64 * 1024  # public sweeps say little of smaller batches
 TIME_SLACK = 0.95  # of the time with free memory: no saver or micro-batch is faster than that
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One run that fits the card and the budget."""
-
-    tuned: Tuned
-    config: RunConfig  # complete, with its schedule
-    params: int
-    seconds: float  # of the whole run
-    tokens: int
-    estimate: LossEstimate
-
-    @property
-    def loss(self) -> float:
-        return self.estimate.final.mid
-
-
-class NotCovered(UserError):
-    """No public loss says which run is best here: other data or tokens, or too little time. `small_run` still has an answer."""
 
 
 class Search:
@@ -68,7 +57,7 @@ class Search:
         self.base = base
         self.corpus = corpus
         self.budget = budget
-        self.dtype = device.training_dtype if base.matmul_dtype == "auto" else base.matmul_dtype
+        self.dtype = device.dtype_of(base.matmul_dtype)
         self.family = corpus.family or "fineweb"
         self._tuned: dict[tuple[Shape, int], Tuned | None] = {}
         self._runs: dict[Shape, Candidate | None] = {}
@@ -116,6 +105,20 @@ class Search:
     def _wanted_sequences(self, model: RunConfig) -> int:
         return usual_batch(matmul_params(model.shape), self.base.block_size)
 
+    def _batches(self, model: RunConfig) -> Iterator[int]:
+        """Sequences a step to choose from: as many as runs of the size use, the half, the quarter, …"""
+        sequences = self._wanted_sequences(model)
+        yield sequences
+        while sequences % 2 == 0 and sequences * self.base.block_size > SMALLEST_BATCH:
+            sequences //= 2
+            yield sequences
+
+    def _ends_the_choice(self, sequences: int, tokens: float) -> bool:
+        """Whether no smaller batch is worth trying: the schedule has steps enough, and no public sweep compares smaller ones."""
+        per_step = sequences * self.base.block_size
+        swept = self.base.optimizer != "muon" and per_step >= 2 * SMALLEST_SWEPT
+        return tokens >= SCHEDULE_STEPS * per_step and not swept
+
     def most_tokens(self, shape: Shape) -> float:
         """As many as the data holds four times over and the public losses reach for the size."""
         ratio = loss_fit()["support"]["tokens_per_param"][1]
@@ -138,6 +141,21 @@ class Search:
         assert found is not None, "checked when the search was made"
         return found
 
+    def _final_loss(self, model: RunConfig, tokens: float) -> float:
+        return self.estimate(model, tokens).final.mid
+
+    def _loss(self, model: RunConfig, tokens: float) -> float:
+        """At the best of the batches for so many tokens."""
+        best = math.inf
+        for batch in self._batches(model):
+            whole = variant(model, batch_size=batch, gradient_accumulation_steps=1)
+            short = tokens < SCHEDULE_STEPS * whole.tokens_per_step
+            loss = self._final_loss(whole, tokens)
+            best = loss if short else min(best, loss)
+            if self._ends_the_choice(batch, tokens):
+                break
+        return best
+
     # --- with free memory: what a shape could reach at best
 
     @cached_property
@@ -154,16 +172,16 @@ class Search:
         per_token = slack * time.seconds.mid / full.tokens_per_step
         most = self.most_tokens(shape)
         if self.budget.loss is not None:
-            tokens = self._tokens_to(full, self.budget.loss, most)
+            tokens = tokens_to(self.budget.loss, partial(self._loss, full), most)
             if tokens is None or not self._covered(shape, 1.02 * tokens):
                 return math.inf
             return tokens * per_token + time.compile_seconds
         if self.budget.tokens is not None:
             tokens = self.budget.tokens
-            return self.estimate(full, tokens).final.mid if self._feeds(model, tokens) else math.inf
+            return self._loss(full, tokens) if self._feeds(model, tokens) else math.inf
         assert self.budget.seconds is not None
         tokens = min(max((self.budget.seconds - time.compile_seconds) / per_token, 1.0), most)
-        return self.estimate(full, tokens).final.mid if self._covered(shape, tokens) else math.inf
+        return self._loss(full, tokens) if self._covered(shape, tokens) else math.inf
 
     def _feeds(self, model: RunConfig, tokens: float) -> bool:
         """Are so many tokens enough for the size? With fewer than compute-optimal a smaller model is the better use of
@@ -172,19 +190,6 @@ class Search:
         return (
             model.n_embd == smallest.n_embd and model.n_layer == smallest.n_layer
         ) or tokens >= compute_optimal_tokens(total_params(model.shape))
-
-    def _tokens_to(self, model: RunConfig, loss: float, most: float) -> float | None:
-        """Tokens after which the run should end at `loss`; None if not within `most`."""
-        low, high = math.log(1e6), math.log(most)
-        if self.estimate(model, most).final.mid > loss:
-            return None
-        for _ in range(24):
-            middle = (low + high) / 2
-            if self.estimate(model, math.exp(middle)).final.mid <= loss:
-                high = middle
-            else:
-                low = middle
-        return math.exp(high)
 
     # --- on the card as it is
 
@@ -197,33 +202,30 @@ class Search:
         return self._runs[shape]
 
     def _run(self, shape: Shape) -> Candidate | None:
-        model = self._model(shape)
-        sequences = self._wanted_sequences(model)
-        while True:
+        """At the batch that should end lowest, of those that leave the schedule steps enough."""
+        best: Candidate | None = None
+        for sequences in self._batches(self._model(shape)):
             tuned = self.tuned(shape, sequences)
             if tuned is None:
                 return None
             steps = self._steps(shape, tuned)
-            if (
-                steps >= SCHEDULE_STEPS
-                or sequences % 2
-                or sequences * self.base.block_size <= SMALLEST_BATCH
-            ):
+            if steps < FEWEST_STEPS:
+                continue
+            run = self._candidate(shape, tuned, steps)
+            enough = best is not None and best.config.max_iters >= SCHEDULE_STEPS
+            if best is not None and enough and self.score(run) >= self.score(best):
                 break
-            sequences //= 2  # a short schedule: smaller steps, more of them
-        if steps < FEWEST_STEPS:
-            return None
+            best = run
+            if self._ends_the_choice(sequences, run.tokens):
+                break
+        return best
+
+    def _candidate(self, shape: Shape, tuned: Tuned, steps: int) -> Candidate:
         tokens = steps * tuned.config.tokens_per_step
         estimate = self.estimate(tuned.config, tokens)
         config = scheduled(tuned, steps, self.corpus)
-        return Candidate(
-            tuned,
-            config,
-            total_params(model.shape),
-            run_seconds(config, tuned.time),
-            tokens,
-            estimate,
-        )
+        seconds = run_seconds(config, tuned.time)
+        return Candidate(tuned, config, self.params(shape), seconds, tokens, estimate)
 
     def tuned(self, shape: Shape, sequences: int) -> Tuned | None:
         key = shape, sequences
@@ -237,7 +239,8 @@ class Search:
         per_step = tuned.config.tokens_per_step
         most = int(self.most_tokens(shape) // per_step)
         if self.budget.loss is not None:
-            tokens = self._tokens_to(tuned.config, self.budget.loss, self.most_tokens(shape))
+            reached = partial(self._final_loss, tuned.config)
+            tokens = tokens_to(self.budget.loss, reached, self.most_tokens(shape))
             return 0 if tokens is None else max(FEWEST_STEPS, math.ceil(tokens / per_step))
         if self.budget.tokens is not None:
             if not self._feeds(tuned.config, self.budget.tokens):
@@ -265,34 +268,10 @@ class Search:
             if run is not None and (best is None or self.score(run) < self.score(best)):
                 best = run
         if best is None:
-            raise self._nothing()
+            model = self._model(self.shapes[0])
+            smallest = self.tuned(self.shapes[0], self._wanted_sequences(model))
+            lowest = min(
+                self._loss(self._model(shape), self.most_tokens(shape)) for shape in self.shapes
+            )
+            raise why_nothing(self.device, self.budget, smallest, lowest)
         return best
-
-    def _nothing(self) -> UserError:
-        """Why there is no run at all."""
-        smallest = self.tuned(self.shapes[0], self._wanted_sequences(self._model(self.shapes[0])))
-        if smallest is None:
-            return UserError(
-                f"no model worth training fits in the {self.device.usable_bytes / 2**30:.1f} GiB of the {self.device.name}",
-                hint="even the smallest, with every memory saver, does not; try another card",
-            )
-        if self.budget.loss is not None:
-            reachable = [
-                self.estimate(self._model(shape), self.most_tokens(shape)).final.mid
-                for shape in self.shapes
-            ]
-            return UserError(
-                f"no run on the {self.device.name} that public losses cover is expected to reach a loss of {self.budget.loss:g}",
-                hint=f"about {min(reachable):.2f} is the lowest for any size on this data; try a higher loss or more data",
-            )
-        if self.budget.tokens is not None:
-            return UserError(
-                f"{self.budget.tokens:,.0f} tokens are too few to train anything",
-                hint=f"even the smallest model needs {FEWEST_STEPS} steps of {SMALLEST_BATCH:,}: for example 1B",
-            )
-        training = FEWEST_STEPS * SMALLEST_BATCH * smallest.seconds_per_token
-        need = training + smallest.time.compile_seconds
-        return NotCovered(
-            f"that time is too little to train anything on the {self.device.name}",
-            hint=f"even the smallest model needs {FEWEST_STEPS} steps, about {need / 60 + 1:.0f} min: give it more time",
-        )

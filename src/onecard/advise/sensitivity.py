@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 
 from onecard.advise.limits import FLAT
-from onecard.advise.search import Candidate, Search
+from onecard.advise.schedule import Candidate
+from onecard.advise.search import Search
 from onecard.advise.shapes import PROPORTIONS, Shape
 from onecard.messages import Note
 from onecard.planner.optimal import compute_optimal_tokens

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from onecard.advise.savers import fastest, micro_batches, own_step_time, savers_of, variant
-from onecard.advise.schedule import base_config
+from onecard.advise.schedule import SCHEDULE_STEPS, base_config
 from onecard.advise.shapes import total_params
 from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab, slice_rows
-from onecard.config.recipes import recipe_values
+from onecard.config.recipes import RECIPES, recipe_values
 from onecard.errors import UserError
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
@@ -29,7 +29,7 @@ from onecard.planner.expected_loss import effective_tokens
 from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory import peak_memory
 from onecard.planner.optimal import ALPHA, BETA, A, B
-from onecard.planner.result import as_plain
+from onecard.planner.result import JsonAnswer
 from onecard.planner.warnings import usual_learning_rate
 from onecard.units import HOUR
 
@@ -37,34 +37,27 @@ SCHEMA = "onecard.small-run/1"
 WIDTHS = (64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768)
 FEWEST_STEPS = 20  # of the smallest model; less shows nothing
 MOST_OVERRUN = 5  # times the time for those steps: a machine measured while it was busy; max_hours ends the run anyway
-SCHEDULE_STEPS = 1000  # a shorter run gets a smaller batch instead
 SMALLEST_BATCH, LARGEST_BATCH = 2**9, 2**17  # tokens a step
 EVALUATIONS = 5
-EVALUATION_SHARE = (
-    0.02  # of the run's tokens, each time: a tenth of them read, at a third of a step's work
-)
+# of the run's tokens, each time: a tenth of them read, at a third of a step's work
+EVALUATION_SHARE = 0.02
 FEWEST_HELD_OUT = 2**13  # tokens: less is mostly noise
 PLANNED_SHARE = 0.9  # of the time: evaluations, checkpoints and the first steps take the rest
-BYTES_PER_TOKEN = (
-    3.0  # of a small BPE trained on the text itself: 2.5 to 4, enough to count epochs with
-)
+# of a small BPE trained on the text itself: 2.5 to 4, enough to count epochs with
+BYTES_PER_TOKEN = 3.0
 VOCABULARIES = (1024, 2048, 4096, 8192)  # to train a BPE of, where the text has no tokeniser yet
 # What the modern recipe needs to the loss of the tuned GPT-2 recipe, 1 M parameters on 2 M tokens, the worst corpus (docs/performance.md)
 OWN_RUNS = {"tokens": 0.17, "time": 0.21}
 
 
 @dataclass(frozen=True)
-class SmallRun:
+class SmallRun(JsonAnswer):
     """The config and its plan. `plan.loss` is None: nothing public says what it should be."""
 
     schema: str
     config: RunConfig
     plan: RunPlan
     reasons: list[Note]
-
-    def to_json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = as_plain(self)
-        return answer
 
 
 def small_run(
@@ -103,7 +96,7 @@ def small_run(
         Note("small-run", params=answer.params.total, tokens=answer.tokens.total, time=seconds),
         Note("small-run-loss"),
     ]
-    if chosen == "modern":
+    if config.shape.modern:
         if recipe is None:
             reasons.append(Note("small-run-recipe", **OWN_RUNS))
         reasons.append(Note("modern-exports"))
@@ -144,7 +137,7 @@ def vocabulary_for(
 
 
 def _candidates(base: RunConfig, device: Device, seconds: float) -> Iterator[RunConfig | None]:
-    dtype = device.training_dtype if base.matmul_dtype == "auto" else base.matmul_dtype
+    dtype = device.dtype_of(base.matmul_dtype)
     for width in WIDTHS:
         head = 32 if width < 256 else 64
         context = 128 if width < 192 else 256 if width < 384 else 512
@@ -202,7 +195,7 @@ def _micro_batched(run: RunConfig, device: Device, dtype: str) -> RunConfig | No
 
 def _in_quick_pieces(run: RunConfig, device: Device) -> RunConfig:
     """The same steps in the micro-batches that are the quickest: the largest that fit need not be, on a CPU above all."""
-    dtype = device.training_dtype if run.matmul_dtype == "auto" else run.matmul_dtype
+    dtype = device.dtype_of(run.matmul_dtype)
     found = fastest(run, device, dtype, micro_batches(run), choices=(savers_of(run),))
     if found is None or found.config.batch_size >= run.batch_size:
         return run
@@ -219,7 +212,7 @@ def _scheduled(run: RunConfig, steps: int) -> RunConfig:
         "eval_iters": max(1, round(held_out / run.tokens_per_micro_batch)),
         "log_interval": max(1, min(10, steps // 100)),
     }
-    if run.recipe == "gpt2":
+    if RECIPES[run.recipe].rate_by_size:
         rate = usual_learning_rate(total_params(run.shape))
         changes |= {
             "learning_rate": float(f"{rate:.1e}"),

@@ -15,6 +15,7 @@ from onecard.config.length import for_tokens
 from onecard.errors import UserError
 from onecard.files import write_text
 from onecard.planner import RunPlan, plan
+from onecard.planner.memory.savers import savers_in
 from onecard.units import show_bytes, show_count, show_duration
 
 KEEPS_TIME = "the time given: the run ends by then, with its decay fitted in"
@@ -23,12 +24,13 @@ KEEPS_TIME = "the time given: the run ends by then, with its decay fitted in"
 def config_text(answer: Recommendation | Fitted | SmallRun, name: str) -> str:
     """The file's content. The comments are English, as the keys are."""
     spell = to_nanogpt if name.lower().endswith(".py") else to_toml
+    config, planned = answer.config, answer.plan
     if isinstance(answer, Fitted):
-        return spell(answer.config, _fit_comments(answer), _head(answer.plan, "made to fit"))
+        return spell(config, _memory_comments(config, planned), _head(planned, "made to fit"))
     if isinstance(answer, SmallRun):
-        notes = {"n_layer": str(answer.reasons[0]), "max_hours": KEEPS_TIME}
-        return spell(answer.config, notes, _head(answer.plan, "chosen"))
-    return spell(answer.config, _comments(answer), _head(answer.plan, "recommended"))
+        comments = {"n_layer": str(answer.reasons[0]), "max_hours": KEEPS_TIME}
+        return spell(config, comments, _head(planned, "chosen"))
+    return spell(config, _comments(answer), _head(planned, "recommended"))
 
 
 def can_text(answer: Answer, name: str) -> str:
@@ -88,53 +90,30 @@ def _comments(answer: Recommendation) -> dict[str, str]:
     return {**comments, **_memory_comments(config, plan)}
 
 
-_USUAL = RunConfig()
 _OPTIMIZERS = {
     "adamw": "GPT-2's recipe",
     "adamw8bit": "AdamW with moments in a byte each",
     "muon": "for the matrices, AdamW for the rest",
 }
-_STATES = {
-    "float32": "full precision fits: no need for fewer bits",
-    "8bit": "moments in a byte each",
-    "4bit": "moments in half a byte each",
+# of savers whose key is written even where they are not used
+_NO_NEED = {
+    "chunked_loss": "the logits fit: no need",
+    "recompute": "the activations fit: no need",
+    "optimizer_state": "full precision fits: no need for fewer bits",
 }
 
 
-def _fit_comments(answer: Fitted) -> dict[str, str]:
-    return _memory_comments(answer.config, answer.plan)
-
-
 def _memory_comments(config: RunConfig, plan: RunPlan) -> dict[str, str]:
+    host = show_bytes(plan.memory.host_bytes)
     return {
         "batch_size": f"the fastest that fits: {show_bytes(plan.memory.process_bytes.mid)} of {show_bytes(plan.memory.card_bytes)}",
-        "gradient_accumulation_steps": f"{config.batch_size * config.gradient_accumulation_steps} sequences, {plan.tokens.per_step:,} tokens a step",
+        "gradient_accumulation_steps": f"{config.sequences_per_step} sequences, {plan.tokens.per_step:,} tokens a step",
         "compile": "faster and smaller"
         if config.compile
         else "torch.compile does not support this card",
-        "chunked_loss": "never holds all logits at once"
-        if config.chunked_loss
-        else "the logits fit: no need",
-        "recompute": "activations computed again going backward"
-        if config.recompute != "none"
-        else "the activations fit: no need",
         "optimizer": _OPTIMIZERS[config.optimizer],
-        "optimizer_state": _STATES[config.optimizer_state],
-        **_lean_comments(config, plan),
-    }
-
-
-def _lean_comments(config: RunConfig, plan: RunPlan) -> dict[str, str]:
-    """Of keys that are written only where they are not as usual."""
-    words = {
-        "weights": "2 bytes each, rounded by chance",
-        "gradients": "added up in 2 bytes each, rounded by chance",
-        "compile_unit": "gradients come layer by layer",
-        "offload_optimizer": f"{show_bytes(plan.memory.host_bytes)} of the computer's memory",
-        "offload_activations": "the inputs of layers, until the backward pass",
-    }
-    return {
-        key: text for key, text in words.items() if getattr(config, key) != getattr(_USUAL, key)
+        **_NO_NEED,
+        **{saver.key: saver.comment.format(host=host) for saver in savers_in(config)},
     }
 
 

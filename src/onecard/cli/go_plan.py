@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from onecard.advise.budget import Budget
+from onecard.advise.no_run import NotCovered
 from onecard.advise.recipe_choice import DEFAULT_DATA
 from onecard.advise.recommend import Recommendation, recommend
-from onecard.advise.search import NotCovered
 from onecard.advise.small_run import BYTES_PER_TOKEN, SmallRun, small_run, vocabulary_for
 from onecard.cli import parser_of
 from onecard.cli.go_record import Expectation, Question
@@ -28,9 +28,8 @@ from onecard.planner import RunPlan, resolve_device
 from onecard.planner.corpus import prepared_folder
 from onecard.units import HOUR
 
-MORE_TOKENS = (
-    1.03  # fetched than the run is expected to read: the measured machine may be a little faster
-)
+# fetched than the run is expected to read: the measured machine may be a little faster
+MORE_TOKENS = 1.03
 
 
 def for_what_torch_can_use(question: Question) -> tuple[Question, str | None]:

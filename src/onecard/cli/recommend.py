@@ -134,8 +134,8 @@ def changes_of(args: argparse.Namespace) -> dict[str, object]:
 
 
 def _recommend(args: argparse.Namespace) -> int:
+    from onecard.advise.no_run import NotCovered
     from onecard.advise.recommend import recommend
-    from onecard.advise.search import NotCovered
     from onecard.report.recommend_view import recommend_document
 
     budget = budget_of(args)

@@ -85,11 +85,15 @@ def evaluation_steps(config: "RunConfig") -> float:
     return micro_batches / config.gradient_accumulation_steps * EVALUATION_SHARE
 
 
+def decay_steps(config: "RunConfig") -> float:
+    """The length of a flat schedule's decay, never longer than what the warm-up leaves."""
+    span = config.lr_decay_iters - config.warmup_iters
+    return min(span, config.decay_fraction * config.lr_decay_iters)
+
+
 def decay_start(config: "RunConfig") -> int | None:
     """The step at which a flat schedule begins to decay; None where there is no flat part."""
     if not config.decay_lr or config.schedule != "wsd":
         return None
-    span = config.lr_decay_iters - config.warmup_iters
-    decay = min(span, config.decay_fraction * config.lr_decay_iters)
-    start = math.ceil(config.lr_decay_iters - decay - 1e-9)
+    start = math.ceil(config.lr_decay_iters - decay_steps(config) - 1e-9)
     return start if config.warmup_iters < start < config.lr_decay_iters else None

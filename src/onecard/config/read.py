@@ -101,9 +101,8 @@ def _text(path: Path) -> str:
     try:
         if path.is_dir():
             raise UserError(f"{path} is a folder", hint="name a config file inside it, or a preset")
-        if (
-            path.exists() and not path.is_file()
-        ):  # a pipe without a writer or /dev/zero would never end
+        # a pipe without a writer or /dev/zero would never end
+        if path.exists() and not path.is_file():
             raise UserError(f"{path} is not a file", hint="save the config as a file and name that")
         if path.stat().st_size > _LARGEST_FILE:
             raise UserError(

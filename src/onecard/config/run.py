@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from onecard.config.key_facts import ByValues, KeyFacts, facts_of, key
 from onecard.config.model_rules import GPT2_PADDED_VOCAB, ModelShape, padded_vocab
+from onecard.config.recipes import RECIPES, RecipeName
 from onecard.config.validate import check, typed
 from onecard.errors import UserError, nearest
 
@@ -114,7 +115,7 @@ class RunConfig(ByValues):
         least=1,
         most=10_000_000,
     )
-    recipe: Literal["gpt2", "modern"] = key(
+    recipe: RecipeName = key(
         "gpt2", "shape learning speed memory", "architecture, with the optimizer that suits it"
     )
     optimizer: Literal["adamw", "adamw8bit", "muon"] = key(
@@ -250,23 +251,19 @@ class RunConfig(ByValues):
             return self
         return self.replace(vocab_size=padded_vocab(size))
 
-    def changed(self) -> dict[str, Value]:
-        """The keys that differ from the defaults, in the order they are declared."""
-        values = ((f, getattr(self, f.name)) for f in fields(self))
-        return {f.name: value for f, value in values if value != f.default}
+    def changed(self, since: "RunConfig | None" = None) -> dict[str, Value]:
+        """The keys that differ from the defaults, or from another config, in the order they are declared."""
+        before = since or RunConfig
+        return {
+            key: getattr(self, key) for key in KEYS if getattr(self, key) != getattr(before, key)
+        }
 
     @property
     def shape(self) -> ModelShape:
-        return ModelShape(
-            self.n_layer,
-            self.n_head,
-            self.n_embd,
-            self.vocab_size or GPT2_PADDED_VOCAB,
-            self.block_size,
-            self.bias,
-            self.tied,
-            self.recipe == "modern",
-        )
+        modern = RECIPES[self.recipe].blocks == "modern"
+        vocabulary = self.vocab_size or GPT2_PADDED_VOCAB
+        sizes = self.n_layer, self.n_head, self.n_embd, vocabulary, self.block_size
+        return ModelShape(*sizes, self.bias, self.tied, modern)
 
     @property
     def state_bits(self) -> int:
@@ -285,8 +282,13 @@ class RunConfig(ByValues):
         return self.batch_size * self.block_size
 
     @property
+    def sequences_per_step(self) -> int:
+        """Over all micro-batches and processes."""
+        return self.batch_size * self.gradient_accumulation_steps
+
+    @property
     def tokens_per_step(self) -> int:
-        return self.tokens_per_micro_batch * self.gradient_accumulation_steps
+        return self.sequences_per_step * self.block_size
 
     @property
     def total_tokens(self) -> int:

@@ -172,7 +172,7 @@ def _shard(config: "RunConfig") -> None:
     for name in ("weights", "gradients"):
         if config.shard != "none" and getattr(config, name) == "bfloat16":
             raise UserError(
-                f"shard = {config.shard!r} keeps {name} in float32, a part on each card; {name} = 'bfloat16' cannot be shared out",
+                f"shard = {config.shard!r} keeps {name} in float32, a part on each card; {name} = 'bfloat16' cannot be sharded",
                 hint=f"{name} = 'float32', or shard = 'none'",
             )
 

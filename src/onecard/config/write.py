@@ -7,7 +7,7 @@ n_layer = 6  # half of GPT-2's
 import json
 from collections.abc import Mapping
 
-from onecard.config.recipes import RECIPE_KEYS
+from onecard.config.recipes import RECIPES
 from onecard.config.run import KEYS, RunConfig, Value
 
 
@@ -37,7 +37,7 @@ def written_values(config: RunConfig, comments: Mapping[str, str]) -> dict[str, 
         for key in KEYS
         if key in changed
         or (key in comments and getattr(config, key) is not None)
-        or (key in RECIPE_KEYS and config.recipe != "gpt2")
+        or key in RECIPES[config.recipe].values
     }
     if "max_iters" in values:
         for key in ("lr_decay_iters", "warmup_iters"):
@@ -51,8 +51,7 @@ def _toml_value(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace(
-            "\x7f", "\\u007f"
-        )  # JSON strings are TOML strings, except for DEL
+        # JSON strings are TOML strings, except for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     text = repr(value)
     return text.replace("e", ".0e") if "e" in text and "." not in text else text

@@ -5,7 +5,7 @@
 
 A context that several endings share is computed once: one row holds the context and all its endings, and a mask lets
 each ending see the context and itself alone. Rows are sorted by length and cut into batches of a number of tokens.
-The modern recipe's short convolutions look at neighbours in the row, so it gets one row for each ending.
+The modern blocks' short convolutions look at neighbours in the row, so there is one row for each ending.
 """
 
 import itertools
@@ -85,7 +85,7 @@ def truncated(question: Question, block_size: int) -> bool:
 def _rows(number: int, question: Question, model: GPT) -> list[_Row]:
     room = model.config.block_size
     total = len(question.context) + sum(len(ending) - 1 for ending in question.endings)
-    alone = model.config.recipe == "modern" or truncated(question, room) or total > 4 * room
+    alone = model.config.shape.modern or truncated(question, room) or total > 4 * room
     if not alone:
         return [_shared_row(number, question)]
     return [

@@ -44,9 +44,9 @@ _OUTER = {
 
 def check(trained: Trained) -> BpeTokenizer:
     """The tokeniser, if llama.cpp can express this model; else a UserError."""
-    if trained.config.recipe != "gpt2":
+    if trained.config.shape.modern:
         raise UserError(
-            "llama.cpp has no architecture for recipe = 'modern'",
+            f"llama.cpp has no architecture for recipe = {trained.config.recipe!r}",
             hint="export it with --to hf, which transformers runs; or train with recipe = 'gpt2'",
         )
     tokenizer = plain(trained.tokenizer)

@@ -25,7 +25,7 @@ CODE = "modeling_onecard.py"
 
 def write_folder(folder: Path, trained: Trained, dtype: str = "float32") -> None:
     """config.json, generation_config.json, weights and tokeniser."""
-    modern = trained.config.recipe == "modern"
+    modern = trained.config.shape.modern
     tensors = _parameters(trained) if modern else gpt2_tensors(trained)
     number = getattr(torch, dtype)
     ready = {name: tensor.to(number).contiguous() for name, tensor in tensors.items()}

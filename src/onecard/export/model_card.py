@@ -126,7 +126,7 @@ def _head(sources: list[dict[str, Any]], to: str) -> str:
 
 def _what(trained: Trained) -> str:
     config, count = trained.config, params(trained.config.shape)
-    kind = "GPT-2's architecture" if config.recipe == "gpt2" else "onecard's modern recipe"
+    kind = "onecard's modern recipe" if config.shape.modern else "GPT-2's architecture"
     return (
         f"A language model of {show_count(count.total)} parameters, {_origin(trained)}: {kind}, "
         f"{_several(config.n_layer, 'layer')}, {_several(config.n_head, 'head')}, width {config.n_embd}, context "
@@ -144,7 +144,7 @@ def _origin(trained: Trained) -> str:
 def _use(trained: Trained, to: str) -> str:
     if to != "hf":
         return _USE_GGUF if to == "gguf" else _USE_NANOGPT
-    trust = ", trust_remote_code=True" if trained.config.recipe == "modern" else ""
+    trust = ", trust_remote_code=True" if trained.config.shape.modern else ""
     return (_USE_CHAT if speaks(trained.tokenizer) else _USE).format(trust=trust)
 
 

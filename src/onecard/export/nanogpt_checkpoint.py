@@ -30,9 +30,12 @@ _MODEL_KEYS = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout")
 
 
 def check(trained: Trained) -> None:
-    if trained.config.recipe != "gpt2":
-        raise UserError("nanoGPT has no model for recipe = 'modern'", hint="export it with --to hf")
-    if not trained.config.tied:
+    config = trained.config
+    if config.shape.modern:
+        raise UserError(
+            f"nanoGPT has no model for recipe = {config.recipe!r}", hint="export it with --to hf"
+        )
+    if not config.tied:
         raise UserError(
             "nanoGPT's head always shares the embedding's weights, and this model's does not",
             hint="export it with --to hf",

@@ -87,9 +87,8 @@ def support_of(device: Device) -> Support:
     if device.vendor == "AMD":
         return Support(True, None, True, device.bf16_native, device.bf16_native, False)
     capability = _CAPABILITY.get(device.architecture)
-    if (
-        capability is None
-    ):  # a user's own card is taken at its word; other makers need other torches
+    # a user's own card is taken at its word; other makers need other torches
+    if capability is None:
         own = device.vendor == "user"
         return Support(own, None, own, device.bf16_native, own, False)
     build = serving_build(capability)

@@ -33,9 +33,8 @@ class DatasetFacts:
     rows: int | None = None
     val_tokens: int | None = None
     vocab_size: int = 50257
-    tokenizer: str = (
-        "gpt2"  # what its tokens are counted in, and what it is prepared with by default
-    )
+    # what its tokens are counted in, and what it is prepared with by default
+    tokenizer: str = "gpt2"
     column: str = "text"  # that holds the text, or the ids
     columns: tuple[str, ...] = ()
     date: str = ""  # when the entry was last looked at

@@ -41,9 +41,8 @@ class Device:
     tdp_watts: float
     units: int  # SMs, CUs or cores
     bf16_native: bool
-    confidence: (
-        str  # A: vendor's figure checked, B: computed from the specification, C: a rough estimate
-    )
+    # A: vendor's figure checked, B: computed from the specification, C: a rough estimate
+    confidence: str
     source: str
     checked: str
     note: str = ""
@@ -74,6 +73,10 @@ class Device:
         """Which of a plan's memory figures a run here measures: torch counts what it allocates with CUDA only."""
         return "allocated" if self.kind == "cuda" else "process"
 
+    def dtype_of(self, asked: str) -> str:
+        """The number format that `dtype` means here: "auto" is what the card trains in."""
+        return self.training_dtype if asked == "auto" else asked
+
     @property
     def training_dtype(self) -> str:
         """What to train in: bf16 where the hardware has it, else fp16 with a loss scaler; fp32 on CPU and Apple."""
@@ -83,13 +86,10 @@ class Device:
 
     def peak_flops(self, dtype: str) -> float:
         """Dense peak with fp32 accumulation: "bfloat16", "float16", "tf32" or "float32" (outside the tensor cores)."""
-        if dtype == "float32":
-            return self.fp32_flops
-        if dtype == "tf32":
-            return self.tf32_flops or self.fp32_flops
         if dtype == "bfloat16":
             return self.bf16_flops or self.fp32_flops * EMULATED_BF16
-        return self.fp16_flops or self.fp32_flops
+        tensor_cores = {"tf32": self.tf32_flops, "float16": self.fp16_flops}
+        return tensor_cores.get(dtype) or self.fp32_flops
 
     def matmul_flops(self, dtype: str) -> float:
         """The peak that a training run in `dtype` is held against: fp32 runs are allowed TF32, as in nanoGPT."""

@@ -201,9 +201,8 @@ def _flops_per_clock(info: str) -> int:
 
 def _gigahertz(info: str) -> float:
     found = [float(value) for value in re.findall(r"cpu MHz\s*:\s*([\d.]+)", info)]
-    return (
-        max(found) / 1000 if found else 3.0
-    )  # a common sustained clock where the system does not tell
+    # a common sustained clock where the system does not tell
+    return max(found) / 1000 if found else 3.0
 
 
 def _memory() -> tuple[int, int]:

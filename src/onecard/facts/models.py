@@ -22,9 +22,8 @@ class KnownModel:
     source: str
     aliases: tuple[str, ...] = ()  # other names people give it
     preset: str | None = None  # the released model of this preset's shape
-    losses: dict[str, float] = field(
-        default_factory=dict
-    )  # data set → nats per GPT-2 token on its validation text
+    # data set → nats per GPT-2 token on its validation text
+    losses: dict[str, float] = field(default_factory=dict)
 
     @property
     def tokens(self) -> float:

@@ -22,6 +22,7 @@ class Price:
     confidence: str
 
 
+# the others are codes of countries
 REGIONS = {
     "WORLD": T("world"),
     "EUROPE": T("Europe"),
@@ -30,7 +31,7 @@ REGIONS = {
     "OCEANIA": T("Oceania"),
     "NORTH_AMERICA": T("North America"),
     "SOUTH_AMERICA": T("South America"),
-}  # the others are codes of countries
+}
 KINDS = {
     "residential average": T("residential average"),
     "household": T("household"),

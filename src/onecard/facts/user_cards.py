@@ -16,6 +16,7 @@ import tomllib
 from pathlib import Path
 
 from onecard.errors import UserError, nearest
+from onecard.untrusted import read_bytes
 
 _KEYS = (
     "name",
@@ -78,22 +79,15 @@ def read_user_cards(path: Path, must_exist: bool = False) -> list[dict[str, obje
             raise UserError(
                 f"{path} is not a file", hint="`onecard gpus --help` shows what it holds"
             )
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
-            raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
-        content = tomllib.loads(text.decode("utf-8-sig"))
+        content = tomllib.loads(read_bytes(path, _MOST_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
         if must_exist:
             raise UserError(
                 f"no card file {path}", hint="`onecard gpus --help` shows what it holds"
             ) from None
         return []
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # a number of 5,000 digits is a plain ValueError
+    except (OSError, ValueError, RecursionError) as error:
+        # a number of 5,000 digits is a plain ValueError
         why = getattr(error, "strerror", None) or str(error).partition(";")[0]
         raise UserError(
             f"cannot read {path}: {why}", hint="`onecard gpus --help` shows what it holds"

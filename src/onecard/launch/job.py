@@ -82,7 +82,7 @@ def make_job(
             raise UserError(f"{number} {what} cannot train anything", hint=f"--{what} 1 or more")
     if restarts < 0:
         raise UserError(f"{restarts} restarts cannot be", hint="--max-restarts 0 or more")
-    rows = config.batch_size * config.gradient_accumulation_steps
+    rows = config.sequences_per_step
     if cards * nodes > rows:
         raise UserError(
             f"{cards * nodes} processes are more than the {rows} rows of a step",

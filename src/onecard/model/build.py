@@ -17,7 +17,7 @@ from onecard.model.modern import ModernGPT
 
 def make_model(config: RunConfig) -> GPT:
     """The model of a config's recipe."""
-    return ModernGPT(config) if config.recipe == "modern" else GPT(config)
+    return ModernGPT(config) if config.shape.modern else GPT(config)
 
 
 def is_lowered(name: str, parameter: Tensor) -> bool:

@@ -5,7 +5,7 @@
         optimizer.safetensors    "<parameter>/exp_avg", "/exp_avg_sq", "/step"
         state.json               step, tokens, schedule, watch, config, checksums of the two files and of itself
 
-A model that is shared out over processes is saved by all of them, each its part: model-00001-of-00004.safetensors and
+A model that is sharded over processes is saved by all of them, each its part: model-00001-of-00004.safetensors and
 so on, and state.json says which rows of which tensor are where. Either form is read whole, or some rows of it.
 
 The same step saved again becomes step_00000500-2, and the first one goes only when the second is on the disk: at no

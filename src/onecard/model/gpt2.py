@@ -22,9 +22,8 @@ from onecard.model.fp8 import Fp8Linear
 from onecard.model.lean import gelu
 from onecard.model.run_blocks import Runner, block_runner, forward_runner, plainly
 
-INIT_STD = (
-    0.02  # GPT-2's; the projections back into the residual stream get it over sqrt(2 · n_layer)
-)
+# GPT-2's; the projections back into the residual stream get it over sqrt(2 · n_layer)
+INIT_STD = 0.02
 
 
 @dataclass

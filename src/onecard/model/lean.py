@@ -98,9 +98,8 @@ class _RmsNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         scale = rms_scale(x).to(x.dtype)
         y = x * scale
-        ctx.save_for_backward(
-            y, scale
-        )  # y is kept by the matmul that follows anyway; x need not be
+        # y is kept by the matmul that follows anyway; x need not be
+        ctx.save_for_backward(y, scale)
         return y
 
     @staticmethod

@@ -153,9 +153,8 @@ class _SquaredRelu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (kept,) = (
-            ctx.saved_tensors
-        )  # asked for once: a layer that is computed again gives it only once
+        # asked for once: a layer that is computed again gives it only once
+        (kept,) = ctx.saved_tensors
         inner = torch.empty_like(kept)
         for part, positive, out in _blocks(grad, kept, inner):
             torch.mul(part, positive, out=out).mul_(2)

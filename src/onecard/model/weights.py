@@ -138,9 +138,8 @@ def load_plain(file: Path) -> Any:
 
 def _nanogpt(file: Path) -> dict[str, Tensor]:
     try:
-        with report_if_cut_short(
-            file
-        ):  # mapped: the optimizer's two thirds of the file are never read
+        # mapped: the optimizer's two thirds of the file are never read
+        with report_if_cut_short(file):
             saved = load_plain(file)
             return {
                 name.removeprefix("_orig_mod."): tensor.clone()

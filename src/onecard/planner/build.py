@@ -40,7 +40,7 @@ from onecard.planner.result import (
     Tokens,
 )
 from onecard.planner.stacks import OWN, STACKS
-from onecard.planner.step_time import StepTime, step_time
+from onecard.planner.step_time import COMPILE_RANGE, StepTime, step_time
 from onecard.planner.warnings import offloading, warnings
 from onecard.planner.ways import ways
 from onecard.planner.whatif import whatif
@@ -74,7 +74,7 @@ def plan(
     joined = links_of(link, device, gpus)
     _check_number_of_cards(config, gpus, nodes)
     gpus *= nodes
-    dtype = device.training_dtype if config.matmul_dtype == "auto" else config.matmul_dtype
+    dtype = device.dtype_of(config.matmul_dtype)
     corpus = _corpus(config, data)
     config = config.for_vocabulary(corpus.vocab_size)
     counts = params(config.shape)
@@ -155,7 +155,7 @@ def _check_number_of_cards(config: RunConfig, gpus: int, nodes: int) -> None:
             hint="the number of cards and machines is 1 or more",
         )
     cards = gpus * nodes
-    rows = config.batch_size * config.gradient_accumulation_steps
+    rows = config.sequences_per_step
     if cards > rows:
         raise UserError(
             f"{cards} processes are more than the {rows} rows of a step",
@@ -198,8 +198,8 @@ def resolve_device(gpu: Device | str | None) -> Device:
 
 def _time(config: RunConfig, step: StepTime, now: datetime) -> Time:
     whole = step.seconds.scaled(config.max_iters + evaluation_steps(config))
-    start = step.compile_seconds
-    total = Range(start + whole.low, start + whole.mid, start + whole.high)
+    start, (low, high) = step.compile_seconds, COMPILE_RANGE
+    total = Range(low * start + whole.low, start + whole.mid, high * start + whole.high)
     return Time(
         step_seconds=step.seconds,
         tokens_per_second=step.seconds.inverse(config.tokens_per_step),
@@ -241,9 +241,8 @@ def energy_of(watts: float, seconds: float) -> float:
 
 
 def _energy(device: Device, gpus: int, seconds: Range, price: Price) -> Energy:
-    watts = (
-        device.watts * gpus
-    )  # the card at its limit, where training keeps it; the rest of the machine is not included
+    # the card at its limit, where training keeps it; the rest of the machine is not included
+    watts = device.watts * gpus
     kwh = Range(*(energy_of(watts, each) for each in (seconds.low, seconds.mid, seconds.high)))
     return Energy(
         watts, kwh, kwh.scaled(price.per_kwh), price.currency, price.per_kwh, price.source

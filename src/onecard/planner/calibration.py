@@ -60,9 +60,8 @@ class Calibration:
     date: str  # ISO time
     dtype: str  # of the matmuls, as Workload names it
     rates: dict[str, float]  # by RATES
-    host_seconds: (
-        float  # the host's share of starting a kernel, where a card can run behind it; 0 on a CPU
-    )
+    # the host's share of starting a kernel, where a card can run behind it; 0 on a CPU
+    host_seconds: float
     costs: dict[str, Costs]  # by mode, "eager" and perhaps "compiled"
     spread: dict[str, float]  # by mode: half the 80 % range of one step, as a share
     observations: tuple[Observation, ...] = ()
@@ -95,9 +94,8 @@ class Calibration:
             if getattr(w, field) not in values:
                 half += _UNTRIED_SETTING
         largest = max((o.work.tokens * o.work.matmul_params for o in self.observations), default=1)
-        beyond = (
-            w.tokens * w.matmul_params / largest
-        )  # larger than anything tried: the costs are carried further
+        # larger than anything tried: the costs are carried further
+        beyond = w.tokens * w.matmul_params / largest
         half += _BEYOND * math.log(max(1.0, beyond))
         return 1 / (1 + half), 1 + half
 

@@ -48,9 +48,8 @@ def load_calibration(device: Device, notes: list[Note] | None = None) -> Calibra
         return None
     found = read_calibrations(notes)
     good = [each for _, each in found if not _difference(each, device)]
-    if (
-        notes is not None and not good
-    ):  # beside a good one, those of other devices and former torches are no news
+    # beside a good one, those of other devices and former torches are no news
+    if notes is not None and not good:
         notes += [_ignored(path, _difference(each, device)) for path, each in found]
     best = max(good, key=lambda each: each.date, default=None)
     if notes is not None and best is not None and (note := disturbance(best)):

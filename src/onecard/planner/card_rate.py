@@ -33,9 +33,8 @@ def ceiling(device: Device, dtype: str, fit: Fit) -> float:
     # tensor cores at half rate (GeForce) are easier to keep fed
     effect *= fit["half_rate"] if device.rate_class.endswith("_half") else 1.0
     share = reading * effect * sustained(device, fit) * float(fit["matmul"])
-    return (
-        min(1.0, share) if device.kind == "cpu" else share
-    )  # a card may boost past its specification
+    # a card may boost past its specification
+    return min(1.0, share) if device.kind == "cpu" else share
 
 
 def sustained_flops(device: Device) -> float:

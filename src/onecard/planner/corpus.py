@@ -19,9 +19,8 @@ from onecard.units import parse_count, show_count
 if TYPE_CHECKING:
     from onecard.data import Summary
 
-_TOKENS = re.compile(
-    r"[\d.][\d.,_]*(e\d+)? ?[a-z]{0,3}( ?tok(en)?s?)?", re.IGNORECASE
-)  # what is meant as a count
+# what is meant as a count
+_TOKENS = re.compile(r"[\d.][\d.,_]*(e\d+)? ?[a-z]{0,3}( ?tok(en)?s?)?", re.IGNORECASE)
 _PREPARED = ("manifest.json", "train.bin")
 _MOST_OF_IT = 0.5  # a folder with more of a named set is taken for the set
 

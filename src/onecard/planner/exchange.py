@@ -66,9 +66,8 @@ def exchange_of(w: Workload, device: Device) -> Exchange:
         once = 2 * share * 4 * w.params
         buffers = LAID_OUT_BYTES * w.params / device.bandwidth
         return Exchange(once, 0.0, link, across, w.accumulation, buffers)
-    if (
-        cards == w.gpus and w.nodes > 1
-    ):  # a card in each machine: all that is sent goes between machines
+    # a card in each machine: all that is sent goes between machines
+    if cards == w.gpus and w.nodes > 1:
         link, across = w.network_bytes, 0.0
     matrices = w.n_layer * w.layer_params if w.optimizer == "muon" else 0
     once = share * 8 * matrices / cards

@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass
 
 from onecard.config import RunConfig
+from onecard.config.recipes import RECIPES
 from onecard.planner.loss_settings import (
     Fit,
     beyond_sweep,
@@ -33,9 +34,8 @@ from onecard.planner.loss_settings import (
 from onecard.planner.result import Range
 from onecard.planner.workload import Workload
 
-GPT2_VOCABULARY = range(
-    50256, 50689
-)  # GPT-2's tokens, padded as people do: 50257, 50304, 50432, 50688
+# GPT-2's tokens, padded as people do: 50257, 50304, 50432, 50688
+GPT2_VOCABULARY = range(50256, 50689)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,8 @@ def supported(size: float, tokens: float, fit: Fit) -> bool:
 
 
 def recipe_of(config: RunConfig) -> str:
-    return f"{config.recipe}-{'muon' if config.optimizer == 'muon' else 'adamw'}"
+    blocks = RECIPES[config.recipe].blocks
+    return f"{blocks}-{'muon' if config.optimizer == 'muon' else 'adamw'}"
 
 
 def known_dataset(name: str) -> str | None:
@@ -186,9 +187,8 @@ def known_dataset(name: str) -> str | None:
     text = name.lower()
     bare = re.sub(r"[^a-z]", "", text)
     if "fineweb" in bare:
-        if re.search(
-            r"web[-_ ]?v?\d+(?![\d.]*[-_ ]?[kmbt])|score", text
-        ):  # a number that is no amount
+        # a number that is no amount
+        if re.search(r"web[-_ ]?v?\d+(?![\d.]*[-_ ]?[kmbt])|score", text):
             return None
         return "fineweb-edu" if "edu" in bare else "fineweb"
     return "openwebtext" if bare_name(name) in ("openwebtext", "owt", "openwebtextcorpus") else None

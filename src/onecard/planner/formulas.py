@@ -22,7 +22,7 @@ FORMULAS: dict[str, str] = {
     "shares fitted to public runs by fit/speed.py (docs/accuracy.md)",
     "time.tokens_per_second": "tokens per step ÷ seconds per step",
     "time.total_seconds": "compile + steps × seconds per step + evaluations (a third of a step's work per micro-batch)",
-    "time.compile_seconds": "2.75 s a layer, half to double; a first step of about 32 s was logged for 12 layers on an RTX 4070",
+    "time.compile_seconds": "2.75 s a layer and half as much again for the evaluation, half to double; a first step of about 32 s was logged for 12 layers on an RTX 4070",
     "mfu.card": "FLOPs per token (nanoGPT) × tokens/s ÷ the card's dense peak in this dtype with fp32 accumulation",
     "mfu.nanogpt": "the same ÷ 312 TFLOPS, an A100's peak, which nanoGPT uses for every card",
     "memory.allocated_bytes": "16·N + bf16 copies + saved activations + logits and loss at the step's peak; "

@@ -20,9 +20,8 @@ from onecard.config import RunConfig
 from onecard.facts.data_files import fact_file
 
 Fit = dict[str, Any]
-USUAL_FLOOR = (
-    0.1  # the public runs decay to between nothing and a tenth: what the law calls settled
-)
+# the public runs decay to between nothing and a tenth: what the law calls settled
+USUAL_FLOOR = 0.1
 SMALL_BATCH = 2**16  # tokens a step below which the public runs are few
 MOST_COST = 0.5  # nats; beyond it a run diverges rather than trains badly
 MOST_SHORT = 1.0  # nats that a low rate costs a short run beyond the sweep's parabola
@@ -46,6 +45,16 @@ def best_rate(size: float, tokens: float, fit: Fit) -> float:
     return float(known["rate"] * (size / 124e6) ** known["rate_size"] * longer)
 
 
+def best_batch(tokens: float, fit: Fit) -> float:
+    """The tokens a step that the sweep found best for AdamW in a run of so many tokens.
+
+    >>> round(best_batch(10e9, loss_fit()), -4), round(best_batch(4e9, loss_fit()), -4)
+    (270000.0, 160000.0)
+    """
+    known = fit["settings"]
+    return float(known["batch"] * (_swept(tokens) / 1e10) ** known["batch_tokens"])
+
+
 def _swept(tokens: float) -> float:
     """The sweep's lengths; shorter and longer runs are taken as its shortest and longest."""
     return min(max(tokens, SWEPT_TOKENS[0]), SWEPT_TOKENS[1])
@@ -60,8 +69,7 @@ def settings_cost(
         return 0.0
     known = fit["settings"]
     u = math.log(config.learning_rate / best_rate(size, tokens, fit))
-    best_batch = known["batch"] * (_swept(tokens) / 1e10) ** known["batch_tokens"]
-    v = math.log(config.tokens_per_step / best_batch)
+    v = math.log(config.tokens_per_step / best_batch(tokens, fit))
     flatter = max(1.0, tokens / size / 20) ** known["length"]
     bent = known["rate_bend"] * u**2 + known["batch_bend"] * v**2 + known["both"] * u * v
     seen, batch = whole or tokens, config.tokens_per_step

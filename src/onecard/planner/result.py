@@ -14,6 +14,28 @@ from onecard.planner.whatif import WhatIf
 SCHEMA = "onecard.plan/1"
 
 
+def as_plain(value: Any) -> Any:
+    """Any result as JSON's own kinds; a sentence is its code and its English words."""
+    if isinstance(value, Note):
+        return {"code": value.code, "text": str(value)}
+    if isinstance(value, T):
+        return str(value)
+    if is_dataclass(value):
+        return {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {key: as_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(item) for item in value]
+    return value
+
+
+class JsonAnswer:
+    """A dataclass that a command shows: as JSON, each field by its name."""
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(as_plain(self))
+
+
 @dataclass(frozen=True)
 class Range:
     """An 80 % range: one run in ten is expected below `low`, one in ten above `high`."""
@@ -84,9 +106,8 @@ class Time:
     tokens_per_second: Range
     total_seconds: Range
     compile_seconds: float
-    parts: dict[
-        str, float
-    ]  # seconds of one step: matmul, memory, optimizer, launch, data, exchange
+    # seconds of one step: matmul, memory, optimizer, launch, data, exchange
+    parts: dict[str, float]
     what_if: list[WhatIf]  # hours in all for other seconds per step
     basis: str  # "measured": a probe of this very card; "fitted": cards of its architecture; "class": a wider estimate
     finish: str | None  # ISO time if started now; None beyond the calendar
@@ -145,9 +166,8 @@ class Energy:
 class Loss:
     """The validation loss to expect, with its range."""
 
-    expected: (
-        Range  # nats per token on held-out text of the same data set, at the end of the schedule
-    )
+    # nats per token on held-out text of the same data set, at the end of the schedule
+    expected: Range
     perplexity: Range
     curve: list[tuple[int, float]]  # (step, expected loss) along the schedule
     repetition: float  # nats that seeing the data again costs against fresh data
@@ -173,7 +193,7 @@ class KnownRun:
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class RunPlan(JsonAnswer):
     """Everything `onecard plan` answers, as one value."""
 
     schema: str
@@ -194,24 +214,4 @@ class RunPlan:
     warnings: list[Note]
     formulas: dict[str, str]  # figure's path → formula and source, for --explain
     nodes: int = 1  # machines that the cards are in
-    ways: list[ShardWay] = field(default_factory=list)  # of several cards: each way of sharing out
-
-    def to_json(self) -> dict[str, Any]:
-        answer = as_plain(self)
-        assert isinstance(answer, dict)
-        return answer
-
-
-def as_plain(value: Any) -> Any:
-    """Any result as JSON's own kinds; a sentence is its code and its English words."""
-    if isinstance(value, Note):
-        return {"code": value.code, "text": str(value)}
-    if isinstance(value, T):
-        return str(value)
-    if is_dataclass(value):
-        return {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, dict):
-        return {key: as_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(item) for item in value]
-    return value
+    ways: list[ShardWay] = field(default_factory=list)  # of several cards: each value of `shard`

@@ -19,7 +19,8 @@ _LARGE = 32 * MIB
 UNFUSED = 18  # reads and writes of a number by an update made operation by operation; a fused one has seven
 # Bytes that a number of the stream costs in other people's RMSNorm, written operation by operation in fp32 and not compiled: cast,
 # square, mean, product, weight, cast back and the residual's sum; and the same going backward. Of a query or key in rotary
-# positions written so: four products, two sums, stacked and cast back.
+# positions written so: four products, two sums, stacked and cast back. Not everybody takes as many steps: `written_out` (fitted) is the
+# share of it that people's code has on average.
 NORM_BY_OPERATIONS = (44, 82)
 ROTARY_BY_OPERATIONS = (38, 45)
 # How often a score is read or written where attention is written out, forward and backward
@@ -51,13 +52,27 @@ def fp8_bytes(w: Workload) -> float:
 
 def layer_bytes(w: Workload, fit: Fit) -> float:
     """Of these, what the layers' kernels hand to one another."""
-    forward, backward = _norms(w)
+    forward, backward = _norms(w, fit)
     cheap = forward
-    for part in (_activation(w), _rotary(w), _attention(w)):
+    for part in (_activation(w), _rotary(w, fit), _attention(w)):
         forward, backward = forward + part[0], backward + part[1]
     again = {"none": 0.0, "block": forward, "cheap": cheap + _activation(w)[0]}[w.recompute]
     slack = 1.0 if w.compiled else fit["eager_bytes"]
     return float(slack * w.tokens * w.n_layer * (forward + backward + again))
+
+
+def unaligned_head(w: Workload, fit: Fit) -> float:
+    """How much longer the head takes where tensor cores cannot load its rows aligned; the compiler pads some of them."""
+    if not w.vocab_size % 8 or w.dtype not in ("bfloat16", "float16"):
+        return 1.0
+    return float(fit["odd_vocab_compiled"] if w.compiled else fit["odd_vocab"])
+
+
+def attention_passes(w: Workload) -> float:
+    """Forward and backward, in forward passes. A flash kernel computes the scores again going backward: 2 + 5 matmuls
+    instead of 2 + 4. Math attention does both halves of the square."""
+    again = w.recompute == "block"
+    return 3.5 + again if w.flash else 2.0 * (3 + again)
 
 
 def _by_operations(w: Workload) -> bool:
@@ -72,7 +87,7 @@ def _norms_by_operations(w: Workload) -> bool:
     return _by_operations(w) and not w.norm_kernel and (not w.pure or w.stack == "hf")
 
 
-def _norms(w: Workload) -> tuple[float, float]:
+def _norms(w: Workload, fit: Fit) -> tuple[float, float]:
     """Bytes a token of a layer's norms and residual sums, forward and backward."""
     e = DTYPE_BYTES[w.dtype]  # bytes of an activation
     r = 2 if w.pure or w.half_stream else 4  # bytes of the residual stream
@@ -80,7 +95,10 @@ def _norms(w: Workload) -> tuple[float, float]:
         # two fused residual-add + norm forward, each reading stream and branch, writing stream and norm; and backward
         each = (2 * r + 2 * e, 3 * r + 2 * e)
     elif _norms_by_operations(w):
-        each = NORM_BY_OPERATIONS
+        each = (
+            fit["written_out"] * NORM_BY_OPERATIONS[0],
+            fit["written_out"] * NORM_BY_OPERATIONS[1],
+        )
     else:
         # each op by itself: norm, cast, add; and backward the same with the gradient's own add
         cast = 0 if w.pure or e == 4 else r + e
@@ -102,11 +120,12 @@ def _activation(w: Workload) -> tuple[float, float]:
     return float(forward), float(ff * (3 * gate + 2 * (gate > 1)) * e)
 
 
-def _rotary(w: Workload) -> tuple[float, float]:
-    if not w.turns:
+def _rotary(w: Workload, fit: Fit) -> tuple[float, float]:
+    if not w.rotates:
         return 0.0, 0.0
     turned = w.n_embd + w.kv_width
     if _by_operations(w):
+        turned *= fit["written_out"]
         return float(turned * ROTARY_BY_OPERATIONS[0]), float(turned * ROTARY_BY_OPERATIONS[1])
     each = (2 if w.compiled else 8) * turned * DTYPE_BYTES[w.dtype]
     return float(each), float(each)
@@ -204,15 +223,14 @@ def _modern_kernels(w: Workload) -> float:
     if w.stack == OWN:
         return 99 * w.modern
     norms = (w.norms + 2 * w.head_norms) * _norms_by_operations(w)
-    return 18 * norms + 50 * w.turns + 7 * w.gated
+    return 18 * norms + 50 * w.rotates + 7 * w.gated
 
 
 def optimizer_kernels(w: Workload) -> float:
     """Kernels of one update: a few for all tensors together, or a dozen for each."""
     matrices = len(w.layer_matrices) * w.n_layer
-    if (
-        w.optimizer == "muon"
-    ):  # five rounds of three products, and what is around them, on stacks of matrices
+    # five rounds of three products, and what is around them, on stacks of matrices
+    if w.optimizer == "muon":
         return 30.0 + 4.0 * matrices
     # a loop's tensors: queries, keys and values apart, and two norms a layer
     return 14.0 * (matrices + 4 * w.n_layer + 3) if w.optimizer_loop else 30.0
@@ -220,22 +238,15 @@ def optimizer_kernels(w: Workload) -> float:
 
 def fresh_bytes(w: Workload) -> float:
     """Bytes of one micro-batch in tensors above _LARGE: so many page faults were counted on a CPU."""
-    logits = (
-        0 if w.chunked_loss else 3 if w.compiled else 4
-    )  # scores, their logarithms, and gradients of both
+    # scores, their logarithms, and gradients of both
+    logits = 0 if w.chunked_loss else 3 if w.compiled else 4
     tensors = [
         (4.0 * w.vocab_size * w.tokens, logits),
-        (
-            4.0 * w.vocab_size * w.n_embd,
-            3 if w.tied else 2,
-        ),  # the head's gradient, the embedding's, their sum
-        (
-            4.0 * w.ff_width * w.tokens,
-            5 * w.n_layer,
-        ),  # the MLP's input and output, its slope, two gradients
-        (
-            4.0 * (w.n_embd + 2 * w.kv_width) * w.tokens,
-            2 * w.n_layer,
-        ),  # queries, keys and values, and their gradients
+        # the head's gradient, the embedding's, their sum
+        (4.0 * w.vocab_size * w.n_embd, 3 if w.tied else 2),
+        # the MLP's input and output, its slope, two gradients
+        (4.0 * w.ff_width * w.tokens, 5 * w.n_layer),
+        # queries, keys and values, and their gradients
+        (4.0 * (w.n_embd + 2 * w.kv_width) * w.tokens, 2 * w.n_layer),
     ]
     return sum(size * count for size, count in tensors if size > _LARGE)

@@ -27,6 +27,7 @@ from onecard.planner.step_counts import (
     DTYPE_BYTES,
     UNFUSED,
     Fit,
+    attention_passes,
     fresh_bytes,
     layer_bytes,
     micro_bytes,
@@ -35,6 +36,7 @@ from onecard.planner.step_counts import (
     optimizer_bytes,
     optimizer_flops,
     optimizer_kernels,
+    unaligned_head,
 )
 from onecard.planner.workload import Workload
 
@@ -56,6 +58,8 @@ LOOSE = ("plain-pytorch", "hf", "litgpt")  # written in many ways
 SLOW_HOST = ("textbook",)  # Python between the kernels of code written to be read
 _SMALL = 2**21  # tokens × width of a micro-batch below which launches and idle units decide
 COMPILE_SECONDS_PER_LAYER = 2.75
+EVALUATION_COMPILES = 0.5  # of that
+COMPILE_RANGE = (0.5, 2.0)  # half to double
 FP8_RATE = 2.0  # of the bf16 rate, with fp32 accumulation: NVIDIA's data sheets, Ada, Hopper and Blackwell alike
 
 
@@ -137,8 +141,10 @@ def compile_seconds(w: Workload) -> float:
 
     Logged for nanoGPT: 32 s for 12 layers beside an RTX 4070, 7 s for 4 narrow ones (karpathy/nanoGPT pull 392: a first
     step of 8.0 s, 1.2 s of it without the compiler), "a ~minute" in its own train.py. A second run finds a cache.
+    The evaluation has no gradients, so it is compiled by itself, in about half the time: 0.53 and 0.64 of the step's on
+    a CPU, 4 layers of 128 of either recipe.
     """
-    return COMPILE_SECONDS_PER_LAYER * w.n_layer if w.compiled else 0.0
+    return (1 + EVALUATION_COMPILES) * COMPILE_SECONDS_PER_LAYER * w.n_layer if w.compiled else 0.0
 
 
 def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
@@ -153,7 +159,8 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
     if device.kind == "cpu":
         memory += fresh_bytes(w) / FRESH_BYTES_PER_SECOND
     if w.dropout:
-        matmul, memory = matmul * fit["dropout"], memory * fit["dropout"]
+        memory *= fit["dropout"]
+        matmul *= 1.0 if fuses_masks(w) else fit["dropout"]
     update = (optimizer_bytes(w) - update_found(w, device)) / bandwidth
     update += optimizer_flops(w) / rate
     update += waiting(update, optimizer_kernels(w) * fit["host_seconds"])
@@ -173,10 +180,16 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
         "data": 0.0,  # the loader reads ahead while the card works
         "exchange": exchange_seconds(w, device, beside, fit) if w.gpus > 1 else 0.0,
     }
-    slower = stack_factor(w.stack, fit) / fit["cards"].get(device.name, 1.0)
+    slower = stack_factor(code_of(w), fit) / fit["cards"].get(device.name, 1.0)
     scaled = {part: seconds * slower for part, seconds in parts.items()}
     # the link's, not the card's nor the code's
     return {**scaled, "exchange": parts["exchange"], **host_part(w, device, busy * slower)}
+
+
+def fuses_masks(w: Workload) -> bool:
+    """Whether dropout's masks are drawn inside kernels that are there anyway: compiled, with Flash. Hugging Face's and textbook
+    code is slower with them all the same."""
+    return w.compiled and w.flash and w.stack not in (*SLOW_HOST, "hf")
 
 
 def cached_bytes(w: Workload, device: Device, fit: Fit) -> float:
@@ -195,6 +208,11 @@ def update_found(w: Workload, device: Device) -> float:
     tensors = 4 * DTYPE_BYTES["float32"] * w.layer_params / (2 + len(w.layer_matrices))
     found = device.cache_bytes / (device.cache_bytes + tensors)
     return (UNFUSED - 7) * DTYPE_BYTES["float32"] * w.params * found
+
+
+def code_of(w: Workload) -> str:
+    """Whose code runs, as the fit groups it: that of no known project is another one where it is not compiled."""
+    return f"{w.stack}, eager" if w.stack == "plain-pytorch" and not w.compiled else w.stack
 
 
 def stack_factor(stack: str, fit: Fit) -> float:
@@ -224,31 +242,25 @@ def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
     for inputs, outputs in w.layer_matrices:
         layer += forwards * product(tokens, outputs, inputs / faster)
         layer += product(tokens, inputs, outputs / faster)
-        layer += (
-            2 * tokens * inputs * outputs / rate / faster
-        )  # xᵀ·dy is cut along the tokens, so its waves are full
+        # xᵀ·dy is cut along the tokens, so its waves are full
+        layer += 2 * tokens * inputs * outputs / rate / faster
     head = product(tokens, w.vocab_size, w.n_embd) + product(tokens, w.n_embd, w.vocab_size)
     head += 2 * tokens * w.n_embd * w.vocab_size / rate
-    if w.vocab_size % 8 and w.dtype in ("bfloat16", "float16"):
-        # rows that the tensor cores cannot load aligned; the compiler pads some of them
-        head *= fit["odd_vocab_compiled"] if w.compiled else fit["odd_vocab"]
+    head *= unaligned_head(w, fit)
     return w.n_layer * layer + head + attention_work(w, device, fit) / rate
 
 
 def attention_work(w: Workload, device: Device, fit: Fit) -> float:
     """Attention's FLOPs of one micro-batch, stretched to matmul FLOPs that take as long.
 
-    A flash kernel computes the scores again going backward: 2 + 5 matmuls instead of 2 + 4. The exponentials between them,
-    one a score whatever the head's width, cost the same on every unit, so fast units and narrow heads reach less (FlashAttention-3,
-    Shah et al. 2024: at width 128 they take half of a Hopper's cycles). Math attention does both halves of the square.
+    The exponentials between the matmuls, one a score whatever the head's width, cost the same on every unit, so fast units and
+    narrow heads reach less (FlashAttention-3, Shah et al. 2024: at width 128 they take half of a Hopper's cycles).
     """
-    again = w.recompute == "block"
-    passes = 3.5 + again if w.flash else 2.0 * (3 + again)
     per_flop = _USUAL_HEAD / max(1, w.head_width)  # exponentials, against those of a usual head
     waiting = 1 + device.peak_flops(w.dtype) / device.units / fit["attention_rate"] * per_flop
     if device.architecture in OLD_ATTENTION:
         waiting *= fit["old_attention"]  # torch falls back to its memory-efficient kernel
-    return float(attention_flops(w) * w.tokens * passes * waiting)
+    return float(attention_flops(w) * w.tokens * attention_passes(w) * waiting)
 
 
 def host_part(w: Workload, device: Device, busy: float) -> dict[str, float]:

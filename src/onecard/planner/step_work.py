@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from onecard.planner.card_rate import speed_fit
 from onecard.planner.flops import attention_flops
 from onecard.planner.step_counts import (
+    attention_passes,
     fresh_bytes,
     micro_bytes,
     micro_kernels,
     optimizer_bytes,
     optimizer_flops,
+    unaligned_head,
 )
 from onecard.planner.step_time import waiting
 from onecard.planner.workload import Workload
@@ -54,15 +56,10 @@ def work(w: Workload) -> dict[str, float]:
     logits = micro_bytes(bare, fit) - micro_bytes(dataclasses.replace(bare, batch_size=0), fit)
     weights = micro_bytes(empty, fit)
     layers = micro_bytes(w, fit) - weights - logits
-    head = 6.0 * everything * w.vocab_size * w.n_embd
-    if w.vocab_size % 8 and w.dtype in ("bfloat16", "float16"):
-        head *= fit["odd_vocab_compiled"] if w.compiled else fit["odd_vocab"]
     amounts = {
         "blocks": (6.0 + 2 * again) * everything * w.n_layer * w.layer_params,
-        "head": head,
-        "attention": attention_flops(w)
-        * everything
-        * (3.5 + again if w.flash else 2.0 * (3 + again)),
+        "head": 6.0 * everything * w.vocab_size * w.n_embd * unaligned_head(w, fit),
+        "attention": attention_flops(w) * everything * attention_passes(w),
         "layers": layers * w.accumulation,
         "logits": logits * w.accumulation,
         "fresh": fresh_bytes(w) * w.accumulation,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab
+from onecard.config.recipes import RECIPES
 from onecard.facts.builds import DEFAULT_BUILD, support_of
 from onecard.facts.gpus import Device
 from onecard.facts.here import computer_bytes
@@ -80,9 +81,8 @@ def _precision(device: Device | None, dtype: str) -> Iterator[Note]:
 
 
 def _data(config: RunConfig, epochs: float | None) -> Iterator[Note]:
-    if (
-        epochs is not None and epochs > 4
-    ):  # Muennighoff et al. 2023: up to 4 epochs are almost as good as fresh data
+    # Muennighoff et al. 2023: up to 4 epochs are almost as good as fresh data
+    if epochs is not None and epochs > 4:
         yield Note(
             "epochs",
             epochs=epochs,
@@ -119,10 +119,10 @@ def _moments(config: RunConfig) -> Iterator[Note]:
 
 
 def _learning_rate(config: RunConfig) -> Iterator[Note]:
-    if config.recipe != "gpt2" or config.optimizer == "muon" or config.init_from != "scratch":
+    by_size = RECIPES[config.recipe].rate_by_size and config.optimizer != "muon"
+    if not by_size or config.init_from != "scratch":
         return
     usual = usual_learning_rate(params(config.shape).total)
-    usual = min(usual, 3e-3)  # below about 5M parameters the rule runs ahead of what is stable
     # half a decade each way: wider than the spread of what people use for one size (6e-4 to 1.8e-3 at 124M)
     if not usual / 3.2 <= config.learning_rate <= usual * 3.2:
         yield Note(

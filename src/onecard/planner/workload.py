@@ -39,7 +39,7 @@ class Workload:
     d_ff: int | None = None  # None: 4 × n_embd
     gated: bool = False  # SwiGLU: three MLP matrices
     tied: bool = True
-    modern: bool = False
+    modern: bool = False  # model/modern.py's blocks, or their like in other projects
     rotary: bool | None = None  # None: where the model is modern
     head_norms: bool = False  # other people's queries and keys are normed by themselves
     norms: int = 2  # in a layer, of the stream
@@ -56,9 +56,8 @@ class Workload:
     half_weights: bool = False  # matrices and tables in bf16 without a copy
     half_gradients: bool = False  # and their gradients added up in bf16
     by_block: bool = False  # compiled layer by layer
-    host_optimizer: bool = (
-        False  # moments, and fp32 copies of bf16 weights, in the computer's memory
-    )
+    # moments, and fp32 copies of bf16 weights, in the computer's memory
+    host_optimizer: bool = False
     host_inputs: bool = False  # and the layers' inputs
     in_backward: bool = False  # each parameter is updated when its gradient is complete
     state_bits: int = 32  # of a number in the optimizer's moments
@@ -67,48 +66,38 @@ class Workload:
     graphs: bool = False  # CUDA graphs: the host launches one for a micro-batch's kernels
     fp8: bool = False  # layers' matmuls in 8 bits
     pure: bool = False  # weights, gradients and moments in the matmul's dtype, without fp32 copies
-    shard: Literal["none", "grads", "full"] = "none"  # our own trainer's sharing out, and
+    shard: Literal["none", "grads", "full"] = "none"  # our own trainer's FSDP2, and
     shard_cards: int = 1  # the cards that have one copy of the model together
     nodes: int = 1  # machines
     link_bytes: float | None = None  # a second between cards; None: what the card is made for
     network_bytes: float = 0.0  # a second in and out of a machine, where there are several
-    sharded: bool = (
-        False  # other people's FSDP: weights gathered from the other cards for every micro-batch
-    )
+    # other people's FSDP: weights gathered from the other cards for every micro-batch
+    sharded: bool = False
     nvlink: bool = True  # between the cards, where there are several
-    waits_for_exchange: bool = (
-        False  # gradients are summed after the last backward pass, not during it as DDP does
-    )
+    # gradients are summed after the last backward pass, not during it as DDP does
+    waits_for_exchange: bool = False
     mask_documents: bool = False
     full_precision_updates: bool = False  # Muon computes in fp32: on CPUs, Apple's and old cards
     spare_logits: bool = True  # the compiled model returns logits beside the loss: their gradient is a table of zeros
-    keeps_logits: bool = (
-        False  # the loop has a name for the logits, so they live through the backward pass
-    )
+    # the loop has a name for the logits, so they live through the backward pass
+    keeps_logits: bool = False
     loss_outside: bool = False  # the compiled model gives logits, and an eager loss follows
-    modules: Literal["own", "transformers", "scratch"] = (
-        "own"  # whose layers: some keep more for the backward pass
-    )
+    # whose layers: some keep more for the backward pass
+    modules: Literal["own", "transformers", "scratch"] = "own"
     buckets: bool = False  # DistributedDataParallel keeps a second copy of the gradients
-    half_stream: bool = (
-        False  # embeddings and residual stream in the matmul's dtype, all other weights in fp32
-    )
-    value_tables: int = (
-        0  # more embeddings, added to the values of as many layers (nanochat, modded-nanogpt)
-    )
-    kept_half_bytes: bool = (
-        False  # fp8 matmuls: their inputs are kept for the backward pass in one byte
-    )
+    # embeddings and residual stream in the matmul's dtype, all other weights in fp32
+    half_stream: bool = False
+    # more embeddings, added to the values of as many layers (nanochat, modded-nanogpt)
+    value_tables: int = 0
+    # fp8 matmuls: their inputs are kept for the backward pass in one byte
+    kept_half_bytes: bool = False
     split_optimizer: bool = False  # each card keeps and updates its share of the weights (ZeRO)
-    scaled_branches: bool = (
-        False  # learned scales on what a layer adds to the stream (parameter-golf): both are kept
-    )
-    returns_logits: bool = (
-        True  # the compiled model hands them back; else their gradient takes their place
-    )
-    turned_copies: bool = (
-        False  # queries and keys once more, in the order of an attention kernel that asks for it
-    )
+    # learned scales on what a layer adds to the stream (parameter-golf): both are kept
+    scaled_branches: bool = False
+    # the compiled model hands them back; else their gradient takes their place
+    returns_logits: bool = True
+    # queries and keys once more, in the order of an attention kernel that asks for it
+    turned_copies: bool = False
 
     @classmethod
     def of(
@@ -123,7 +112,7 @@ class Workload:
         """A RunConfig's step on so many cards in all; its accumulation is the total over them, as in nanoGPT."""
         shape = config.shape
         shard = config.shard if gpus > 1 else "none"
-        # the cards of a machine have one copy together, or all where there is one in each (train/run/spread.py)
+        # the cards of a machine have one copy together, or all where there is one in each (train/run/sharding.py)
         each = gpus // nodes if gpus > nodes else gpus
         return cls(
             n_layer=shape.n_layer,
@@ -209,7 +198,7 @@ class Workload:
         )
 
     @property
-    def turns(self) -> bool:
+    def rotates(self) -> bool:
         """Whether positions are rotations of queries and keys."""
         return self.modern if self.rotary is None else self.rotary
 
@@ -269,7 +258,15 @@ class Workload:
         return self.n_layer * self.layer_params + self.vocab_size * self.n_embd
 
     @property
+    def positions(self) -> int:
+        """Parameters of the position embedding."""
+        return 0 if self.modern else self.block_size * self.n_embd
+
+    @property
     def params(self) -> int:
         """All parameters that the optimizer updates, near enough for its time (norms and biases left out)."""
-        positions = 0 if self.modern else self.block_size * self.n_embd
-        return self.matmul_params + positions + (0 if self.tied else self.vocab_size * self.n_embd)
+        return (
+            self.matmul_params
+            + self.positions
+            + (0 if self.tied else self.vocab_size * self.n_embd)
+        )

@@ -2,21 +2,11 @@
 
 from onecard.advise.memory_table import MemoryTable, Row
 from onecard.messages import T
+from onecard.planner.memory.savers import SAVERS
 from onecard.report.document import Column, Document, Notes, Quantity, Table, Text, Value, always
 from onecard.report.recommend_view import asked
 
-LETTERS = {
-    "chunked_loss": "c",
-    "recompute=cheap": "r",
-    "recompute=block": "R",
-    "optimizer_state=8bit": "8",
-    "optimizer_state=4bit": "4",
-    "compile_unit=block": "b",
-    "weights=bfloat16": "w",
-    "gradients=bfloat16": "g",
-    "offload_optimizer": "o",
-    "offload_activations": "a",
-}
+LETTERS = {saver.name: saver.letter for saver in SAVERS}
 
 
 def memory_table_document(answer: MemoryTable) -> Document:
@@ -51,12 +41,8 @@ def memory_table_document(answer: MemoryTable) -> Document:
         cards = ", ".join(row.gpu for row in answer.rows if row.recipe == "modern")
         notes.insert(1, T("The recipe is modern on {cards}, else gpt2.", cards=cards))
     if saving:
-        notes.append(
-            T(
-                "Savers: c chunked_loss, r recompute=cheap, R recompute=block, 8 and 4 optimizer_state, "
-                "b compile_unit=block, w weights and g gradients in bfloat16, o and a offload."
-            )
-        )
+        savers = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
+        notes.append(T("Savers: {savers}.", savers=savers))
     table = Table(columns, tuple(_row(row, saving) for row in answer.rows))
     return Document(
         title=T("What to run, by the memory of the card"),

@@ -84,9 +84,8 @@ class LocaleWords(Words):
         plus = "+" if spec[1] and value >= 0 else ""
         plain = format(value, format_spec.replace(",", "").replace("+", ""))
         if spec[4] == "%":
-            return plus + self.percent(
-                value, 6 if spec[3] is None else int(spec[3])
-            )  # Python's own % has six decimals
+            # Python's own % has six decimals
+            return plus + self.percent(value, 6 if spec[3] is None else int(spec[3]))
         if "e" in plain:  # 6e-04 stays as the config writes it
             return plus + plain.replace(".", self.decimal("0.1")[1])
         digits = len(plain.partition(".")[2])
@@ -145,9 +144,8 @@ class LocaleWords(Words):
 
     def percent(self, share: float, digits: int | None = None) -> str:
         digits = (1 if share < 0.1 else 0) if digits is None else digits
-        pattern = str(
-            self.locale.percent_formats[None].pattern
-        )  # "#,##0 %" in Spain, "#,##0%" in Mexico
+        # "#,##0 %" in Spain, "#,##0%" in Mexico
+        pattern = str(self.locale.percent_formats[None].pattern)
         return str(
             format_percent(
                 _rounded(share * 100, digits) / 100,

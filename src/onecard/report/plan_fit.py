@@ -114,7 +114,7 @@ def time_section(plan: RunPlan, why: Formulas) -> Section:
             formula=why.get("time.tokens_per_second"),
         ),
         Figure(
-            T("First step, compiling"),
+            T("Compiling, before the first step"),
             Quantity(time.compile_seconds, "duration"),
             formula=why.get("time.compile_seconds"),
         ),

@@ -161,6 +161,7 @@ def _side_by_side(parts: list[Line], indent: str, width: int) -> list[Line]:
     return lines
 
 
+# Unicode braille
 _DOTS = {
     (0, 0): 1,
     (0, 1): 2,
@@ -170,7 +171,7 @@ _DOTS = {
     (1, 2): 32,
     (0, 3): 64,
     (1, 3): 128,
-}  # Unicode braille
+}
 
 
 def _cell(

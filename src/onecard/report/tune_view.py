@@ -40,7 +40,7 @@ def tune_document(planned: TuningPlan, run: RunPlan | None) -> Document:
                 "{steps:int} steps of {n:int} sequence",
                 "{steps:int} steps of {n:int} sequences",
                 steps=planned.config.max_iters,
-                n=planned.config.batch_size * planned.config.gradient_accumulation_steps,
+                n=planned.config.sequences_per_step,
             ),
         ),
         *_machine(run),

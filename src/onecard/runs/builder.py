@@ -130,9 +130,8 @@ class RunBuilder:
             return
         last = self._evals[-1] if self._evals else None
         if last is not None and last.step == step and all(getattr(last, k) is None for k in kept):
-            self._evals[-1] = Eval(
-                **{**vars(last), **kept}
-            )  # another figure of the same evaluation
+            # another figure of the same evaluation
+            self._evals[-1] = Eval(**{**vars(last), **kept})
             return
         while self._evals and self._evals[-1].step >= step:
             self._evals.pop()
@@ -232,7 +231,9 @@ class RunBuilder:
             seconds = self._from_clock(line.step, line.elapsed)
         counted = None
         if seconds is not None and 0 < seconds < 1e7:
-            follows = line.elapsed is None and self._evaluated in (line.step, line.step - 1)
+            # our own clock stops for evaluations
+            evaluations_apart = self._form == "onecard" or line.elapsed is not None
+            follows = not evaluations_apart and self._evaluated in (line.step, line.step - 1)
             counted = self._times.add(seconds, after_eval=follows)
         self._seconds += since * (self._times.typical if counted is None else counted)
         if line.mfu is not None and 0 < line.mfu < 10 and len(self._mfus) < _MOST_MFUS:

@@ -19,12 +19,8 @@ from typing import Any, BinaryIO
 
 _decode = json.JSONDecoder().decode
 LONGEST_LINE = 1 << 20  # bytes; a longer one is damage, and is skipped without being held in memory
-_STEPPED = (
-    "step",
-    "eval",
-    "checkpoint",
-    "sample",
-)  # lines that a resume from an earlier step makes void
+# lines that a resume from an earlier step makes void
+_STEPPED = "step", "eval", "checkpoint", "sample"
 
 
 def _to_stderr(text: str) -> None:
@@ -71,9 +67,8 @@ class LogWriter:
 
     def sync(self) -> None:
         """Put the lines on the disk itself; before a checkpoint that keeps `offset`."""
-        with contextlib.suppress(
-            OSError
-        ):  # a file system without it; the next write says whether the disk still takes
+        # a file system without it; the next write says whether the disk still takes
+        with contextlib.suppress(OSError):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:

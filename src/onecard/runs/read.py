@@ -85,6 +85,7 @@ def _folder(path: Path, progress: Progress | None) -> list[Run]:
     if is_run_folder(path):
         run = read_folder(path)
         return _whole([run] if run is not None else [], str(path))
+    # others' usual names
     for name in (
         "main.log",
         "trainer_log.jsonl",
@@ -92,7 +93,7 @@ def _folder(path: Path, progress: Progress | None) -> list[Run]:
         "metrics.csv",
         "train.log",
         "log.txt",
-    ):  # others' usual names
+    ):
         if (path / name).is_file():
             runs = _read(str(path / name), progress)
             stem = Path(name).stem  # says nothing: the folder's name does

@@ -19,7 +19,6 @@ import platform
 import socket
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +27,7 @@ from onecard.errors import UserError
 from onecard.files import BusyError, Lock, is_locked, sync_folder, write_json, write_text
 from onecard.planner.result import RunPlan
 from onecard.runs.git_state import git_diff, git_state
+from onecard.units import utc_now
 from onecard.untrusted import printable, read_json
 from onecard.version import __version__
 
@@ -132,7 +132,7 @@ class RunRecord:
         self._write_state("running")
 
     def end(self, state: Literal["finished", "stopped"]) -> None:
-        """Write how it ended and let go of the folder. A disk that takes no more does not hide why the run ended."""
+        """Write how it ended and unlock the folder. A disk that takes no more does not hide why the run ended."""
         with contextlib.suppress(OSError):
             self._write_state(state)
         self.release()
@@ -159,7 +159,7 @@ class RunRecord:
     def _write_state(self, state: str) -> None:
         write_json(
             self.path / "run.json",
-            {"state": state, "pid": os.getpid(), "host": socket.gethostname(), "time": _now()},
+            {"state": state, "pid": os.getpid(), "host": socket.gethostname(), "time": utc_now()},
         )
 
 
@@ -206,7 +206,7 @@ def environment(
         "gpu": gpu,
         "driver": driver,
         "command": [printable(word) for word in _command()],
-        "time": _now(),
+        "time": utc_now(),
         "git": _git(Path(), with_diff),
         **more,
     }
@@ -217,10 +217,6 @@ def _command() -> list[str]:
     program = Path(sys.argv[0])
     ours = program.stem == "onecard" or program.parts[-2:] == ("onecard", "__main__.py")
     return sys.argv if ours else sys.argv[:1]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _json(path: Path) -> dict[str, Any] | None:

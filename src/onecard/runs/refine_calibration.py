@@ -36,9 +36,10 @@ def refine_from_run(folder: Path) -> Path | None:
         for line in lines
     ):
         config = config.replace(compile=False)
+    # the first warms up
     steps = [line for line in lines if line.get("kind") == "step" and line["step"] > start["step"]][
         1:
-    ]  # the first warms up
+    ]
     measured = steps[-1]["step"] - steps[0]["step"] if steps else 0
     if measured < FEWEST_STEPS or any(
         line.get("micro_batch") != config.batch_size for line in steps

@@ -199,6 +199,10 @@ ADVICE = dict(
             "{card:bytes} and {desktop:bytes} kept for the desktop",
         ),
         sentence("choice-total", "{tokens:int} tokens a step, as runs of this size and length use"),
+        sentence(
+            "choice-swept",
+            "{tokens:int} tokens a step: near AdamW's best batch for a run of this length in a public sweep",
+        ),
         sentence("choice-muon", "learning rate {rate:g}: Muon's own, whatever the size"),
         sentence(
             "choice-rate-low",

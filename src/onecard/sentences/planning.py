@@ -4,6 +4,9 @@ from onecard.sentences.sentence import sentence
 
 PLANNING = dict(
     [
+        sentence("memory.change.yes", "{change}: {memory:bytes}, it fits"),
+        sentence("memory.change.tight", "{change}: {memory:bytes}, still tight"),
+        sentence("memory.change.no", "{change}: {memory:bytes}, still too much"),
         sentence(
             "near-gpt2",
             "too close to call against the released {model} on {dataset}: {mid:.2f} against "

@@ -26,7 +26,6 @@ from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.planner.step_time import COMPILE_SECONDS_PER_LAYER
 from onecard.train.autotune_choices import (
     Choice,
-    changes_between,
     measured,
     measured_rows,
     settings,
@@ -42,10 +41,8 @@ _MOST_STEPS = 40
 _FIRST_SHARE = 0.1  # of the limit: where steps are slow, the given config gets fewer of them first
 _HOPELESS = 1.25  # times what it races with: such a choice gets no more steps,
 _CLEAR = 0.9  # and one this much faster needs none after the second round
-_QUICK, _TURNS = (
-    0.5,
-    7,
-)  # seconds of a step that scatters by more than it may gain: the winner is measured again
+# seconds of a step that scatters by more than it may gain: the winner is measured again
+_QUICK, _TURNS = 0.5, 7
 _AUTOTUNED_COMPILE = 4.0  # times as long as torch.compile's default mode
 SAME_LOSS = 0.01  # nats: the first step's loss may differ by rounding alone
 FP8_STEPS, FP8_LOSS = 10, 0.02  # fp8's loss stays this near over its first steps
@@ -272,7 +269,7 @@ def autotune(
                 search.trials.append(Trial({"fp8": True}, None, 0, note=note))
                 continue
         now, known = won, steps
-    changes = changes_between(config, now)
+    changes: Choice = now.changed(since=config)
     if changes and device.type == "cpu" and min(known) < _QUICK:
         share = search.confirmed(config, now)
         known = [share * before]

@@ -12,6 +12,7 @@ import torch
 from onecard.config import RunConfig
 from onecard.config.model_rules import slice_rows
 from onecard.model import processor
+from onecard.planner.memory.savers import spelt
 
 Choice = dict[str, Any]  # config keys
 Choices = Callable[[RunConfig], list[Choice]]  # those that the config at hand has not got
@@ -77,7 +78,7 @@ def compile_modes(config: RunConfig, card: bool) -> list[Choice]:
 
 def micro_batches(config: RunConfig, rows: int) -> list[Choice]:
     """The next smaller and larger ones that leave the total batch, and the measured step, exactly as they are."""
-    total, size = config.batch_size * config.gradient_accumulation_steps, config.batch_size
+    total, size = config.sequences_per_step, config.batch_size
     exact = [n for n in range(1, rows + 1) if total % n == 0 and rows % n == 0]
     near = [n for n in exact if n < size][-_NEAR:] + [n for n in exact if n > size][:_NEAR]
     return [{"batch_size": n, "gradient_accumulation_steps": total // n} for n in near]
@@ -85,7 +86,7 @@ def micro_batches(config: RunConfig, rows: int) -> list[Choice]:
 
 def measured_rows(config: RunConfig) -> int:
     """Sequences of a measured step: four micro-batches, or the whole step where that is less."""
-    total, rows = config.batch_size * config.gradient_accumulation_steps, config.batch_size
+    total, rows = config.sequences_per_step, config.batch_size
     most = min(total, 4 * rows, max(LARGEST_ROWS, rows))
     while 2 * rows <= most and total % (2 * rows) == 0:
         rows *= 2
@@ -98,11 +99,6 @@ def measured(config: RunConfig, rows: int) -> RunConfig:
     return config.replace(batch_size=size, gradient_accumulation_steps=max(1, rows // size))
 
 
-def changes_between(config: RunConfig, other: RunConfig) -> Choice:
-    """The keys in which the other differs, as it has them."""
-    return {key: value for key, value in vars(other).items() if value != getattr(config, key)}
-
-
 def words(changes: Choice) -> str:
     """A choice as it stands in a config file."""
-    return ", ".join(f"{key} = {value!r}" for key, value in changes.items()) or "as it is"
+    return spelt(changes) or "as it is"

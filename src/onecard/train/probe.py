@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import torch
 from torch import Tensor
@@ -37,6 +36,7 @@ from onecard.train.run.step import Stepper, gradient_sums
 from onecard.train.run.trial import compiled_forward
 from onecard.train.run.validation import PLAIN
 from onecard.train.run.workers import Workers
+from onecard.units import utc_now
 
 # seconds done, seconds in all as far as is known, what is being done
 Tell = Callable[[float, float, str], None]
@@ -185,7 +185,7 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
         memory_bytes=facts.usable_bytes,
         torch=torch_version() or torch.__version__,
         power_limit_watts=facts.power_limit_watts,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        date=utc_now(),
         dtype=Workload.of(RunConfig(), precision.dtype).dtype,
         rates=rates,
         host_seconds=host,
@@ -288,7 +288,7 @@ def start(device: torch.device, config: RunConfig) -> Turn | None:
         _shrunk,
         gradient_sums(config, model, forward),
     )
-    shape = config.batch_size * config.gradient_accumulation_steps, config.block_size + 1
+    shape = config.sequences_per_step, config.block_size + 1
     own = torch.Generator().manual_seed(config.seed)  # the same rows however the model is run
     rows = torch.randint(0, config.shape.vocab_size, shape, generator=own).to(device)
     return Turn(config, stepper, rows)

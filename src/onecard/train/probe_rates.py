@@ -36,9 +36,8 @@ def measure_rates(device: torch.device, dtype: str, quick: bool) -> dict[str, fl
         )
         used = best(device, lambda: third.fill_(1.0), again)
         untouched = best(device, lambda: torch.ones(large.numel(), device=device), again)
-        fresh = (
-            4.0 * large.numel() / max(untouched - used, 0.1 * used)
-        )  # a card's allocator keeps what it has: nothing is untouched
+        # a card's allocator keeps what it has: nothing is untouched
+        fresh = 4.0 * large.numel() / max(untouched - used, 0.1 * used)
         tiny = torch.ones(16, device=device)
         host, whole = _tiny_operations(device, tiny, 300 if quick else 1000)
         return {

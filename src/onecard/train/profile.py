@@ -30,10 +30,8 @@ WARM_STEPS = 3  # compilation, allocation and the caches settle before anything 
 
 # The first kind whose word is found in an operator's name has it; what is left is "other".
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "compiled",
-        ("compiledf", "cpp_fused"),
-    ),  # before the rest: a graph's name ends in letters drawn at random
+    # before the rest: a graph's name ends in letters drawn at random
+    ("compiled", ("compiledf", "cpp_fused")),
     ("attention", ("attention", "flash", "fmha", "sdpa")),
     ("matmul", ("mm", "matmul", "linear", "gemm", "conv")),
     ("optimizer", ("adam", "foreach", "optimizer")),

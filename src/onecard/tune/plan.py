@@ -63,7 +63,7 @@ class TuningPlan:
     @property
     def epochs(self) -> float:
         c = self.config
-        return c.max_iters * c.batch_size * c.gradient_accumulation_steps / self.prepared.windows
+        return c.max_iters * c.sequences_per_step / self.prepared.windows
 
     def to_json(self) -> dict[str, Any]:
         p = self.prepared

@@ -124,7 +124,8 @@ def _curve_point(ask: PlanRequest, hours: float) -> dict[str, Any]:
 
 def _recipe(ask: PlanRequest) -> str | None:
     """The modern recipe where the page has it; else the better one, as `recommend` chooses it."""
-    return "modern" if ask.config().recipe == "modern" else None
+    config = ask.config()
+    return config.recipe if config.shape.modern else None
 
 
 @functools.lru_cache(maxsize=512)

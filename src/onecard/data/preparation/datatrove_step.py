@@ -11,7 +11,6 @@ Each task of the first step writes part files; the one task of the second orders
 document's place in the shuffle comes from its text and its id, so the number of tasks does not show in the result.
 """
 
-import datetime
 import hashlib
 from collections import Counter
 from pathlib import Path
@@ -33,11 +32,12 @@ from onecard.data.preparation.parts import Cutting, Part, PartBuilder, open_part
 from onecard.data.preparation.work_folder import WorkFolder, claim
 from onecard.data.preparation.worker import PART_BYTES
 from onecard.data.read.layout import WORK
-from onecard.data.read.manifest import MANIFEST, Manifest, write_manifest
+from onecard.data.read.manifest import MANIFEST, Manifest, bytes_per_token, write_manifest
 from onecard.data.sources.unit import BATCH_BYTES, Batch
 from onecard.data.tokenizers.bpe import gpt2
 from onecard.errors import UserError
 from onecard.files import replace, sync_folder
+from onecard.units import utc_now
 from onecard.version import __version__
 
 
@@ -133,23 +133,22 @@ class MakeShards(PipelineStep):  # type: ignore[misc]
             shards.append(write_shard(written, split, job["start"], job["stop"], path))
             replace(path, folder / path.name)
         skipped = sum((Counter(part.head["skipped"]) for part in parts), Counter())
-        tokens, text = (sum(split[key] for split in splits.values()) for key in ("tokens", "bytes"))
         manifest = Manifest(
             name=name,
             sources=self.sources,
             tokenizer=gpt2().describe(),
             splits={key: splits[key] for key in ("train", "val") if key in splits},
-            bytes_per_token=round(text / tokens, 6),
+            bytes_per_token=bytes_per_token(splits),
             seed=self.seed,
             val_fraction=self.val_fraction,
             filters={"dedup": self.dedup},
             skipped=dict(skipped),
             version=__version__,
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            created=utc_now(),
         )
         sync_folder(folder)
         write_manifest(folder / MANIFEST, manifest)
-        self.stat_update("tokens", value=tokens)
+        self.stat_update("tokens", value=manifest.tokens)
 
 
 def _check_whole(parts: list[Part], folder: Path) -> None:

@@ -5,7 +5,7 @@ A file on the hub is fetched only when what is here will not give the tokens ask
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ class Encoding:
             unit = units[self.given]
             self.given += 1
             if not _whole(self.work, unit.index):
-                return {"op": "encode", "unit": unit.to_json(), "limit": self.limit}
+                return {"op": "encode", "unit": asdict(unit), "limit": self.limit}
             self._take_in(unit.index)
 
     def _take_in(self, unit: int) -> None:

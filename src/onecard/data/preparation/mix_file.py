@@ -25,6 +25,7 @@ from typing import Any
 from onecard.data.shares import checked_shares, parse_percent, parse_shares
 from onecard.errors import UserError, nearest
 from onecard.units import parse_count
+from onecard.untrusted import read_bytes
 
 _MOST_BYTES = 1 << 20
 _TOP_KEYS = ("tokens", "name", "source")
@@ -62,11 +63,7 @@ def mix_of_words(
 def read_mix_file(path: Path) -> tuple[list[str], tuple[SourceOptions, ...], dict[str, Any]]:
     """A mix file, every key checked; one that is unknown or of the wrong type is named."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
-        raw = tomllib.loads(content.decode("utf-8"))
+        raw = tomllib.loads(read_bytes(path, _MOST_BYTES).decode("utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

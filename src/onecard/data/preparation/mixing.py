@@ -16,10 +16,10 @@ from onecard.data.preparation.crew import Crew
 from onecard.data.preparation.encode import Encoding, Event
 from onecard.data.preparation.hashing import mix
 from onecard.data.preparation.near_copies import near_copies
-from onecard.data.preparation.order import Taken, drop_duplicates, of_split
+from onecard.data.preparation.order import Taken, drop_duplicates, of_split, smallest_hash
 from onecard.data.preparation.parts import Part, Rows, open_rows, write_rows
 from onecard.data.preparation.request import Plan
-from onecard.data.shares import TooSmall, allot
+from onecard.data.shares import allot
 
 _ROWS_AT_ONCE = 500_000  # in one list of repeated documents: 24 MB
 Dropped = list[np.ndarray[Any, np.dtype[np.uint32]]]
@@ -28,9 +28,8 @@ Dropped = list[np.ndarray[Any, np.dtype[np.uint32]]]
 @dataclass(frozen=True)
 class Mixed:
     taken: list[Taken]
-    promoted: list[
-        list[int]
-    ]  # (place in `taken`, row): documents moved to validation, where a source had none
+    # (place in `taken`, row): documents moved to validation, where a source had none
+    promoted: list[list[int]]
     epochs: list[float]  # how often each source is used
     duplicates: int
     near: int = 0  # near copies that were left out
@@ -43,7 +42,7 @@ def mix_sources(
     parts, limits, chosen = _encoded(plan, work, crew, text_bytes, report)
     total = plan.options.tokens
     train = None if total is None else _to_train_on(plan, total)
-    quotas = allot(plan.names, plan.shares, [c.have for c in chosen], train, too_small(plan))
+    quotas = allot(plan.names, plan.shares, [c.have for c in chosen], train, plan.options.too_small)
     if quotas != limits:
         chosen = _chosen(plan, parts, quotas)
     taken: list[Taken] = []
@@ -66,10 +65,6 @@ def mix_sources(
     exact = sum(source.exact for source in chosen)
     near = sum(source.near for source in chosen)
     return Mixed([*taken, *copies], promoted, epochs, exact, near)
-
-
-def too_small(plan: Plan) -> TooSmall:
-    return "repeat" if plan.options.repeat else "largest" if plan.options.largest else None
 
 
 def _to_train_on(plan: Plan, total: int) -> int:
@@ -133,9 +128,9 @@ def _chosen(plan: Plan, parts: Sequence[list[Part]], limits: Sequence[int | None
         copies = copies_of(plan, [*before, *(Taken(part) for part in mine)])
         exact, dropped = (lists[len(before) :] for lists in copies)
         here = _beginning(mine, dropped, limit)
-        counted = _counted(here, exact)
-        near = _counted(here, dropped) - counted if plan.options.dedup == "near" else 0
-        found.append(_Chosen(here, _train_tokens(mine, dropped), counted, near))
+        copied = counted(here, exact)
+        near = counted(here, dropped) - copied if plan.options.dedup == "near" else 0
+        found.append(_Chosen(here, _train_tokens(mine, dropped), copied, near))
         before += here
     return found
 
@@ -152,7 +147,7 @@ def _scarcest_first(plan: Plan, goals: list[int | None]) -> list[int]:
 def _stop_if_too_small(plan: Plan, number: int, goal: int | None, found: Encoding) -> None:
     """One that is counted and has less than its share, with no choice made: nothing else is tokenised for nothing."""
     have = found.reach_tokens
-    if goal is None or too_small(plan) or not found.exhausted or have >= goal - 1:
+    if goal is None or plan.options.too_small or not found.exhausted or have >= goal - 1:
         return
     total, plenty = round((goal - 1) / plan.shares[number]), 1 << 62
     available = [have if place == number else plenty for place in range(len(plan.shares))]
@@ -213,18 +208,10 @@ def _cut_at(rows: Rows, wanted: int, first: bool) -> int:
 
 def _validation(here: list[Taken], first: int) -> list[int] | None:
     """The document with the smallest hash, where none of a source's fell to validation and there are several."""
-    best: tuple[int, int, int] | None = None
-    documents = 0
-    for place, item in enumerate(here):
-        rows = item.part.rows()
-        if of_split(item, rows, 0, "val", 0, []).any():
-            return None
-        kept = np.flatnonzero(item.mask(rows, 0))
-        documents += len(kept)
-        for row in kept:
-            found = (int(rows["hash0"][row]), place, int(row))
-            best = found if best is None or found < best else best
-    return None if best is None or documents < 2 else [first + best[1], best[2]]
+    if any(of_split(item, item.part.rows(), 0, "val", 0, []).any() for item in here):
+        return None
+    documents, chosen = smallest_hash(here)
+    return [first + chosen[0], chosen[1]] if documents > 1 else None
 
 
 def _train_rows(item: Taken, place: int, chosen: list[int] | None, first: int) -> Rows:
@@ -274,12 +261,12 @@ def _tokens(rows: Rows) -> int:
     return int(rows["length"].sum(dtype=np.int64))
 
 
-def _counted(taken: list[Taken], dropped: Dropped) -> int:
+def counted(taken: list[Taken], dropped: Dropped) -> int:
     """How many of the rows found are among the documents taken."""
-    return sum(copies_among(item, gone) for item, gone in zip(taken, dropped, strict=False))
+    return sum(_copies_among(item, gone) for item, gone in zip(taken, dropped, strict=False))
 
 
-def copies_among(item: Taken, found: np.ndarray[Any, np.dtype[np.uint32]]) -> int:
+def _copies_among(item: Taken, found: np.ndarray[Any, np.dtype[np.uint32]]) -> int:
     if not len(found) or item.below is None:
         return len(found)
     return int((item.part.rows()["order"][found] < item.below).sum())

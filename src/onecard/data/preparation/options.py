@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from onecard.data.preparation.mix_file import SourceOptions
+from onecard.data.shares import TooSmall
 from onecard.data.sources.unit import Reading
 from onecard.errors import UserError
 from onecard.facts.datasets import known_dataset
@@ -85,6 +86,11 @@ class Options:
                 hint="letters, digits, dots, dashes and underscores, as in fineweb-edu",
             )
         return self
+
+    @property
+    def too_small(self) -> TooSmall:
+        """What to do where a source of a mix has too little."""
+        return "repeat" if self.repeat else "largest" if self.largest else None
 
     def resolved(self, words: list[str]) -> "Options":
         """With the tokeniser that a known set is prepared with, where none was chosen."""

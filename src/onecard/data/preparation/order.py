@@ -108,7 +108,7 @@ def lay_out(
     totals = _totals(taken, promoted)
     if want_val and not totals["val"]["documents"] and totals["train"]["documents"] > 1:
         # too few documents for the fraction: the one with the smallest hash is for validation
-        promoted = [_promote(taken)]
+        promoted = [smallest_hash(taken)[1]]
         totals = _totals(taken, promoted)
     folder = work / "order"
     folder.mkdir(exist_ok=True)
@@ -150,11 +150,15 @@ def _totals(taken: list[Taken], promoted: list[list[int]]) -> dict[str, dict[str
     for place, item in enumerate(taken):
         rows = item.part.rows()
         for split, total in totals.items():
-            mine = rows[of_split(item, rows, 0, split, place, promoted)]
-            total["tokens"] += int(mine["length"].sum(dtype=np.int64))
-            total["documents"] += len(mine)
-            total["bytes"] += int(mine["bytes"].sum(dtype=np.int64))
+            _add_up(total, rows[of_split(item, rows, 0, split, place, promoted)])
     return totals
+
+
+def _add_up(total: dict[str, Any], rows: Rows) -> Rows:
+    total["tokens"] += int(rows["length"].sum(dtype=np.int64))
+    total["documents"] += len(rows)
+    total["bytes"] += int(rows["bytes"].sum(dtype=np.int64))
+    return rows
 
 
 def by_source(
@@ -169,10 +173,7 @@ def by_source(
     for place, item in enumerate(taken):
         rows = item.part.rows()
         for split, total in totals[item.part.source].items():
-            mine = rows[of_split(item, rows, 0, split, place, promoted)]
-            total["tokens"] += int(mine["length"].sum(dtype=np.int64))
-            total["documents"] += len(mine)
-            total["bytes"] += int(mine["bytes"].sum(dtype=np.int64))
+            mine = _add_up(total, rows[of_split(item, rows, 0, split, place, promoted)])
             if split == "val":
                 keys.append(mine["key"])
                 lengths.append(mine["length"].astype(np.int64))
@@ -184,15 +185,17 @@ def by_source(
     return totals, np.stack([runs, owner[starts]], axis=1).astype("<u4").tobytes()
 
 
-def _promote(taken: list[Taken]) -> list[int]:
-    best: tuple[int, int, int] | None = None
+def smallest_hash(taken: list[Taken]) -> tuple[int, list[int]]:
+    """How many documents there are, and (place, row) of the one with the smallest hash."""
+    found, documents = [], 0
     for place, item in enumerate(taken):
         rows = item.part.rows()
-        for row in np.flatnonzero(item.mask(rows, 0)):
-            found = (int(rows["hash0"][row]), place, int(row))
-            best = found if best is None or found < best else best
-    assert best is not None
-    return [best[1], best[2]]
+        kept = np.flatnonzero(item.mask(rows, 0))
+        documents += len(kept)
+        if len(kept):
+            row = kept[np.argmin(rows["hash0"][kept])]
+            found.append((int(rows["hash0"][row]), place, int(row)))
+    return documents, list(min(found)[1:]) if found else []
 
 
 def of_split(

@@ -252,12 +252,15 @@ class Part:
         return out
 
 
-def open_part(path: Path) -> Part:
+def _header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """A file's head, where its rows begin, and its size."""
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        head = json.loads(file.read(length))
-        size = os.fstat(file.fileno()).st_size
-    rows_at = 8 + length
+        return json.loads(file.read(length)), 8 + length, os.fstat(file.fileno()).st_size
+
+
+def open_part(path: Path) -> Part:
+    head, rows_at, size = _header(path)
     tokens_at = rows_at + head["documents"] * ROW.itemsize
     if size != tokens_at + 2 * head["tokens"]:
         raise RunFailure(
@@ -275,11 +278,9 @@ def write_rows(path: Path, rows: Rows, part: Part) -> None:
 
 
 def open_rows(path: Path, parts: Path) -> Part:
-    with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        head = json.loads(file.read(length))
+    head, rows_at, _ = _header(path)
     tokens = open_part(parts / head["tokens_of"])
-    return Part(path, head, 8 + length, tokens.tokens_at, tokens.path)
+    return Part(path, head, rows_at, tokens.tokens_at, tokens.path)
 
 
 def part_path(work: Path, unit: int, part: int) -> Path:

@@ -84,9 +84,8 @@ def prepare(
             work.remove_on_exit = True
             return found
         except OnecardError:
-            work.remove_on_exit = not has_results(
-                work.path, REPLACED
-            )  # a mistyped word leaves no trace
+            # a mistyped word leaves no trace
+            work.remove_on_exit = not has_results(work.path, REPLACED)
             raise
         except OSError as error:
             if error.errno in DISK_FULL:

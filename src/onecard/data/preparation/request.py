@@ -1,11 +1,11 @@
 """What was asked of `onecard data`, resolved: options, files, split; saved, so that a restart is exact."""
 
-import datetime
 import hashlib
 import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from onecard.data.sources.unit import Reading
 from onecard.errors import UserError
 from onecard.facts.datasets import known_dataset
 from onecard.files import write_bytes
+from onecard.units import utc_now
 from onecard.untrusted import read_json
 
 PLAN = "plan.json"
@@ -101,35 +102,15 @@ class Plan:
         ]
         return hashlib.sha256(json.dumps([files, asdict(self.options)]).encode()).hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "request": self.request,
-            "name": self.name,
-            "sources": [s.to_json() for s in self.sources],
-            "options": asdict(self.options),
-            "val_fraction": self.val_fraction,
-            "running": self.running.to_json() if self.running else None,
-            "unit_bytes": self.unit_bytes,
-            "created": self.created,
-            "base": self.base,
-            "fractions": self.fractions,
-        }
-
     @staticmethod
     def from_json(raw: dict[str, Any]) -> "Plan":
-        running = Input(**raw["running"]) if raw["running"] else None
-        return Plan(
-            raw["request"],
-            raw["name"],
-            [Source.from_json(s) for s in raw["sources"]],
-            Options.from_json(raw["options"]),
-            raw["val_fraction"],
-            running,
-            raw["unit_bytes"],
-            raw["created"],
-            raw["base"],
-            tuple(raw["fractions"]),
-        )
+        own = {
+            "sources": [Source.from_json(s) for s in raw["sources"]],
+            "options": Options.from_json(raw["options"]),
+            "running": Input(**raw["running"]) if raw["running"] else None,
+            "fractions": tuple(raw["fractions"]),
+        }
+        return Plan(**{**raw, **own})
 
 
 def reading_of(options: Options, number: int, source: Source) -> Reading:
@@ -165,7 +146,7 @@ def planned(
         saved = replace(saved, request=request, options=options)
         for name in ("order", "shards", "copies"):
             shutil.rmtree(work.path / name, ignore_errors=True)
-        write_bytes(work.path / PLAN, json.dumps(saved.to_json()).encode())
+        _save(saved, work)
     if saved is not None and saved.request != request and has_results(work.path):
         raise UserError(
             f"{work.out} was started with other arguments",
@@ -177,8 +158,12 @@ def planned(
         return saved
     work.clear(keep=REPLACED)
     plan = _new_plan(words, options, request)
-    write_bytes(work.path / PLAN, json.dumps(plan.to_json()).encode())
+    _save(plan, work)
     return plan
+
+
+def _save(plan: Plan, work: WorkFolder) -> None:
+    write_bytes(work.path / PLAN, json.dumps(asdict(plan)).encode())
 
 
 def has_results(work: Path, *more: str) -> bool:
@@ -255,11 +240,9 @@ def _now() -> str:
     """The time the work began, or SOURCE_DATE_EPOCH, for results that are the same byte by byte."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if not epoch:
-        return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        return utc_now()
     try:
-        return datetime.datetime.fromtimestamp(int(epoch), datetime.UTC).isoformat(
-            timespec="seconds"
-        )
+        return datetime.fromtimestamp(int(epoch), UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
         raise UserError(
             f"SOURCE_DATE_EPOCH is {epoch!r}, not a time in seconds", hint="unset it"

@@ -13,6 +13,7 @@ from onecard.data.read.manifest import (
     MANIFEST,
     TOKENIZER_FILE,
     Manifest,
+    bytes_per_token,
     checked_manifest,
     write_manifest,
 )
@@ -99,8 +100,6 @@ def _manifest(
     made: Made,
     validation: dict[str, Any],
 ) -> Manifest:
-    splits = made.splits
-    tokens, text = (sum(split[key] for split in splits.values()) for key in ("tokens", "bytes"))
     return Manifest(
         name=plan.name,
         sources=[
@@ -110,8 +109,8 @@ def _manifest(
             )
         ],
         tokenizer=tokenizer.describe(),
-        splits=splits,
-        bytes_per_token=round(text / tokens, 6) if tokens else None,
+        splits=made.splits,
+        bytes_per_token=bytes_per_token(made.splits),
         seed=plan.options.seed,
         val_fraction=plan.val_fraction,
         filters={

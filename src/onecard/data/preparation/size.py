@@ -13,7 +13,7 @@ from pathlib import Path
 from onecard.data.preparation.options import Options
 from onecard.data.preparation.parts import ROW
 from onecard.data.preparation.sample_count import Count, count_of
-from onecard.data.shares import TooSmall, allot, largest_mix, shortages
+from onecard.data.shares import allot, largest_mix, shortages
 from onecard.data.sources.local_files import running_text
 from onecard.data.sources.source import Source
 from onecard.errors import UserError
@@ -74,7 +74,7 @@ def _estimated_mix(
     ]
     have = [max(count.tokens, 1) for count in counts]
     total = min(largest_mix(shares, have), tokens or largest_mix(shares, have))
-    policy: TooSmall = "repeat" if options.repeat else "largest" if options.largest else None
+    policy = options.too_small
     short = [] if tokens is None else shortages(names, shares, have, tokens)
     surely = any(count.surely_below(goal) for count, goal in zip(counts, wanted, strict=True))
     if tokens is not None and policy is None and surely:

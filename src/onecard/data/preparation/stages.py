@@ -9,7 +9,7 @@ from typing import Any
 
 from onecard.data.preparation.crew import Crew
 from onecard.data.preparation.encode import Encoding, Event
-from onecard.data.preparation.mixing import Mixed, copies_among, copies_of, mix_sources
+from onecard.data.preparation.mixing import Mixed, copies_of, counted, mix_sources
 from onecard.data.preparation.order import Taken, by_source, lay_out, shard_jobs, take
 from onecard.data.preparation.request import Plan
 from onecard.data.preparation.size import Size
@@ -75,11 +75,9 @@ def _plain(plan: Plan, work: Path, crew: Crew, size: Size, report: Report) -> Mi
         raise nothing_to_take(
             plan, sum((Counter(part.head["skipped"]) for part in parts), Counter())
         )
-    counted = sum(copies_among(item, copies[place]) for place, item in enumerate(taken))
-    near = 0
-    if plan.options.dedup == "near":
-        near = sum(copies_among(item, dropped[n]) for n, item in enumerate(taken)) - counted
-    return Mixed(taken, [], [1.0] * len(plan.sources), counted, near)
+    exact = counted(taken, copies)
+    near = counted(taken, dropped) - exact if plan.options.dedup == "near" else 0
+    return Mixed(taken, [], [1.0] * len(plan.sources), exact, near)
 
 
 def _sources(

@@ -31,9 +31,8 @@ _MOST_MEMORY = 6 * 2**30  # a worker takes about 300 MB; a hostile file must not
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # whatever a library prints must not mix with the answers
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the parent decides
+    # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _limit_memory()
     setup = sys.stdin.readline()
     if not setup:

@@ -7,7 +7,6 @@ The file may come from anyone: every field is checked before it is used, and a w
 """
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from onecard.errors import UserError
 from onecard.files import write_text
-from onecard.untrusted import is_unicode, read_json_object
+from onecard.untrusted import finite, is_unicode, read_json_object
 
 SCHEMA = "onecard.data/1"
 MANIFEST = "manifest.json"
@@ -41,9 +40,8 @@ class Manifest:
     validation: dict[str, str] = field(default_factory=dict)
     order: str = "shuffled"  # or "as given", "running text"
     format: str = "llm.c"  # or "nanogpt", "datatrove": raw uint16 without a header
-    request: str = (
-        ""  # digest of the sources and options it was made for; empty where others made it
-    )
+    # digest of the sources and options it was made for; empty where others made it
+    request: str = ""
     fingerprint: str = ""
     version: str = ""
     created: str = ""
@@ -56,6 +54,11 @@ class Manifest:
     @property
     def tokens(self) -> int:
         return sum(int(split["tokens"]) for split in self.splits.values())
+
+
+def bytes_per_token(splits: dict[str, dict[str, Any]]) -> float | None:
+    tokens, text = (sum(split[key] for split in splits.values()) for key in ("tokens", "bytes"))
+    return round(text / tokens, 6) if tokens else None
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -152,17 +155,8 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number_or_none(value: Any) -> bool:
-    if value is None:
-        return True
-    try:
-        return (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-            and value >= 0
-        )
-    except OverflowError:
-        return False
+    number = finite(value)
+    return value is None or (number is not None and number >= 0)
 
 
 def _is_source_list(value: Any) -> bool:

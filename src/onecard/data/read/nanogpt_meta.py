@@ -13,7 +13,7 @@ from typing import Any
 
 from onecard.data.read.manifest import check_characters
 from onecard.errors import UserError
-from onecard.untrusted import readable
+from onecard.untrusted import read_bytes, readable
 
 _MARK = object()
 _LARGEST = 64 * 1024 * 1024  # a character table is kilobytes
@@ -21,13 +21,14 @@ _LARGEST = 64 * 1024 * 1024  # a character table is kilobytes
 
 def read_meta(path: Path) -> dict[str, Any] | None:
     """The character tokeniser of a meta.pkl; None when it holds something else that is plainly no character table."""
-    with readable(path), open(path, "rb") as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
+    try:
+        with readable(path):
+            content = read_bytes(path, _LARGEST)
+    except ValueError:
         raise UserError(
             f"{path} is too large for a table of characters",
             hint="delete it, if the tokens are GPT-2's",
-        )
+        ) from None
     found = _plain(path, content)
     if not isinstance(found, dict) or not isinstance(found.get("itos"), dict):
         return None

@@ -7,6 +7,7 @@
 
 import fnmatch
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,16 +18,12 @@ from onecard.data.read.shard_files import file_sha256
 from onecard.data.sources.network import check_hub, patiently
 from onecard.errors import RunFailure, UserError
 
-_DATA = (
-    ".parquet",
-    ".jsonl",
-    ".jsonl.gz",
-    ".jsonl.zst",
-    ".json.gz",
-    ".jsonl.xz",
-    ".ndjson",
-    ".bin",
-    ".txt",
+# by the endings of their names; where there are several, the first is read
+_KINDS = (
+    (".parquet",),
+    (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".jsonl.xz", ".ndjson"),
+    (".bin",),
+    (".txt",),
 )
 _HELD_OUT = ("test", "valid", "validation", "val", "dev", "eval")
 
@@ -68,9 +65,7 @@ def look_up(
                 digest = entry.lfs.sha256 if entry.lfs is not None else None
                 _check_path(repo, entry.path)
                 found[entry.path] = HubFile(entry.path, entry.size, digest)
-    files = _one_kind(
-        [file for file in found.values() if file.path.lower().endswith(_DATA)], bool(patterns)
-    )
+    files = _one_kind(list(found.values()), bool(patterns))
     if not files:
         where = f" for {config!r}" if config else ""
         raise UserError(
@@ -216,22 +211,12 @@ def _fixed_folder(pattern: str) -> str:
 
 def _one_kind(files: list[HubFile], chosen: bool) -> list[HubFile]:
     """One format of the data, parquet first; without a chosen config, not what is named as held out."""
-    for suffixes in (
-        (".parquet",),
-        (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".jsonl.xz", ".ndjson"),
-        (".bin",),
-        (".txt",),
-    ):
+    for suffixes in _KINDS:
         kind = [file for file in files if file.path.lower().endswith(suffixes)]
         if kind and suffixes != (".bin",) and not chosen:
-            kind = [
-                f
-                for f in kind
-                if not {
-                    *f.path.lower().replace("-", "/").replace("_", "/").replace(".", "/").split("/")
-                }
-                & {*_HELD_OUT}
-            ] or kind
+            words = [{*re.split(r"[-_./]", file.path.lower())} for file in kind]
+            kept = [f for f, named in zip(kind, words, strict=True) if not named & {*_HELD_OUT}]
+            kind = kept or kind
         if kind:
             return kind
     return []

@@ -31,9 +31,8 @@ MOST_PAGE_BYTES = 256 * 2**20  # of parquet, unpacked; writers aim at 1 MiB
 MOST_TABLE_BYTES = 64 * 2**20  # of parquet rows decoded at once
 MOST_XZ_MEMORY = 256 * 2**20  # `xz -9` needs 65 MiB
 _ALWAYS_ALLOWED = 2**28
-_MOST_RATIO = (
-    1000  # text packs 3 to 20 times; zlib reaches 1,032 at most, zstd and parquet far more
-)
+# text packs 3 to 20 times; zlib reaches 1,032 at most, zstd and parquet far more
+_MOST_RATIO = 1000
 
 
 class Expansion:

@@ -4,7 +4,6 @@
 9035582198
 """
 
-import datetime
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from onecard.data.read.layout import scan
-from onecard.data.read.manifest import MANIFEST, Manifest, write_manifest
+from onecard.data.read.manifest import MANIFEST, Manifest, bytes_per_token, write_manifest
 from onecard.data.read.shard_files import HEADER_BYTES, Shard, file_sha256, read_header
 from onecard.data.read.shards import Split
 from onecard.data.sources.source import Source
@@ -25,6 +24,7 @@ from onecard.data.tokenizers.kinds import Tokenizer
 from onecard.data.tokenizers.load import load_tokenizer
 from onecard.errors import RunFailure, UserError
 from onecard.files import write_bytes, writing
+from onecard.units import utc_now
 from onecard.version import __version__
 
 _AT_ONCE = 1 << 24  # tokens: 32 MB
@@ -62,19 +62,18 @@ def adopt(
             for key in ("tokens", "documents", "bytes"):
                 split[key] += found[key]
         splits[name] = split
-    tokens, text = (sum(split[key] for split in splits.values()) for key in ("tokens", "bytes"))
     manifest = Manifest(
         name=layout.name,
         sources=[{"uri": layout.format, "revision": None, "licence": None}],
         tokenizer=layout.tokenizer,
         splits=splits,
-        bytes_per_token=round(text / tokens, 6) if tokens else None,
+        bytes_per_token=bytes_per_token(splits),
         seed=None,
         val_fraction=None,
         order="as given",
         format=layout.format,
         version=__version__,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=utc_now(),
     )
     try:
         write_manifest(folder / MANIFEST, manifest)

@@ -27,9 +27,6 @@ class Input:
     sha256: str | None = None
     text_bytes: int = 0  # expected
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.__dict__)
-
 
 @dataclass(frozen=True)
 class Source:
@@ -42,9 +39,6 @@ class Source:
     pretokenized: bool = False
     bytes_per_token: float | None = None
     column: str | None = None  # that holds the text, or the tokens, where it is not "text"
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "inputs": [item.to_json() for item in self.inputs]}
 
     @staticmethod
     def from_json(raw: dict[str, Any]) -> "Source":

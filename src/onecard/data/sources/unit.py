@@ -32,9 +32,6 @@ class Unit:
     chunks: tuple[tuple[int, ...], ...] = ()  # parquet: the columns' places and sizes (Chunk)
     source: int = 0  # which of the request's sources it belongs to
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.__dict__)
-
     @staticmethod
     def from_json(raw: dict[str, Any]) -> "Unit":
         return Unit(

@@ -17,13 +17,13 @@ there is. From the bottom up:
     block.py       the tensors of one layer
     head.py        those of the last norm, the head and the loss
     step.py        those of weights, gradients, optimizer and embedding; simulate() puts all of them together
-    order.py       the order of a compiled backward pass that computes all layers again at once
-    shared_out.py  weights and gradients of a model that several cards share
+    order.py       whether a compiled backward pass recomputes all layers at once
+    sharding.py    weights and gradients of a model that several cards share
     overhead.py    from allocated to process
     savers.py      what takes less memory, to be suggested
     explain.py     where the memory goes, for `plan --explain-memory`
 
-To add a memory saver: say in config that its key affects memory, change the declarations it touches, list it in savers.py.
+A memory saver changes the declarations it touches and has a line in savers.py; CONTRIBUTING.md has the other steps.
 """
 
 import re
@@ -33,7 +33,7 @@ from onecard.facts.gpus import Device
 from onecard.facts.here import computer_bytes
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
-from onecard.planner.memory.savers import LEAN, offered_states, single_savers, spelt
+from onecard.planner.memory.savers import LEAN, TOGETHER, offered_states, single_savers, spelt
 from onecard.planner.memory.step import host_bytes
 from onecard.planner.result import Fits, Memory, Range
 from onecard.planner.stacks import OWN, in_stack
@@ -48,6 +48,12 @@ SYSTEM_BYTES = 2 * GIB  # an operating system and a browser, kept free where the
 _SCREENS = re.compile(
     r"(?!.*Server)((Quadro |GeForce )?(RTX|GTX|RX|MX)|Arc|Titan|Radeon)(\b|\d)", re.IGNORECASE
 )
+
+_OUTCOMES = {
+    "yes": "memory.change.yes",
+    "tight": "memory.change.tight",
+    "no": "memory.change.no",
+}
 
 
 def peak_memory(
@@ -110,14 +116,13 @@ def _desktop_bytes(device: Device) -> int:
 def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int) -> list[Note]:
     """What to change, each alone and then together, with the memory it would take."""
     smaller = _smaller_batch(config, device, dtype, gpus, room)
-    together = {"chunked_loss": True, "recompute": "block"}
     ways: list[dict[str, object]] = []
     if gpus > 1 and {config.weights, config.gradients} == {"float32"}:
         ways = [{"shard": "grads"}, {"shard": "full"}]
-    tried = [smaller, *ways, *single_savers(config), together, {**smaller, **together}]
-    tried += [{**smaller, **together, "optimizer_state": state} for state in offered_states(config)]
+    tried = [smaller, *ways, *single_savers(config), TOGETHER, {**smaller, **TOGETHER}]
+    tried += [{**smaller, **TOGETHER, "optimizer_state": state} for state in offered_states(config)]
     if dtype == "bfloat16" and config.shard == "none":
-        lean = {**smaller, **together, **LEAN, "optimizer_state": "8bit"}
+        lean = {**smaller, **TOGETHER, **LEAN, "optimizer_state": "8bit"}
         tried += [lean, {**lean, "optimizer_state": "float32", "offload_optimizer": True}]
     notes: list[Note] = []
     now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid
@@ -130,29 +135,10 @@ def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int
         process = step_memory(
             Workload.on(device, config.replace(**change), dtype, gpus), device
         ).process
-        verdict = _fits(process, room)
         if process.mid < 0.99 * now:
-            note = _outcome(verdict, spelt(change), process.mid)
-            if note not in notes:
-                notes.append(note)
-    return notes
-
-
-def _outcome(verdict: Fits, change: str, memory: float) -> Note:
-    if verdict == "yes":
-        return Note(
-            "memory.change.yes", "{change}: {memory:bytes}, it fits", change=change, memory=memory
-        )
-    if verdict == "tight":
-        return Note(
-            "memory.change.tight",
-            "{change}: {memory:bytes}, still tight",
-            change=change,
-            memory=memory,
-        )
-    return Note(
-        "memory.change.no", "{change}: {memory:bytes}, still too much", change=change, memory=memory
-    )
+            code = _OUTCOMES[_fits(process, room)]
+            notes.append(Note(code, change=spelt(change), memory=process.mid))
+    return list(dict.fromkeys(notes))
 
 
 def _smaller_batch(

@@ -3,7 +3,7 @@
 Each is declared with the operation that makes it, the last one that uses it in the forward pass (or whose frame still
 has a name for it), and the operation whose backward pass reads it. When it is born and dies with and without
 recomputation follows from these three (layer.py). Compiled, a chain of pointwise operations is one kernel: what only
-lives inside the chain is marked `eager`. Where Inductor's own order decides, the most frequent one is declared.
+lives inside the chain is marked `eager_only`. Where Inductor's own order decides, the most frequent one is declared.
 
 The short convolution (model/short_convolution.py) has TAPS weights a channel, called taps: one for each token it reads.
 
@@ -35,7 +35,7 @@ def gpt2_norms(layer: Layer) -> None:
     for norm, matmul, end in (("norm_1", "qkv", "dropout_1"), ("norm_2", "up", "dropout_2")):
         layer.makes(f"{norm} statistics", sizes.norm_statistics, norm, norm, norm)
         if sizes.mixed:
-            layer.makes(f"{norm} output", sizes.residual, norm, end, eager=True)
+            layer.makes(f"{norm} output", sizes.residual, norm, end, eager_only=True)
         layer.operand(f"{norm} output for {matmul}", sizes.normed, matmul, matmul)
         layer.back(f"gradient of {norm} output", sizes.activation, matmul, norm)
         layer.back(f"gradient of {norm} input", sizes.residual, norm, norm)
@@ -53,14 +53,13 @@ def modern_norms(layer: Layer) -> None:
     )
     for norm, matmul, end in (("norm_1", "qkv", "dropout_1"), ("norm_2", "up", "dropout_2")):
         layer.makes(f"{norm} statistics", sizes.norm_statistics, norm, norm, norm)
-        layer.makes(f"{norm} output", sizes.residual, norm, norm, norm, eager=True)
+        layer.makes(f"{norm} output", sizes.residual, norm, norm, norm, eager_only=True)
         if sizes.mixed:
-            layer.makes(f"{norm} convolution", sizes.residual, norm, end, eager=True)
+            layer.makes(f"{norm} convolution", sizes.residual, norm, end, eager_only=True)
         # in 8 bits it is kept: the convolution before it is not computed again
         layer.operand(f"{norm} convolution for {matmul}", sizes.normed, matmul, matmul, kept=True)
-        until = (
-            "norm_1" if layer.compiled else norm
-        )  # Inductor leaves the taps' gradients for later
+        # Inductor leaves the taps' gradients for later
+        until = "norm_1" if layer.compiled else norm
         layer.back(f"gradient of {norm} convolution", sizes.activation, matmul, until)
         layer.back(f"gradient of {norm} output", sizes.residual, norm, until)
     if layer.lazy and layer.work.mask_documents:
@@ -105,7 +104,7 @@ def residual_dropout(layer: Layer) -> None:
         return
     mask = numbers if layer.recompute == "none" or not layer.compiled else FULL * numbers
     for dropout, end in (("dropout_1", "add_1"), ("dropout_2", "add_2")):
-        layer.makes(f"{dropout} output", sizes.activation, dropout, end, eager=True)
+        layer.makes(f"{dropout} output", sizes.activation, dropout, end, eager_only=True)
         layer.makes(f"{dropout} mask", mask, dropout, end, dropout)
 
 
@@ -117,7 +116,9 @@ def attention_matrices(layer: Layer, saved: str | None) -> None:
     layer.makes("c_attn output", sizes.qkv, "qkv", "attention", saved or fused_norm)
     both = 2 * sizes.activation
     if work.modern:
-        layer.makes("queries and keys normed", both, "rotation", "rotation", "rotation", eager=True)
+        layer.makes(
+            "queries and keys normed", both, "rotation", "rotation", "rotation", eager_only=True
+        )
         scales = 8 * work.n_head * sizes.tokens
         layer.makes("scales of queries and keys", scales, "rotation", "rotation", "rotation")
         layer.makes("queries and keys rotated", both, "rotation", "attention", saved)
@@ -149,7 +150,7 @@ def fused_attention(layer: Layer) -> None:
     layer.makes("log-sum-exp", rows, "attention", "attention", "attention")
     if work.mask_documents:
         mask = sizes.mask_bytes
-        layer.makes("document mask", mask, "attention", "attention", "attention", eager=True)
+        layer.makes("document mask", mask, "attention", "attention", "attention", eager_only=True)
         layer.back("document mask, again", mask if layer.lazy else 0, "attention", "attention")
     elif sizes.matmul == HALF:
         layer.back("FlashAttention workspace", sizes.flash_work, "attention", "attention")
@@ -165,7 +166,7 @@ def written_out_attention(layer: Layer) -> None:
     mask = work.block_size * (sizes.tokens if work.mask_documents else work.block_size)
     layer.makes("causal mask", mask, "scores", "attention", "softmax")
     (fused_softmax if layer.compiled else eager_softmax)(layer)
-    layer.makes("attention by heads", sizes.activation, "attention", "attention", eager=True)
+    layer.makes("attention by heads", sizes.activation, "attention", "attention", eager_only=True)
     saved = "attention" if layer.compiled else "projection"
     layer.makes("attention output", sizes.activation, "attention", "projection", saved)
 
@@ -198,10 +199,9 @@ def fused_softmax(layer: Layer) -> None:
     low, full = sizes.matmul * sizes.scores, FULL * sizes.scores
     rows = 8 * layer.work.n_head * sizes.tokens
     layer.makes("softmax statistics", rows, "softmax", "softmax", "softmax")
-    layer.back(
-        "gradient of scores", low, "attention", "scores"
-    )  # written over the weights' gradient
-    # the gradient of the values is made first, and lets the weights go; recomputed, they may stay
+    # written over the weights' gradient
+    layer.back("gradient of scores", low, "attention", "scores")
+    # the gradient of the values is computed first, which frees the weights; recomputed, they may stay
     read = "attention" if layer.recompute == "block" and not dropout else "projection"
     if layer.recompute == "block":
         softmax = full if sizes.mixed or dropout else 0
@@ -230,15 +230,17 @@ def mlp(layer: Layer) -> None:
     made = "activation" if squared and not layer.compiled else "up"
     layer.makes("c_fc output", sizes.up, made, "activation", "activation")
     layer.makes(
-        "c_fc output before ReLU", sizes.up if squared else 0, "up", "activation", eager=True
+        "c_fc output before ReLU", sizes.up if squared else 0, "up", "activation", eager_only=True
     )
     if work.gated:
         layer.makes("gate output", sizes.up, "up", "activation", "activation")
         layer.makes(
-            "gate activated", sizes.up, "activation", "activation", "activation", eager=True
+            "gate activated", sizes.up, "activation", "activation", "activation", eager_only=True
         )
     layer.operand("activation output", sizes.activated, "activation", "down")
-    layer.makes("other modules' steps", sizes.foreign_bytes, "norm_1", "down", "norm_1", eager=True)
+    layer.makes(
+        "other modules' steps", sizes.foreign_bytes, "norm_1", "down", "norm_1", eager_only=True
+    )
     if layer.compiled:
         fused_mlp_gradients(layer, gates * sizes.up)
         # its largest number has to be known before it is rounded, in 8 bits for either product: GELU's is written out in

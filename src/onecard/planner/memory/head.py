@@ -85,9 +85,8 @@ def compiled_last_norm(sizes: Sizes, outside: OutsideLayers) -> None:
     work = sizes.work
     part = "activations"
     outside.lives("last norm statistics", part, sizes.norm_statistics, "norm", "norm_back")
-    output_alone = (
-        work.modern and not sizes.mixed
-    )  # where no cast needs it, the norm keeps its output
+    # where no cast needs it, the norm keeps its output
+    output_alone = work.modern and not sizes.mixed
     kept = work.recompute == "none" and not output_alone
     outside.lives("last norm input", part, sizes.residual, "norm", "norm_back" if kept else "norm")
     last_down = sizes.activation if work.recompute == "cheap" else 0
@@ -112,9 +111,8 @@ def head_matrix(sizes: Sizes, outside: OutsideLayers) -> None:
     half = sizes.matmul * sizes.table if sizes.mixed else 0
     cast = half if sizes.casts else 0
     outside.lives("lm_head cast", "cast_weights", cast, "head", "head_back")
-    fused_cast = (
-        work.one_graph and work.tied and sizes.mixed
-    )  # the sum with the embedding's casts it
+    # the sum with the embedding's casts it
+    fused_cast = work.one_graph and work.tied and sizes.mixed
     end = "graph_end" if fused_cast else "head_cast_back"
     outside.lives("lm_head gradient in half precision", "gradients", half, "head_back", end)
     whole = 0 if fused_cast else sizes.weight * sizes.table

@@ -44,15 +44,15 @@ class Layer:
         made: str,
         used: str,
         saved: str | None = None,
-        eager: bool = False,
+        eager_only: bool = False,
     ) -> None:
-        """Made by an operation, used until another, read by the backward pass of `saved`; `eager`: fused if compiled.
+        """Made by an operation, used until another, read by the backward pass of `saved`; `eager_only`: fused away if compiled.
 
         Without recomputation it lives from `made` to the backward pass of `saved`. With "block" it lives to `used`, and
         again from its second making to that backward pass. With "cheap" the costly ones live as without recomputation;
         the others as with "block" in eager code, and compiled (`lazy`) only at the backward operation that reads them.
         """
-        if not size or (eager and self.compiled):
+        if not size or (eager_only and self.compiled):
             return
         born, last = FORWARD[made], FORWARD[used]
         if self.recompute == "none":
@@ -96,7 +96,7 @@ class Layer:
         kept or added to the sum."""
         sizes = self.sizes
         at = BACKWARD[matmul]
-        if sizes.gathers:  # shared out when the layer is done
+        if sizes.gathers:  # reduced and scattered when the layer is done
             numbers = sizes.matmul * inputs * outputs
             self._lives(f"{name} gradient", numbers, at, BACKWARD["norm_1"], "gradients")
             return

@@ -1,10 +1,10 @@
 """The order that Inductor gives the backward pass of a model that is compiled whole, where layers are computed again.
 
 It estimates the peak of a few orders and takes the lowest (reorder_for_peak_memory in torch/_inductor/memory.py). With small
-micro-batches all gradients together, at the end, are more than anything before, whatever the order, and breadth first is found
-lowest by a hair: then everything that waits for nothing comes first (casts of all layers' weights, their first norms, the
-embedding's empty gradient), and all layers are computed again at once. The estimates here are that function's: it counts the
-sum of a tied table's two gradients apart from both.
+micro-batches the peak is at the end, where all gradients are alive, whatever the order; breadth first is then estimated
+slightly below the others. In that order everything without dependencies comes first (casts of all layers' weights, their first
+norms, the embedding's empty gradient), and all layers are computed again at once. The estimates here are that function's: it
+counts the sum of a tied table's two gradients in addition to both.
 
 >>> from dataclasses import replace
 >>> from onecard.planner.workload import Workload
@@ -37,7 +37,7 @@ def breadth_first(sizes: Sizes) -> bool:
 
 
 def ready(sizes: Sizes) -> int:
-    """Of a layer, what waits for nothing: its matrices cast, and the output of its first norm."""
+    """Of a layer, what depends on nothing computed before: its matrices cast, and the output of its first norm."""
     return sizes.matmul * sizes.matrix_parameters + sizes.normed
 
 
@@ -49,7 +49,7 @@ def computed_again(sizes: Sizes) -> int:
 
 
 def all_at_once(sizes: Sizes, outside: OutsideLayers) -> None:
-    """Breadth first: what stands beside the head's backward pass, and then before that of the last layer."""
+    """Breadth first: what is alive during the head's backward pass, and then before that of the last layer."""
     layers, part = sizes.work.n_layer, "cast_weights"
     outside.lives("casts of all layers", part, layers * ready(sizes), "head_back", "norm_back")
     again = layers * computed_again(sizes)

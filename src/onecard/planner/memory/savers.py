@@ -1,27 +1,64 @@
-"""The settings that take less memory for a little time or care: what is suggested where a run does not fit.
+"""The memory savers: settings that take less memory for a little time or care, each with what advice says of it.
 
-Which of them are chosen together, and what each must bring to be chosen, is advise/savers.py's.
+Where a run does not fit, the plan suggests them one by one; which of them are chosen together is advise/savers.py's.
 
 >>> single_savers(RunConfig(compile=False))[-1]
 {'optimizer_state': '4bit'}
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 from onecard.config import STATE_BITS, RunConfig
 
-# Each is suggested alone; offered_states adds what the moments may be kept in
-SAVERS: tuple[dict[str, object], ...] = (
-    {"chunked_loss": True},
-    {"recompute": "cheap"},
-    {"recompute": "block"},
-    {"compile_unit": "block"},
-    {"weights": "bfloat16"},
-    {"gradients": "bfloat16"},
-    {"offload_optimizer": True},
+
+@dataclass(frozen=True)
+class Saver:
+    """`charge`: what it must bring before it is chosen, as a share of the step's time. Most savers change no result, only
+    speed by a little more or less than is modelled; moments of few bits round (docs/performance.md has what that costs)."""
+
+    key: str
+    value: bool | str
+    charge: float
+    letter: str  # in the table by memory
+    comment: str  # in a config that advice writes
+    alone: bool = True  # whether it does anything by itself
+
+    @property
+    def name(self) -> str:
+        """As a person would write it: chunked_loss, recompute=cheap."""
+        return self.key if self.value is True else f"{self.key}={self.value}"
+
+
+AGAIN = "activations computed again going backward"
+SAVERS = (
+    Saver("chunked_loss", True, 0.005, "c", "never holds all logits at once"),
+    Saver("recompute", "cheap", 0.01, "r", AGAIN),
+    Saver("recompute", "block", 0.01, "R", AGAIN),
+    Saver("compile_unit", "block", 0.01, "b", "gradients come layer by layer"),
+    Saver("weights", "bfloat16", 0.02, "w", "2 bytes each, rounded by chance"),
+    Saver("gradients", "bfloat16", 0.02, "g", "added up in 2 bytes each, rounded by chance"),
+    # charged for memory of a computer that the plan may not know
+    Saver("offload_optimizer", True, 0.08, "o", "{host} of the computer's memory"),
+    Saver(
+        "offload_activations",
+        True,
+        0.01,
+        "a",
+        "the inputs of layers, until the backward pass",
+        alone=False,
+    ),
+    Saver("optimizer_state", "8bit", 0.02, "8", "moments in a byte each"),
+    Saver("optimizer_state", "4bit", 0.04, "4", "moments in half a byte each"),
 )
+TOGETHER: dict[str, object] = {"chunked_loss": True, "recompute": "block"}
 # How weights and gradients are kept where nothing else is enough
 LEAN = {"compile_unit": "block", "weights": "bfloat16", "gradients": "bfloat16"}
+
+
+def savers_in(choice: object) -> list[Saver]:
+    """Those that a RunConfig, or a choice of its keys, has switched on."""
+    return [saver for saver in SAVERS if getattr(choice, saver.key) == saver.value]
 
 
 def offered_states(config: RunConfig) -> tuple[Literal["8bit", "4bit"], ...]:
@@ -35,16 +72,23 @@ def offered_states(config: RunConfig) -> tuple[Literal["8bit", "4bit"], ...]:
 
 
 def single_savers(config: RunConfig) -> list[dict[str, object]]:
-    """What could be suggested to this config, each alone; moments that are small already are not made larger."""
-    smaller = [state for state in offered_states(config) if STATE_BITS[state] < config.state_bits]
-    states: list[dict[str, object]] = [{"optimizer_state": state} for state in smaller]
-    savers = [saver for saver in SAVERS if "compile_unit" not in saver or config.compile]
-    shared = config.shard != "none"
-    if config.matmul_dtype not in ("auto", "bfloat16") or shared:
-        savers = [saver for saver in savers if "weights" not in saver]
-    if shared:
-        savers = [saver for saver in savers if "gradients" not in saver]
-    return [*savers, *states]
+    """What could be suggested to this config, each alone."""
+    return [{saver.key: saver.value} for saver in SAVERS if saver.alone and _suits(saver, config)]
+
+
+def _suits(saver: Saver, config: RunConfig) -> bool:
+    """Whether the setting is valid with the others; moments that are small already are not made larger."""
+    sharded = config.shard != "none"
+    if saver.key == "compile_unit":
+        return config.compile
+    if saver.key == "weights":
+        return config.matmul_dtype in ("auto", "bfloat16") and not sharded
+    if saver.key == "gradients":
+        return not sharded
+    if saver.key == "optimizer_state":
+        state = str(saver.value)
+        return state in offered_states(config) and STATE_BITS[state] < config.state_bits
+    return True
 
 
 def spelt(change: dict[str, object]) -> str:

@@ -43,7 +43,7 @@ class Sizes:
         self.scores = work.n_head * work.block_size * tokens  # numbers, not bytes
         self.logits = work.vocab_size * tokens  # numbers
         self.table = work.vocab_size * work.n_embd  # numbers of the head, and of the embedding
-        self.positions = 0 if work.modern else work.block_size * work.n_embd  # numbers
+        self.positions = work.positions  # numbers
         # LayerNorm keeps mean and inverse deviation of each token, RMSNorm only the latter
         self.norm_statistics = (4 if work.modern or work.compiled else 8) * tokens
         # a mask over documents becomes a table of numbers to add to the scores

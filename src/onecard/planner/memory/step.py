@@ -10,18 +10,15 @@ from onecard.config.model_rules import HELD_BYTES, stacked_matrices
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
 from onecard.planner.memory.order import all_at_once, breadth_first
-from onecard.planner.memory.shared_out import moved_matrices, shared_out
+from onecard.planner.memory.sharding import moved_matrices, sharded_weights
 from onecard.planner.memory.sizes import FULL, HALF, INT64, Sizes
 from onecard.planner.memory.timeline import BACKWARD, OutsideLayers, Step, Tensor, sweep
 from onecard.planner.workload import Workload
 
-STATE_BLOCK = {
-    8: 256,
-    4: 128,
-}  # by bits: moments that share a scale (train/optim/low_bit.py; a test compares)
-STATE_SLICE = (
-    2**21
-)  # numbers that are updated at once (SLICE in train/optim/sliced.py; a test compares)
+# by bits: moments that share a scale (train/optim/low_bit.py; a test compares)
+STATE_BLOCK = {8: 256, 4: 128}
+# numbers that are updated at once (SLICE in train/optim/sliced.py; a test compares)
+STATE_SLICE = 2**21
 # Bytes of each of these numbers while it is updated, by tracing: moments of few bits; the same with bf16 weights; fp32 moments
 SLICE_BYTES, SLICE_BYTES_HALF, SLICE_BYTES_WHOLE = 32, 29, 16
 SUM_BYTES = 16  # of a gradient while it is added to a bf16 sum (train/run/gradient_sums.py)
@@ -48,7 +45,7 @@ def weights_and_gradients(sizes: Sizes, outside: OutsideLayers) -> None:
     """With one micro-batch a step, the gradients are those that its backward pass leaves; else they are added up."""
     work = sizes.work
     if sizes.gathers:
-        shared_out(sizes, outside)
+        sharded_weights(sizes, outside)
         return
     weights = sizes.weight_bytes // (work.gpus if work.sharded else 1)
     outside.lives("weights", "weights", weights, "embedding", "optimizer")

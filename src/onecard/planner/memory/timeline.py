@@ -72,9 +72,8 @@ class Moment(NamedTuple):
     bytes: int
     place: str
     layer: int | None  # which layer is at work; None outside of them
-    layers_kept: (
-        int  # other layers whose backward pass is still to come: their kept tensors are alive
-    )
+    # other layers whose backward pass is still to come: their kept tensors are alive
+    layers_kept: int
     layers_done: int  # other layers whose backward pass is done: their gradients are alive
     inside: int | None = None  # index in LAYER_PLACES
 

@@ -33,65 +33,61 @@ def comparable(c: Comparison) -> Iterator[Finding]:
 def mfu_is_not_speed(c: Comparison) -> Iterator[Finding]:
     """Does not apply where the run with the higher MFU also does more tokens a second."""
     for a, b in _pairs(c):
-        if not (a.mfu_card and b.mfu_card and a.tokens_per_second and b.tokens_per_second):
+        known = [
+            (f.mfu_card, f.tokens_per_second, f.flops_per_token, f.name)
+            for f in (a, b)
+            if f.mfu_card and f.tokens_per_second and f.flops_per_token
+        ]
+        if len(known) < 2:
             continue
-        high, low = (a, b) if a.mfu_card > b.mfu_card else (b, a)
-        if not (
-            high.tokens_per_second
-            and low.tokens_per_second
-            and high.flops_per_token
-            and low.flops_per_token
-        ):
-            continue
-        if high.tokens_per_second < 0.98 * low.tokens_per_second:
+        low, high = sorted(known, key=lambda run: run[0])
+        (high_mfu, high_rate, high_flops, name), (low_mfu, low_rate, low_flops, other) = high, low
+        if high_rate < 0.98 * low_rate:
             yield Finding(
                 Note(
                     "mfu-is-not-speed",
                     "{high} has the higher MFU ({high_mfu:.1%} against {low_mfu:.1%}) and yet "
                     "does {slower:.1f} times fewer tokens a second: each token is {flops:.2f} times the FLOPs. The MFU says "
                     "that it uses the card better, and no more",
-                    high=high.name,
-                    high_mfu=high.mfu_card,
-                    low_mfu=low.mfu_card,
-                    slower=low.tokens_per_second / high.tokens_per_second,
-                    flops=high.flops_per_token / low.flops_per_token,
+                    high=name,
+                    high_mfu=high_mfu,
+                    low_mfu=low_mfu,
+                    slower=low_rate / high_rate,
+                    flops=high_flops / low_flops,
                 ),
                 {
-                    "tokens_per_second": [high.tokens_per_second, low.tokens_per_second],
-                    "flops_per_token": [high.flops_per_token, low.flops_per_token],
-                    "mfu_card": [high.mfu_card, low.mfu_card],
+                    "tokens_per_second": [high_rate, low_rate],
+                    "flops_per_token": [high_flops, low_flops],
+                    "mfu_card": [high_mfu, low_mfu],
                 },
-                (high.name, low.name),
+                (name, other),
             )
 
 
 def larger_is_slower(c: Comparison) -> Iterator[Finding]:
     """Does not apply where both steps are of the same FLOPs, or the larger one is not slower."""
     for a, b in _pairs(c):
-        work = [
-            f.flops_per_token * f.tokens_per_step if f.flops_per_token and f.tokens_per_step else 0
+        known = [
+            (f.flops_per_token * f.tokens_per_step, f.step_seconds, f.name)
             for f in (a, b)
+            if f.flops_per_token and f.tokens_per_step and f.step_seconds
         ]
-        if not all(work) or not a.step_seconds or not b.step_seconds:
+        if len(known) < 2:
             continue
-        (small, large), ratio = (
-            ((a, b), work[1] / work[0]) if work[1] >= work[0] else ((b, a), work[0] / work[1])
-        )
-        assert small.step_seconds is not None
-        assert large.step_seconds is not None
-        slower = large.step_seconds / small.step_seconds
+        small, large = sorted(known, key=lambda step: step[0])
+        ratio, slower = large[0] / small[0], large[1] / small[1]
+        figures = {"large": large[2], "slower": slower, "work": ratio}
+        evidence = {"step_seconds": [large[1], small[1]], "flops_per_step": ratio}
         if ratio > 1.1 and 1.0 < slower <= ratio:
             yield Finding(
                 Note(
                     "larger-is-slower",
                     "{large}'s step takes {slower:.1f} times as long for {work:.2f} times the FLOPs: a "
                     "larger step, not a slower card or a regression",
-                    large=large.name,
-                    slower=slower,
-                    work=ratio,
+                    **figures,
                 ),
-                {"step_seconds": [large.step_seconds, small.step_seconds], "flops_per_step": ratio},
-                (large.name, small.name),
+                evidence,
+                (large[2], small[2]),
             )
         elif ratio > 1.1 and slower > 1.05 * ratio:
             yield Finding(
@@ -99,48 +95,36 @@ def larger_is_slower(c: Comparison) -> Iterator[Finding]:
                     "slower-than-larger",
                     "{large}'s step takes {slower:.1f} times as long for only {work:.2f} times the "
                     "FLOPs: the size does not explain it all",
-                    large=large.name,
-                    slower=slower,
-                    work=ratio,
+                    **figures,
                 ),
-                {"step_seconds": [large.step_seconds, small.step_seconds], "flops_per_step": ratio},
-                (large.name, small.name),
+                evidence,
+                (large[2], small[2]),
             )
 
 
 def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
     """Does not apply where the model is the same, or the smaller micro-batch does not have the higher MFU."""
     for a, b in _pairs(c):
-        if (
-            a.config is None
-            or b.config is None
-            or not a.mfu_card
-            or not b.mfu_card
-            or not _differ(a.config, b.config)
-        ):
+        known = [(f.config, f.mfu_card, f) for f in (b, a) if f.config is not None and f.mfu_card]
+        if len(known) < 2 or not _differ(known[0][0], known[1][0]):
             continue
-        small, large = (
-            (a, b) if a.config.tokens_per_micro_batch < b.config.tokens_per_micro_batch else (b, a)
-        )
-        assert small.config is not None
-        assert large.config is not None
-        assert small.mfu_card is not None
-        assert large.mfu_card is not None
-        if small.config.batch_size == large.config.batch_size or small.mfu_card <= large.mfu_card:
+        by_rows = sorted(known, key=lambda run: run[0].tokens_per_micro_batch)
+        (config, mfu, small), (other, other_mfu, large) = by_rows
+        if config.batch_size == other.batch_size or mfu <= other_mfu:
             continue
-        gain = _micro_batch_gain(small, large.config)
+        gain = _micro_batch_gain(small, other)
         expected = (
             Note(
                 "micro-batch-gain",
                 "micro-batch {batch:int} would make it {gain:percent} faster",
-                batch=large.config.batch_size,
+                batch=other.batch_size,
                 gain=gain,
             )
             if gain is not None and gain > 0.005
             else Note(
                 "micro-batch-level",
                 "micro-batch {batch:int} would not be slower",
-                batch=large.config.batch_size,
+                batch=other.batch_size,
             )
         )
         yield Finding(
@@ -150,13 +134,13 @@ def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
                 "its larger model did. With the model held fixed the larger micro-batch is the faster one until memory runs "
                 "out: {expected}",
                 small=small.name,
-                few=small.config.batch_size,
-                many=large.config.batch_size,
+                few=config.batch_size,
+                many=other.batch_size,
                 expected=expected,
             ),
             {
-                "batch_size": [small.config.batch_size, large.config.batch_size],
-                "mfu_card": [small.mfu_card, large.mfu_card],
+                "batch_size": [config.batch_size, other.batch_size],
+                "mfu_card": [mfu, other_mfu],
                 "expected_gain": gain,
             },
             (small.name, large.name),
@@ -167,7 +151,7 @@ def _micro_batch_gain(f: RunFigures, like: RunConfig) -> float | None:
     """What the other run's micro-batch would make of this run's step, by the plan."""
     if f.config is None or f.device is None:
         return None
-    total = f.config.batch_size * f.config.gradient_accumulation_steps
+    total = f.config.sequences_per_step
     if total % like.batch_size:
         return None
     try:

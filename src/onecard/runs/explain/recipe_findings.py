@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from onecard.config import RunConfig
+from onecard.config.recipes import RECIPES
 from onecard.messages import Note
 from onecard.planner.warnings import usual_learning_rate
 from onecard.runs.explain.loss_findings import diverging, spikes
@@ -53,7 +54,7 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
     if (
         f.config is None
         or not f.params_nanogpt
-        or f.config.recipe != "gpt2"
+        or not RECIPES[f.config.recipe].rate_by_size
         or f.config.optimizer != "adamw"
         or f.config.init_from.startswith("gpt2")
         or f.config.learn_from == "answers"

@@ -76,9 +76,8 @@ def attention(f: RunFigures) -> Iterator[Finding]:
         return
     found = gain_of(f, attention="flash") if chosen else None
     if f.config is not None and not chosen:
-        back = gain_of(
-            f, attention="math"
-        )  # the plan thinks that it is flash: turn its answer round
+        # the plan thinks that it is flash: turn its answer round
+        back = gain_of(f, attention="math")
         found = (1 - 1 / (1 - back[0]), back[1]) if back is not None and back[0] < 1 else None
     gain = found[0] if found is not None else None
     yield Finding(
@@ -115,7 +114,7 @@ def micro_batch(f: RunFigures) -> Iterator[Finding]:
                 now=f.config.batch_size,
                 card=f.plan.device.name,
                 batch=best[0],
-                steps=f.config.batch_size * f.config.gradient_accumulation_steps // best[0],
+                steps=f.config.sequences_per_step // best[0],
                 gain=best[1],
             ),
             {"batch_size": f.config.batch_size, "try": best[0], "gain": best[1]},

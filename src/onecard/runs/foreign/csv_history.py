@@ -75,9 +75,8 @@ def _charts(heads: list[str]) -> dict[str, dict[str, int]]:
     columns: dict[str, dict[str, int]] = {}
     for i, head in enumerate(heads):
         run, _, name = head.rpartition(" - ")
-        if run and (
-            figure := _FIGURES.get(name.lower())
-        ):  # its __MIN and __MAX columns are no figures
+        # its __MIN and __MAX columns are no figures
+        if run and (figure := _FIGURES.get(name.lower())):
             columns.setdefault(run, {})[figure] = i
     return columns
 

@@ -60,9 +60,8 @@ def precision(found: Answers, size: int = 512) -> Check:
         except RuntimeError:
             continue
     figures = tuple((f"{dtype}_error", error) for dtype, error in errors.items())
-    good = [
-        dtype for dtype, error in errors.items() if error <= _MOST_ERROR[dtype]
-    ]  # NaN compares false
+    # NaN compares false
+    good = [dtype for dtype, error in errors.items() if error <= _MOST_ERROR[dtype]]
     wanted = machine.choose_precision("auto", found.kind, found.capability, found.gcn_arch).dtype
     fp8 = "fp8 computes" if _fp8(found) else "no fp8"
     shown = ", ".join(f"{dtype} off by {error:.2%}" for dtype, error in errors.items()) or "none"

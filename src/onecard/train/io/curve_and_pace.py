@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections import deque
-from itertools import pairwise
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE_POINTS = 512  # kept of the loss curve; every second one goes when it is full
@@ -75,15 +74,3 @@ class Pace:
         done = self._now[1] - self._began[1]
         wall = (self._now[0] - self._began[0]) / done if done > 0 else seconds
         return min(seconds, wall) * remaining * 0.98, max(seconds, wall) * remaining * 1.02
-
-
-def at(curve: list[tuple[int, float]], step: int) -> float | None:
-    """The curve's value at a step, between its points; None outside them.
-
-    >>> at([(0, 10.0), (100, 5.0)], 50)
-    7.5
-    """
-    for (left, low), (right, high) in pairwise(curve):
-        if left <= step <= right:
-            return low + (high - low) * (step - left) / max(1, right - left)
-    return None

@@ -13,9 +13,8 @@ from onecard.train.io.loader import Tokens
 
 _MOST = 64  # documents named in a log line
 _PIECE = 1 << 24  # tokens counted at a time
-_FARTHEST = (
-    4_000_000_000  # tokens: counting documents up to here takes seconds, and a bad step is rare
-)
+# tokens: counting documents up to here takes seconds, and a bad step is rare
+_FARTHEST = 4_000_000_000
 
 
 def name_rows(

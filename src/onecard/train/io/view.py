@@ -23,8 +23,9 @@ from rich.text import Text
 
 from onecard.config import RunConfig
 from onecard.planner.result import RunPlan
+from onecard.runs.forecast import expected_at
 from onecard.streams import give_up, to_stream
-from onecard.train.io.curve_and_pace import Curve, Pace, at
+from onecard.train.io.curve_and_pace import Curve, Pace
 from onecard.train.run.processor_watch import MUCH
 from onecard.units import show_bytes, show_count, show_duration
 
@@ -225,12 +226,11 @@ class View:
 
     def _normal(self) -> str | None:
         """Is this curve normal? Against the plan's curve; silent in the first steps, which say nothing."""
-        loss = self.plan.loss if self.plan else None
-        step = self._last.get("step", 0)
-        if loss is None or self._smooth is None or self._pace.steps < 20:
+        if self.plan is None or self._smooth is None or self._pace.steps < 20:
             return None
-        expected = at(loss.curve, step)
-        if expected is None:
+        step, loss = self._last.get("step", 0), self.plan.loss
+        expected = expected_at(self.plan, step)
+        if expected is None or loss is None:
             return None
         # The end's 80 % range, twice as wide at the start, where the schedule and the seed still show.
         band = max((loss.expected.high - loss.expected.low) / 2, 0.03 * expected)

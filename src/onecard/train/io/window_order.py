@@ -42,9 +42,8 @@ class WindowOrder:
         keys = mix(np.array([(first + r) % 2**64 for r in range(_ROUNDS)], np.uint64))
         index = self._shuffled(index, keys)
         outside = index >= self.windows
-        while (
-            outside.any()
-        ):  # less than four tries in the mean: the power of two is below four times the windows
+        # less than four tries in the mean: the power of two is below four times the windows
+        while outside.any():
             index[outside] = self._shuffled(index[outside], keys)
             outside = index >= self.windows
         return index.astype(np.int64)

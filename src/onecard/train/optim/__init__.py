@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import decay_steps
 from onecard.errors import RunFailure
 from onecard.model import machine
 from onecard.train.optim.low_bit import LowBit
@@ -34,9 +35,8 @@ def lr_at(config: RunConfig, position: float) -> float:
     if not config.decay_lr:
         return config.learning_rate
     if position < config.warmup_iters:
-        return (
-            config.learning_rate * (position + 1) / (config.warmup_iters + 1)
-        )  # nanoGPT's, never zero
+        # nanoGPT's, never zero
+        return config.learning_rate * (position + 1) / (config.warmup_iters + 1)
     left = config.lr_decay_iters - position
     if left <= 0:
         return config.min_lr
@@ -46,7 +46,7 @@ def lr_at(config: RunConfig, position: float) -> float:
     elif config.schedule == "linear":
         share = left / span
     else:  # warm-up, stable, decay: a straight line down over the last part
-        share = min(1.0, left / min(span, config.decay_fraction * config.lr_decay_iters))
+        share = min(1.0, left / decay_steps(config))
     return config.min_lr + (config.learning_rate - config.min_lr) * share
 
 
@@ -94,9 +94,8 @@ def _decay_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
 
 def set_step_size(optimizer: torch.optim.Optimizer, lr: float, step: int) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = lr * group.get(
-            "lr_scale", 1.0
-        )  # the modern recipe's groups differ by fixed ratios
+        # the modern recipe's groups differ by fixed ratios
+        group["lr"] = lr * group.get("lr_scale", 1.0)
         if group.get("muon"):
             group["momentum"] = momentum_at(step)
 

@@ -26,9 +26,8 @@ from onecard.train.optim.slices import Slices, move_slices
 
 FUSED = ("cpu", "cuda", "mps")  # devices with a fused AdamW
 
-Wide = tuple[
-    Tensor, Tensor, bool
-]  # part of a parameter, its update lying wide, whether it was turned
+# part of a parameter, its update lying wide, whether it was turned
+Wide = tuple[Tensor, Tensor, bool]
 
 # a·X + b·X³ + c·X⁵ of each step, from Jordan's Muon: drives singular values into about [0.7, 1.2], fast rather than exact
 _QUINTIC = (3.4445, -4.7750, 2.0315)

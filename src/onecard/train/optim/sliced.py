@@ -58,7 +58,7 @@ class SlicedOptimizer(torch.optim.Optimizer):
         try:
             for group in self.param_groups:
                 ready = [p for p in group["params"] if p.grad is not None]
-                # matrices that are shared out go together
+                # matrices that are sharded go together
                 for together in self._turns(ready) if group["muon"] else [[p] for p in ready]:
                     self.update(*together)
         finally:  # nothing may be under way when other weights are put in place

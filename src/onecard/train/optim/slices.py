@@ -1,4 +1,4 @@
-"""What one process keeps of a model that is shared out: some rows of every matrix and table; vectors are whole in each.
+"""What one process keeps of a model that is sharded: some rows of every matrix and table; vectors are whole in each.
 
 Cut as torch's FSDP2 cuts, along the first dimension into equal parts, of which the last may be shorter or empty.
 
@@ -115,14 +115,14 @@ class Slices:
             each = -(-part.shape[0] // self.count) * (part.numel // part.shape[0])
             if bits < 32 and part.numel >= SMALL and each % BLOCK[bits]:
                 raise UserError(
-                    f"moments in {bits} bits, in blocks of {BLOCK[bits]} numbers, cannot be shared out to {self.count} "
+                    f"moments in {bits} bits, in blocks of {BLOCK[bits]} numbers, cannot be sharded to {self.count} "
                     f"processes: a block of {name} would lie in two",
                     hint=f"n_embd as a multiple of {BLOCK[bits]}, another number of processes, or optimizer_state = 'float32'",
                 )
 
 
 def is_cut(name: str, dimensions: int) -> bool:
-    """Whether a parameter is shared out: matrices and tables."""
+    """Whether a parameter is sharded: matrices and tables."""
     return dimensions == 2 and name.endswith(".weight")
 
 

@@ -21,13 +21,8 @@ _PIECES = 1024  # of a split that are hashed: 4 MiB at most, evenly spread
 _PIECE_TOKENS = 2048
 
 _BATCH = ("batch_size", "gradient_accumulation_steps")
-_OPTIMIZER = (
-    "optimizer",
-    "optimizer_state",
-    "weights",
-    "offload_optimizer",
-    "update_in_backward",
-)  # with another value the saved optimizer state would not fit
+# with another value the saved optimizer state would not fit
+_OPTIMIZER = "optimizer", "optimizer_state", "weights", "offload_optimizer", "update_in_backward"
 _BEGINNING = ("init_from",)  # where the weights came from; on resume they come from the checkpoint
 DATA, TOKENIZER = "dataset", "tokenizer"
 
@@ -131,15 +126,11 @@ def changes_since(
 
 
 def _another_run(key: str, before: RunConfig, now: RunConfig) -> bool:
-    if key in _BATCH and _rows(before) == _rows(now):
+    if key in _BATCH and before.sequences_per_step == now.sequences_per_step:
         return False  # the same rows in other micro-batches
     if key == "decay_fraction" and "wsd" not in (before.schedule, now.schedule):
         return False  # no other schedule reads it
     return not RunConfig.facts(key).may_change_on_resume
-
-
-def _rows(config: RunConfig) -> int:
-    return config.batch_size * config.gradient_accumulation_steps
 
 
 def _changed_data(

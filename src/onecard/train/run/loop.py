@@ -6,9 +6,8 @@
 """
 
 import contextlib
-import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -16,10 +15,8 @@ from typing import Literal
 import torch
 
 from onecard.config import RunConfig
-from onecard.data import Dataset
 from onecard.errors import RunFailure
 from onecard.model import machine
-from onecard.model.gpt2 import GPT
 from onecard.model.power import power_meter
 from onecard.planner.result import RunPlan
 from onecard.train.optim import lr_at
@@ -41,14 +38,18 @@ from onecard.train.run.progress import (
     save_due,
     tasks_due,
 )
-from onecard.train.run.sampling import write_sample
-from onecard.train.run.session import Session, collected, keep_before_decay, save, validate
+from onecard.train.run.sampling import Benchmark, run_benchmark, write_sample
+from onecard.train.run.session import (
+    Session,
+    collected,
+    keep_before_decay,
+    save,
+    try_evaluation,
+    validate,
+)
 from onecard.train.run.setup import open_session
 from onecard.train.run.signals import StopSignals
 from onecard.train.run.workers import Workers
-
-# the model, its data and the step → for each task its figures
-Benchmark = Callable[[GPT, Dataset, int], Mapping[str, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,6 @@ def _loop(
     session: Session, state: RunState, stop: StopSignals, benchmark: Benchmark | None
 ) -> Outcome:
     config, workers = session.config, session.workers
-    clock, meter, processor = _meters(session)
     loss: float | None = None
     machine.forget_peak_memory(workers.device)  # the preflight's
     try:
@@ -105,6 +105,9 @@ def _loop(
             return _end(session, validate(session, state), "finished", None)
         if eval_missing(config, state.progress):
             state = validate(session, state)
+        elif not finished(config, state.progress):
+            state = try_evaluation(session, state)
+        clock, meter, processor = _meters(session)  # they begin with the first step
 
         while not finished(config, state.progress):
             clock.begin()
@@ -153,7 +156,7 @@ def _loop(
 def _sample_and_benchmark(
     session: Session, state: RunState, last: bool, benchmark: Benchmark | None, clock: StepClock
 ) -> RunState:
-    """Where due, in the first process. All processes must call it: the model may be shared out over them."""
+    """Where due, in the first process. All processes must call it: the model may be sharded over them."""
     config, step, outputs = session.config, state.progress.step, session.outputs
     samples, measures = sample_due(config, step, last), tasks_due(config, step, last)
     measures = measures and (benchmark is not None or config.eval_tasks is not None)
@@ -161,12 +164,12 @@ def _sample_and_benchmark(
         return state
     with contextlib.ExitStack() as reading:
         opened = session.reading_model()
-        model = outputs.side_shows.run("a copy of the model", reading.enter_context, opened)
+        model = outputs.best_effort.run("a copy of the model", reading.enter_context, opened)
         if model is not None and session.workers.first:
             if samples:
-                outputs.side_shows.run("the sample", write_sample, session, model, step)
+                outputs.best_effort.run("the sample", write_sample, session, model, step)
             if measures and benchmark is not None:
-                state = _run_benchmark(session, model, state, benchmark, clock)
+                state = run_benchmark(session, model, state, benchmark, clock)
     if measures and not last:
         session.workers.wait_for_first()
     return state
@@ -174,28 +177,8 @@ def _sample_and_benchmark(
 
 def _meters(session: Session) -> tuple[StepClock, EnergyMeter, ProcessorWatch]:
     read = power_meter(session.workers.device, cards=1).read_watts  # each process reads its own
-    guarded = partial(session.outputs.side_shows.run, "the power reading", read)
+    guarded = partial(session.outputs.best_effort.run, "the power reading", read)
     return StepClock(), EnergyMeter(guarded, session.workers), ProcessorWatch()
-
-
-def _run_benchmark(
-    session: Session, model: GPT, state: RunState, benchmark: Benchmark, clock: StepClock
-) -> RunState:
-    """Measure and log; the state with the time it took, which is in no step. What fails is reported, and the run continues."""
-    began, outputs, step = time.perf_counter(), session.outputs, state.progress.step
-    training = model.training
-    model.eval()
-    found = outputs.side_shows.run("the benchmark", benchmark, model, session.data, step)
-    model.train(training)
-    seconds = time.perf_counter() - began
-    for name, figures in (found or {}).items():
-        outputs.write(kind="tasks", step=step, task=name, **figures)
-        words = ", ".join(f"{key} {value:.3f}" for key, value in figures.items())
-        outputs.view.message(f"step {step:,}: {name}: {words}")
-    outputs.write(kind="event", step=step, event="tasks", seconds=seconds, text="benchmarks")
-    clock.leave_out(seconds)
-    state = replace(state, benchmark_seconds=seconds)
-    return state.with_progress(tasks_seconds=state.progress.tasks_seconds + seconds)
 
 
 def _state_after_step(
@@ -233,7 +216,7 @@ def _log(
     skipped: bool,
 ) -> None:
     """A line of the log for the steps since the last one."""
-    progress, interval, shows = state.progress, clock.interval(), session.outputs.side_shows
+    progress, interval, attempt = state.progress, clock.interval(), session.outputs.best_effort.run
     fields = {
         "kind": "step",
         "step": progress.step,
@@ -243,7 +226,7 @@ def _log(
         "data_wait": interval.data_wait,
         "epoch": session.loader.epoch(progress.step),
         "micro_batch": session.stepper.micro_batch,
-        "memory_bytes": shows.run(
+        "memory_bytes": attempt(
             "the memory reading", machine.peak_memory_bytes, session.workers.device
         ),
         "watts": watts,
@@ -251,7 +234,7 @@ def _log(
         "seconds": progress.seconds,
         **({"skipped": True} if skipped else {}),
     }
-    waited = shows.run("the processor's reading", processor.share)
+    waited = attempt("the processor's reading", processor.share)
     if waited is not None:
         fields["cpu_wait"] = waited
     session.outputs.measured(fields)
@@ -285,7 +268,7 @@ def _end(
     kwh, seconds = progress.kwh or None, progress.seconds
     outputs.write(kind="end", step=progress.step, state=how, seconds=seconds, kwh=kwh)
     if outputs.record is not None:
-        outputs.side_shows.run("writing run.json", outputs.record.end, how)
+        outputs.best_effort.run("writing run.json", outputs.record.end, how)
     return Outcome(how, progress.step, loss, progress.val_loss, session.folder, stopped_by)
 
 

@@ -1,11 +1,11 @@
 """Where a run is shown and written, and what it can do without.
 
 The view, and for the first process log.jsonl, run.json and the dashboards. The view, samples, dashboards, readings of
-power and memory and the removal of old files are side shows: one that fails is reported once and counted, the run goes
-on, and the part is tried again when it is next due. A signal, Ctrl-C and the loss of another process are not failures
-of the part: they pass through.
+power and memory and the removal of old files are best effort: a part that fails is reported once and counted, the run
+continues, and the part is tried again when it is next due. A signal, Ctrl-C and the loss of another process are not
+failures of the part: they are raised as usual.
 
-    watts = outputs.side_shows.run("the power reading", read_watts)      # None where it failed
+    watts = outputs.best_effort.run("the power reading", read_watts)      # None where it failed
 """
 
 from collections import Counter
@@ -36,7 +36,9 @@ class Silent:
     def message(self, text: str) -> None: ...
 
 
-class SideShows:
+class BestEffort:
+    """Runs the parts that the run can do without; log.jsonl has their failures as `side_show_failed`."""
+
     def __init__(self, report: Callable[[str, str], None]):
         self.failures: Counter[str] = Counter()
         self._report = report
@@ -59,19 +61,19 @@ class SideShows:
 class GuardedView:
     """A viewer whose failures cost what it shows, never the run."""
 
-    def __init__(self, view: Viewer, shows: SideShows):
+    def __init__(self, view: Viewer, best_effort: BestEffort):
         self._view = view
-        self._shows = shows
+        self._best_effort = best_effort
 
     def step(self, fields: dict[str, Any]) -> None:
-        self._shows.run("the view", self._view.step, fields)
+        self._best_effort.run("the view", self._view.step, fields)
 
     def eval(self, fields: dict[str, Any]) -> None:
-        self._shows.run("the view", self._view.eval, fields)
+        self._best_effort.run("the view", self._view.eval, fields)
 
     def message(self, text: str, routine: bool = False) -> None:
         if not (routine and getattr(self._view, "quiet", False)):
-            self._shows.run("the view", self._view.message, text)
+            self._best_effort.run("the view", self._view.message, text)
 
 
 def in_words(error: BaseException) -> str:
@@ -85,18 +87,18 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return printable(f"{error.strerror}{where}")
-    said, kind = first_line(error), type(error).__name__
-    return printable(kind if said == kind else f"{kind}: {said}")
+    text, kind = first_line(error), type(error).__name__
+    return printable(kind if text == kind else f"{kind}: {text}")
 
 
 class Outputs:
     """Nothing is written before `open`, which one process alone calls; every process may call the other methods."""
 
     def __init__(self, view: Viewer, first: bool, step_now: Callable[[], int]):
-        self.side_shows = SideShows(
+        self.best_effort = BestEffort(
             lambda text, part: self.event(text, event="side_show_failed", part=part)
         )
-        self.view = GuardedView(view, self.side_shows)
+        self.view = GuardedView(view, self.best_effort)
         self.record: RunRecord | None = None
         self.log: LogWriter | None = None
         self.loggers = Loggers([], self.view.message)
@@ -136,7 +138,7 @@ class Outputs:
         self.write(**fields)
         if self._first:
             (self.view.step if fields["kind"] == "step" else self.view.eval)(fields)
-            self.side_shows.run("the dashboards", self.loggers.log, fields)
+            self.best_effort.run("the dashboards", self.loggers.log, fields)
 
     def close(self) -> None:
         self.loggers.close()

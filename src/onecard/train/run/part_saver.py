@@ -1,4 +1,4 @@
-"""Checkpoints of a model that is shared out: every process writes its own part, in the background, while the run continues.
+"""Checkpoints of a model that is sharded: every process writes its own part, in the background, while the run continues.
 
 `begin` copies this process's part to the host; a thread writes it into a folder aside. When all have written theirs, the
 first process writes state.json and gives the folder its name: until then no reader sees it, and a process that dies

@@ -124,7 +124,7 @@ def check_disk(config: RunConfig, flight: Preflight) -> None:
 
 
 def check_rows(config: RunConfig, processes: int) -> None:
-    rows = config.batch_size * config.gradient_accumulation_steps
+    rows = config.sequences_per_step
     if processes > rows:
         raise UserError(
             f"{processes} processes are more than the {rows} rows of a step",

@@ -15,9 +15,8 @@ from collections.abc import Callable
 
 from onecard.model.processor import waited_seconds
 
-SECONDS = (
-    5.0  # between two readings: shorter ones say little, and a reading takes some microseconds
-)
+# between two readings: shorter ones say little, and a reading takes some microseconds
+SECONDS = 5.0
 MUCH, LITTLE = 0.2, 0.05  # of the time: from here on it is said; below, that it is over
 
 

@@ -23,9 +23,8 @@ _STEPS_TO_JUDGE = 3  # the first steps of a process are slower than the rest
 class Progress:
     step: int = 0  # optimizer steps done
     tokens: int = 0
-    position: float = (
-        0.0  # in the learning-rate schedule; ahead of `step` when max_hours shortens the run
-    )
+    # in the learning-rate schedule; ahead of `step` when max_hours shortens the run
+    position: float = 0.0
     place: int = 0  # rows of training data used
     seconds: float = 0.0  # of the loop, evaluation and checkpoints included, over all restarts
     tasks_seconds: float = 0.0  # of the benchmarks of eval_tasks, which are not in `seconds`

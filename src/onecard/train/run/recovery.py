@@ -4,7 +4,6 @@ Whatever ends a run comes through `ended`: the last finished step is saved if it
 """
 
 import contextlib
-import datetime
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from onecard.train.run.progress import RunState
 from onecard.train.run.resume_point import newest_good
 from onecard.train.run.session import Session, collected, restore, save
 from onecard.train.run.workers import OthersFailedError, WorkerLostError
+from onecard.units import utc_now
 from onecard.version import __version__
 
 
@@ -36,7 +36,7 @@ def bad_step(session: Session, state: RunState, why: str) -> tuple[RunState, boo
     retried, state = state.last_bad_step == done, replace(state, last_bad_step=done)
     session.stepper.discard()
     rows = (
-        outputs.side_shows.run("naming the rows of a bad step", _rows_of_step, session, done) or {}
+        outputs.best_effort.run("naming the rows of a bad step", _rows_of_step, session, done) or {}
     )
     step = done + 1
 
@@ -86,7 +86,7 @@ def roll_back(
 
 
 def ended(session: Session, state: RunState, error: BaseException) -> BaseException:
-    """Save what is good, write the traceback down, close the books; the error that the user is to see. Never raises."""
+    """Save what is good, write the traceback and the log's last line; the error to show the user. Never raises."""
     lost = isinstance(error, WorkerLostError)
     if lost and session.workers.lowest_alive() != session.workers.rank:
         return RunFailure("")  # another process reports it
@@ -109,20 +109,20 @@ def ended(session: Session, state: RunState, error: BaseException) -> BaseExcept
 
 
 def _parts_missing(session: Session, error: BaseException) -> str | None:
-    """Why a model that is shared out cannot be saved: not all processes are there to do it."""
+    """Why a model that is sharded cannot be saved: not all processes are there to do it."""
     if session.saver is None:
         return None
     if isinstance(error, WorkerLostError):
         return "a part of the model was in the process that ended"
-    spread = session.stepper.spread
-    known = spread is not None and spread.failed_together
+    sharding = session.stepper.sharding
+    known = sharding is not None and sharding.failed_together
     if not known and not isinstance(error, RunFailure):
         return "the other processes do not know of the error"
     return None
 
 
 def _saved(session: Session, state: RunState, error: BaseException) -> str:
-    """Save the last finished step, unless it is on disk; where the run can be taken up."""
+    """Save the last finished step, unless it is on disk; from where the run can be resumed."""
     with contextlib.suppress(Exception):
         state, _ = collected(session, state)
     step, newest = state.progress.step, state.saved_step
@@ -183,7 +183,7 @@ def _write_trace(session: Session, state: RunState, error: BaseException) -> str
     path = session.folder / f"error{rank}.txt"
     head = (
         f"onecard {__version__}, torch {torch.__version__}, after step {state.progress.step}, "
-        f"{datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')}\n\n"
+        f"{utc_now()}\n\n"
     )
     with contextlib.suppress(Exception):
         write_text(path, head + "".join(traceback.format_exception(error)), private=True)

@@ -14,14 +14,14 @@ from onecard.model import checkpoint
 from onecard.model.build import make_model
 from onecard.model.tensor_file import Rows
 from onecard.train.optim.slices import Slices
-from onecard.train.run.spread import cards_of_machine
+from onecard.train.run.sharding import cards_of_machine
 from onecard.train.run.workers import Workers
 
 
 def newest_good(
     folder: Path, config: RunConfig, workers: Workers, report: Callable[[str], None]
 ) -> checkpoint.Saved | None:
-    if not workers.share_out(config):
+    if not workers.shards(config):
         return checkpoint.newest_good(folder, report)
     cards = cards_of_machine(workers)
 

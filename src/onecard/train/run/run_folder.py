@@ -76,7 +76,9 @@ def open_folder(
     if not (
         folder / "data"
     ).is_dir():  # the run is whole without its data folder; a tuned one has its data here
-        outputs.side_shows.run("the record of the data", keep_record, session.data, folder / "data")
+        outputs.best_effort.run(
+            "the record of the data", keep_record, session.data, folder / "data"
+        )
     outputs.open(record, truncate_at=0 if resumed is None else resumed["log_offset"])
     outputs.write(
         kind="start",

@@ -40,7 +40,7 @@ class Session:
     config: RunConfig
     data: Dataset
     identity: dict[str, Any]  # what is recorded of the data (identity.py)
-    model: GPT  # not compiled; FSDP2's where it is shared out
+    model: GPT  # not compiled; FSDP2's where it is sharded
     stepper: Stepper  # its `forward` is the model as it is called, its `model` holds what the optimizer updates
     loader: Loader
     workers: Workers
@@ -48,7 +48,7 @@ class Session:
     flops_per_token: float
     peak_flops: float
     outputs: Outputs
-    saver: PartSaver | None = None  # where the model is shared out over the processes
+    saver: PartSaver | None = None  # where the model is sharded over the processes
 
     @property
     def folder(self) -> Path:
@@ -70,16 +70,15 @@ class Session:
 
     @contextmanager
     def reading_model(self) -> Iterator[GPT | None]:
-        """The model for what reads it beside the training, such as a sample. Of one that is shared out a copy in the first
+        """The model for what reads it beside the training, such as a sample. Of one that is sharded a copy in the first
         process, None in the others; all must call it."""
-        spread = self.stepper.spread
+        sharding = self.stepper.sharding
         around: AbstractContextManager[object] = nullcontext()
-        if (
-            self.config.weights != "float32"
-        ):  # bf16 weights can only be multiplied in the run's precision
+        # bf16 weights can only be multiplied in the run's precision
+        if self.config.weights != "float32":
             around = machine.autocast(self.workers.device, self.precision)
         with around:
-            yield self.model if spread is None else spread.whole_model()
+            yield self.model if sharding is None else sharding.whole_model()
 
     def is_whole(self, state: RunState) -> bool:
         """Whether the weights are those of this state: they are not while an update or a roll-back is under way."""
@@ -92,17 +91,7 @@ class Session:
 
 def validate(session: Session, state: RunState) -> RunState:
     """The state with the validation loss here, which is logged and shown."""
-    config, stepper = session.config, session.stepper
-    asked = min(stepper.micro_batch, state.eval_micro_batch or config.batch_size)
-    windows = config.eval_iters * config.batch_size
-    measured = _measured(session, "val", windows, asked, stepper.marks)
-    if measured.micro_batch < asked:
-        state = replace(state, eval_micro_batch=measured.micro_batch)
-        session.outputs.event(
-            f"out of memory in the evaluation: {asked} → {measured.micro_batch} sequences at a time",
-            event="oom",
-            micro_batch=stepper.micro_batch,
-        )
+    measured, state = _within_memory(session, state, session.config.eval_iters)
     progress = state.progress
     step, tokens = progress.step, progress.tokens
     fields = {"kind": "eval", "step": step, "tokens": tokens, **measured.fields()}
@@ -122,6 +111,30 @@ def validate(session: Session, state: RunState) -> RunState:
     return state.with_progress(val_loss=measured.loss, best_val_loss=best)
 
 
+def try_evaluation(session: Session, state: RunState) -> RunState:
+    """One batch of the evaluation, thrown away, where it has to be compiled: then compilation is in no evaluation's time, which
+    the time left and max_hours are estimated with, and a batch that does not fit is found before hours of training."""
+    if not session.config.compile:
+        return state
+    batches = min(session.config.eval_iters, session.workers.processes)
+    return _within_memory(session, state, batches)[1]
+
+
+def _within_memory(session: Session, state: RunState, batches: int) -> tuple[Evaluation, RunState]:
+    """The loss over so many batches, and the state with how many sequences fit at a time."""
+    config, stepper = session.config, session.stepper
+    asked = min(stepper.micro_batch, state.eval_micro_batch or config.batch_size)
+    measured = _measured(session, "val", batches * config.batch_size, asked, stepper.marks)
+    if measured.micro_batch < asked:
+        state = replace(state, eval_micro_batch=measured.micro_batch)
+        session.outputs.event(
+            f"out of memory in the evaluation: {asked} → {measured.micro_batch} sequences at a time",
+            event="oom",
+            micro_batch=stepper.micro_batch,
+        )
+    return measured, state
+
+
 def _measured(
     session: Session, split: str, windows: int, micro_batch: int, marks: RowMarks
 ) -> Evaluation:
@@ -136,14 +149,14 @@ def _measured(
         session.data.bytes_per_token,
         marks,
         session.data.sources if split == "val" else None,
-        session.stepper.spread,
+        session.stepper.sharding,
     )
 
 
 def save(session: Session, state: RunState, wait: bool = True) -> tuple[RunState, str | None]:
     """A checkpoint of this step; why not, where it is not written (the one before stays).
 
-    Of a model that is shared out, all processes write their parts, in the background unless it is waited for.
+    Of a model that is sharded, all processes write their parts, in the background unless it is waited for.
     """
     outputs = session.outputs
     state = _with_step_settings(session, state)
@@ -193,7 +206,7 @@ def _saved(session: Session, state: RunState, done: SavedParts) -> RunState:
         outputs.write(
             kind="checkpoint", step=done.step, path=done.folder.name, seconds=done.seconds
         )
-        outputs.side_shows.run(
+        outputs.best_effort.run(
             "removing old checkpoints", checkpoint.prune, session.folder, keep, done.step
         )
     return replace(state, saved_step=done.step, save_seconds=done.seconds)
@@ -238,7 +251,7 @@ def keep_before_decay(session: Session, state: RunState) -> RunState:
     if why is not None:
         outputs.event(f"nothing is kept in {PREDECAY}/: {why}", event="checkpoint_failed")
     elif outputs.log is not None:
-        outputs.side_shows.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
+        outputs.best_effort.run("removing old checkpoints", checkpoint.prune, folder, 1, step)
     return state
 
 

@@ -36,7 +36,7 @@ from onecard.train.run.resume_point import newest_good
 from onecard.train.run.row_marks import RowMarks, row_marks
 from onecard.train.run.run_folder import claimed, open_folder
 from onecard.train.run.session import Session, restore, save
-from onecard.train.run.spread import Spread, spread_of
+from onecard.train.run.sharding import Sharding, sharding_of
 from onecard.train.run.step import Stepper, gradient_sums
 from onecard.train.run.workers import Workers
 from onecard.units import show_duration
@@ -91,7 +91,7 @@ def open_session(
             with session.reading_model() as model:
                 if model is not None:
                     preflight.check_sampler(model, parts.data)
-        except MemoryError as error:  # of a model that is shared out: the run itself needs no copy
+        except MemoryError as error:  # of a model that is sharded: the run itself needs no copy
             flight.say(f"there will be no samples: {error}")
         del parts  # the checkpoint's tensors, which the model has by now
         if record is not None:
@@ -141,9 +141,9 @@ def _session(
     if config.fp8:
         machine.require_fp8(device)
     preflight.check_rows(config, workers.processes)
-    model = _model(config, parts.saved, device, flight, data, workers.share_out(config))
+    model = _model(config, parts.saved, device, flight, data, workers.shards(config))
     precision = agreed_precision(machine.precision_of(config.matmul_dtype, device), workers)
-    spread = spread_of(config, model, precision, workers) if workers.share_out(config) else None
+    sharding = sharding_of(config, model, precision, workers) if workers.shards(config) else None
     flight.say(f"precision: {precision.why}", routine=True)
     for sentence in (
         processor.prepare(config, device),
@@ -154,12 +154,12 @@ def _session(
             flight.say(sentence)
     marks = row_marks(config, data)
     outputs = Outputs(view, workers.first, step_now=lambda: stepper.weights_step)
-    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, marks, spread)
+    stepper = _stepper(config, model, precision, workers, flight, outputs, faults, marks, sharding)
     progress = Progress() if parts.saved is None else Progress.from_json(parts.saved.state)
     loader = Loader(
         data.splits["train"],
         config.block_size,
-        config.batch_size * config.gradient_accumulation_steps,
+        config.sequences_per_step,
         config.seed,
         share=(workers.rank, workers.processes),
         first=(progress.step, progress.place),
@@ -177,7 +177,7 @@ def _session(
         flops_per_token=nanogpt_per_token(config.shape),
         peak_flops=_peak_of_all(machine.peak_flops(device, precision.dtype), workers),
         outputs=outputs,
-        saver=None if spread is None else PartSaver(workers, spread.slices, config.state_bits),
+        saver=None if sharding is None else PartSaver(workers, sharding.slices, config.state_bits),
     )
 
 
@@ -197,13 +197,13 @@ def _stepper(
     outputs: Outputs,
     faults: Faults,
     marks: RowMarks,
-    spread: Spread | None,
+    sharding: Sharding | None,
 ) -> Stepper:
     """The step, compiled where that works, with the micro-batch that fits."""
     device = workers.device
-    forward = trial.compiled_forward(model, config, device, precision, flight, spread)
-    fitting = trial.fitting_micro_batch(forward, model, config, device, precision, flight, spread)
-    kept, slices = (model, None) if spread is None else (spread.local, spread.slices)
+    forward = trial.compiled_forward(model, config, device, precision, flight, sharding)
+    fitting = trial.fitting_micro_batch(forward, model, config, device, precision, flight, sharding)
+    kept, slices = (model, None) if sharding is None else (sharding.local, sharding.slices)
 
     def shrunk(before: int, now: int) -> None:
         outputs.event(
@@ -231,7 +231,7 @@ def _stepper(
         shrunk=shrunk,
         sums=sums,
         updates=updates,
-        spread=spread,
+        sharding=sharding,
     )
 
 
@@ -268,16 +268,16 @@ def _model(
     device: torch.device,
     flight: Preflight,
     data: Dataset,
-    shared_out: bool,
+    sharded: bool,
 ) -> GPT:
-    """On its device, or on the host where it is shared out from there, layer by layer."""
+    """On its device, or on the host where it is sharded from there, layer by layer."""
     torch.manual_seed(config.seed)
     model = make_model(config)
     if config.init_from not in ("scratch", "resume") and saved is None:
         load_weights(model, config.init_from, flight.say, data.new_ids_from)
         flight.say(f"weights: from {config.init_from}", routine=True)
     lowered(model, config)
-    if not shared_out:
+    if not sharded:
         model.to(device)
     model.train()
     return model

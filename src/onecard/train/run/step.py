@@ -28,7 +28,7 @@ from onecard.train.run.backward_updates import BackwardUpdates
 from onecard.train.run.faults import Faults
 from onecard.train.run.gradient_sums import GradientSums
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.spread import Spread, within_memory
+from onecard.train.run.sharding import Sharding, within_memory
 from onecard.train.run.workers import WorkerLostError, Workers
 
 # float16: an overflow at this scale is not caused by the scale
@@ -53,7 +53,7 @@ class Stepper:
     shrunk: Callable[[int, int], None]  # called with the rows before and now
     sums: GradientSums | None = None  # where autograd does not sum the gradients
     updates: BackwardUpdates | None = None  # where parameters are updated in the backward pass
-    spread: Spread | None = None  # where the model is shared out over the processes
+    sharding: Sharding | None = None  # where the model is sharded over the processes
     weights_step: int = 0  # steps in the weights, counting one whose update has begun
 
     def gradients(self, rows: Tensor, step: int, seed: int, lr: float = 0.0) -> tuple[float, float]:
@@ -65,17 +65,16 @@ class Stepper:
         scale: float | None = None  # float16's before the step, once it had to be changed
         while True:
             loss = self._accumulate_within_memory(rows, step, seed)
-            if self.spread is None:
+            if self.sharding is None:
                 self.workers.add_gradients(self.model.parameters())
             else:
-                self.spread.add_gradients()
+                self.sharding.add_gradients()
             self.workers.add(loss)
             if self.scaler.is_enabled():
                 self._unscale()
             norm = self._clipped()
-            loss_now, norm_now = self.workers.read(
-                torch.stack([loss, norm])
-            )  # the only device synchronisation of a step
+            # the only device synchronisation of a step
+            loss_now, norm_now = self.workers.read(torch.stack([loss, norm]))
             if (
                 not self.scaler.is_enabled()
                 or math.isfinite(norm_now)
@@ -92,7 +91,7 @@ class Stepper:
     def _unscale(self) -> None:
         """Overflows count in all processes, whichever holds the number: one scale for all."""
         self.scaler.unscale_(self.optimizer)
-        if self.spread is not None:
+        if self.sharding is not None:
             found = self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"]
             for overflowed in found.values():
                 self.workers.add(overflowed)
@@ -130,13 +129,13 @@ class Stepper:
 
     def _forget_gradients(self) -> None:
         self.optimizer.zero_grad()
-        if self.spread is not None:
-            self.spread.reset()
+        if self.sharding is not None:
+            self.sharding.reset()
 
     def _accumulate_within_memory(self, rows: Tensor, step: int, seed: int) -> Tensor:
         while True:
             work = partial(self._accumulate, rows, step, seed)
-            if (loss := within_memory(work, self.workers, self.spread)) is not None:
+            if (loss := within_memory(work, self.workers, self.sharding)) is not None:
                 return loss
             self._shrink()
             if self.weights_step > step:  # some of the updates were made: a bad step
@@ -145,14 +144,14 @@ class Stepper:
     def no_rows(self, error: Exception) -> NoReturn:
         """In place of `gradients` where this process could not read its rows: the error ends the run in all processes, and the
         weights stay those of the step before."""
-        if self.spread is not None:
+        if self.sharding is not None:
             if self.marks.answers is not None:
                 self.workers.add(torch.zeros(()))  # as _shares
-            passes = self.spread.passes_of(self._rows, self.micro_batch)
-            with contextlib.suppress(type(error)), self.spread.passes(passes):
+            passes = self.sharding.passes_of(self.config.sequences_per_step, self.micro_batch)
+            with contextlib.suppress(type(error)), self.sharding.passes(passes):
                 raise error
             self.workers.any(True, True)
-            self.spread.fail_together(True, error)
+            self.sharding.fail_together(True, error)
         raise error
 
     def _accumulate(self, rows: Tensor, step: int, seed: int) -> Tensor:
@@ -166,10 +165,10 @@ class Stepper:
         parts = list(rows.split(self.micro_batch))
         passes = (
             len(parts)
-            if self.spread is None
-            else self.spread.passes_of(self._rows, self.micro_batch)
+            if self.sharding is None
+            else self.sharding.passes_of(self.config.sequences_per_step, self.micro_batch)
         )
-        with nullcontext() if self.spread is None else self.spread.passes(passes):
+        with nullcontext() if self.sharding is None else self.sharding.passes(passes):
             for number in range(passes):
                 # where others have more rows: a pass that counts nothing
                 extra = number >= len(parts)
@@ -200,18 +199,13 @@ class Stepper:
         if self.updates is not None:
             return self.updates.end()
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = None if self.spread is None else self.spread.norm()
+        norm = None if self.sharding is None else self.sharding.norm()
         return clip(grads, self.config.grad_clip, norm)
-
-    @property
-    def _rows(self) -> int:
-        """Of a step, over all processes."""
-        return self.config.batch_size * self.config.gradient_accumulation_steps
 
     def _shares(self, rows: Tensor) -> Callable[[Tensor], float | Tensor]:
         """What part of the step's mean loss each micro-batch is: by its rows, or by its tokens that count."""
         if self.marks.answers is None:
-            return lambda part: len(part) / self._rows
+            return lambda part: len(part) / self.config.sequences_per_step
         counted = (self.marks.targets(rows) != IGNORED).sum(dim=1).float()
         whole = self.workers.add(counted.sum())
         by_part = iter(counted.split(self.micro_batch))

@@ -18,7 +18,7 @@ from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
 from onecard.train.optim import state_tensors
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.spread import Spread
+from onecard.train.run.sharding import Sharding
 
 # Every micro-batch that halving can lead to, with and without gradients, for each model of a process. Beyond torch's own
 # limit of 8 it would run the rest eager without a word.
@@ -38,10 +38,10 @@ def compiled_forward(
     device: torch.device,
     precision: Precision,
     flight: Preflight,
-    spread: Spread | None = None,
+    sharding: Sharding | None = None,
 ) -> nn.Module:
     """The model compiled and tried on one micro-batch, or as it is with the reason why; in all processes or none of those
-    that share it out."""
+    with a sharded model."""
     model.compile_blocks(None)
     if not config.compile:
         return model
@@ -49,17 +49,17 @@ def compiled_forward(
     if why is None:
         error: Exception | None = None
         try:
-            compiled = _compiled(model, config, precision, spread)
+            compiled = _compiled(model, config, precision, sharding)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own insides
-                trial(compiled, model, config, device, precision, config.batch_size, spread)
+                trial(compiled, model, config, device, precision, config.batch_size, sharding)
         except Exception as failure:  # a compiler fails in as many ways as there are machines
             error = failure
         finally:
             model.zero_grad()
         # where memory ran out, the step itself finds the micro-batch that fits
         broken = error is not None and not is_out_of_memory(error)
-        if not (broken if spread is None else spread.any(broken)):
+        if not (broken if sharding is None else sharding.any(broken)):
             return compiled
         torch._dynamo.reset()
         model.compile_blocks(None)
@@ -69,11 +69,11 @@ def compiled_forward(
 
 
 def _compiled(
-    model: GPT, config: RunConfig, precision: Precision, spread: Spread | None
+    model: GPT, config: RunConfig, precision: Precision, sharding: Sharding | None
 ) -> nn.Module:
-    """Layer by layer where the model is shared out: a layer's weights are gathered before it and freed after it."""
+    """Layer by layer where the model is sharded: a layer's weights are gathered before it and freed after it."""
     options = compile_options(config, precision)
-    if spread is not None:
+    if sharding is not None:
         model.compile_inside_blocks(partial(static_compile, options=MODES[config.compile_mode]))
         return model
     if config.compile_unit == "block":
@@ -133,9 +133,8 @@ def compile_options(config: RunConfig, precision: Precision) -> dict[str, Any]:
         return dict(mode)
     number = 4 if precision.dtype == "float32" else 2
     activation = number * config.n_embd * config.block_size * config.batch_size
-    mask = (
-        config.block_size**2 if config.attention == "math" else 0
-    )  # in bytes, the same for every layer
+    # in bytes, the same for every layer
+    mask = config.block_size**2 if config.attention == "math" else 0
     return {**mode, "score_fusion_memory_threshold": max(activation // 2, 2 * mask)}
 
 
@@ -146,20 +145,20 @@ def fitting_micro_batch(
     device: torch.device,
     precision: Precision,
     flight: Preflight,
-    spread: Spread | None = None,
+    sharding: Sharding | None = None,
 ) -> int:
     """batch_size, or the half, quarter, … of it that fits on the card; the step's total batch stays what it is."""
     rows = config.batch_size
     while device.type == "cuda" and rows > 1:
         ran_out = False
         try:
-            trial(forward, model, config, device, precision, rows, spread)
+            trial(forward, model, config, device, precision, rows, sharding)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             ran_out = True
         # outside the except clause, whose traceback would keep the failed trial's tensors alive
-        if not (ran_out if spread is None else spread.any(ran_out)):
+        if not (ran_out if sharding is None else sharding.any(ran_out)):
             break
         model.zero_grad()
         free_cached_memory()
@@ -186,18 +185,18 @@ def trial(
     device: torch.device,
     precision: Precision,
     micro_batch: int,
-    spread: Spread | None = None,
+    sharding: Sharding | None = None,
 ) -> None:
     """Two micro-batches of zeros forward and backward, beside as much memory as the optimizer will hold: what a step of
     the run needs at its most, in the strides and masks of its rows. The gradients are thrown away."""
-    kept, slices = (model, None) if spread is None else (spread.local, spread.slices)
+    kept, slices = (model, None) if sharding is None else (sharding.local, sharding.slices)
     held = state_tensors(config, kept, slices) if device.type == "cuda" else []
     rows = torch.zeros(micro_batch, config.block_size + 1, dtype=torch.long, device=device)
     inputs, targets = rows[:, :-1], rows[:, 1:]
     if config.learn_from == "answers":
         targets = targets.contiguous()  # as RowMarks makes them
     passes = 2 if device.type == "cuda" else 1
-    around = nullcontext() if spread is None else spread.passes(passes)
+    around = nullcontext() if sharding is None else sharding.passes(passes)
     with around, _gradients_as_in_a_step(model, config, micro_batch):
         for _ in range(passes):
             with autocast(device, precision):
@@ -207,8 +206,8 @@ def trial(
                     RowMarks(0 if config.mask_documents else None).documents(inputs),
                 )[1]
             loss.backward()
-    if spread is not None:
-        spread.reset()
+    if sharding is not None:
+        sharding.reset()
     model.zero_grad()
     del held
 
@@ -222,7 +221,7 @@ def _gradients_as_in_a_step(
     def let_go(parameter: Tensor) -> None:
         parameter.grad = None
 
-    one = micro_batch == config.batch_size * config.gradient_accumulation_steps
+    one = micro_batch == config.sequences_per_step
     applied = list(model.parameters()) if config.update_in_backward and one else []
     hooks = [parameter.register_post_accumulate_grad_hook(let_go) for parameter in applied]
     try:

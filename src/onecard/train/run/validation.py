@@ -25,7 +25,7 @@ from onecard.model.machine import Precision, autocast, synchronize
 from onecard.model.out_of_memory import free_cached_memory
 from onecard.train.io.loader import Tokens, read_windows, to_device, windows_of
 from onecard.train.run.row_marks import RowMarks
-from onecard.train.run.spread import Spread, within_memory
+from onecard.train.run.sharding import Sharding, within_memory
 from onecard.train.run.workers import Workers
 
 BASE = "base"  # a split with validation text of the model that is tuned
@@ -76,7 +76,7 @@ def evaluate(
     bytes_per_token: float | None = None,
     marks: RowMarks = PLAIN,
     sources: Sources | None = None,
-    spread: Spread | None = None,
+    sharding: Sharding | None = None,
 ) -> Evaluation:
     """The mean loss over the first `windows` windows of the split; with `sources`, also that of each source."""
     began = time.perf_counter()
@@ -90,8 +90,8 @@ def evaluate(
     of_part = partial(_summed_loss, model, split, block_size, part, workers, precision, marks)
     try:
         while True:
-            work = partial(of_part, sources, spread, windows, micro_batch)
-            if (total := within_memory(work, workers, spread)) is not None:
+            work = partial(of_part, sources, sharding, windows, micro_batch)
+            if (total := within_memory(work, workers, sharding)) is not None:
                 break
             free_cached_memory()
             if micro_batch == 1:
@@ -135,7 +135,7 @@ def _summed_loss(
     precision: Precision,
     marks: RowMarks,
     sources: Sources | None,
-    spread: Spread | None,
+    sharding: Sharding | None,
     windows: int,
     micro_batch: int,
 ) -> torch.Tensor:
@@ -146,13 +146,13 @@ def _summed_loss(
     total = torch.zeros(2 + 2 * kinds, dtype=dtype, device=workers.device)
     size = max(1, min(micro_batch, len(part)))
     batches, calls = -(-len(part) // micro_batch), 0
-    if spread is not None:  # as many in all processes, of one size
-        batches, size = spread.passes_of(windows, micro_batch), micro_batch
+    if sharding is not None:  # as many in all processes, of one size
+        batches, size = sharding.passes_of(windows, micro_batch), micro_batch
         calls = batches * (size if sources is not None and _plain(model).config.chunked_loss else 1)
     with (
         torch.no_grad(),
         autocast(workers.device, precision),
-        nullcontext() if spread is None else spread.passes(calls, reading=True),
+        nullcontext() if sharding is None else sharding.passes(calls, reading=True),
     ):
         for start in range(0, batches * micro_batch, micro_batch):
             batch = part[start : start + size]
@@ -174,7 +174,7 @@ def _summed_loss(
                     total[0] += loss * weight
                 continue
             documents = marks.documents(inputs)
-            losses = token_losses(model, inputs, targets, documents, spread is not None).to(dtype)
+            losses = token_losses(model, inputs, targets, documents, sharding is not None).to(dtype)
             if not len(batch):
                 continue
             starts = [window * block_size + 1 for window in np.resize(batch, size).tolist()]
@@ -192,17 +192,17 @@ def token_losses(
     inputs: torch.Tensor,
     targets: torch.Tensor,
     doc: torch.Tensor | None,
-    shared_out: bool = False,
+    sharded: bool = False,
 ) -> torch.Tensor:
     """The loss of every position, (batch, length), in fp32, a row of logits at a time; 0 where the target is ignored.
 
-    Parts of a model that is shared out cannot be called by themselves: it is called row by row.
+    Parts of a model that is sharded cannot be called by themselves: it is called row by row.
     """
     plain = _plain(model)
     rows: Iterable[torch.Tensor]
     if not plain.config.chunked_loss:
         rows = iter(model(inputs, targets, doc)[0])
-    elif shared_out:
+    elif sharded:
         documents = [None] * len(inputs) if doc is None else doc.split(1)
         pairs = zip(inputs.split(1), documents, strict=True)
         rows = (model(row, None, document)[0][0] for row, document in pairs)

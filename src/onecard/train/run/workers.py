@@ -52,9 +52,8 @@ class Workers:
         self._on_card = False
         self._waits = 0  # for the first process, so far
         if device.type == "cuda":
-            torch.cuda.set_device(
-                device
-            )  # or cuda:1 would leave a context and allocations on cuda:0
+            # or cuda:1 would leave a context and allocations on cuda:0
+            torch.cuda.set_device(device)
         if self.processes > 1:
             backends = exchange_backends(backend, device.type)
             self._on_card = "nccl" in backends
@@ -76,7 +75,7 @@ class Workers:
         """The one that writes files and speaks."""
         return self.rank == 0
 
-    def share_out(self, config: RunConfig) -> bool:
+    def shards(self, config: RunConfig) -> bool:
         """Whether each process keeps a part of the model; else each has all of it."""
         return config.shard != "none" and self.processes > 1
 

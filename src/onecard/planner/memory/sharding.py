@@ -1,4 +1,4 @@
-"""What a card holds of a model that several cards share (`shard`, train/run/spread.py), and what FSDP2 gathers and sums in a pass.
+"""What a card holds of a model that several cards share (`shard`, train/run/sharding.py), and what FSDP2 gathers and sums in a pass.
 
 Found by tracing one process of several (tests/torch/shard_oracle.py): a layer's weights are gathered into a flat buffer
 and copied out of it, the next layer's on the way meanwhile; its gradients wait for its end, are copied into an fp32 buffer
@@ -9,7 +9,7 @@ from onecard.planner.memory.sizes import FULL, Sizes
 from onecard.planner.memory.timeline import OutsideLayers
 
 
-def shared_out(sizes: Sizes, outside: OutsideLayers) -> None:
+def sharded_weights(sizes: Sizes, outside: OutsideLayers) -> None:
     work, cards = sizes.work, sizes.work.shard_cards
     vectors = FULL * (sizes.parameters - sizes.lowered)
     own = FULL * sizes.lowered // cards + vectors
@@ -25,7 +25,7 @@ def shared_out(sizes: Sizes, outside: OutsideLayers) -> None:
         pair = 2 * sizes.matmul * layer
         outside.lives("gathered layer", "cast_weights", pair, "layers", "layers")
         outside.lives("gathered layer", "cast_weights", pair, "layers_back", "layers_back")
-        # the last one's buffer is let go when the backward pass gathers that layer again
+        # the last one's buffer is freed when the backward pass gathers that layer again
         buffer = sizes.matmul * layer
         outside.lives("buffer of the last layer", "cast_weights", buffer, "norm", "norm_back")
     outside.lives("gathered weights", "cast_weights", gathered, first, last)

@@ -1,10 +1,10 @@
-"""A model shared out over the processes by torch's FSDP2: each keeps some rows of every matrix and table.
+"""A model sharded over the processes by torch's FSDP2: each keeps some rows of every matrix and table.
 
 `shard = "full"`: the weights of a layer are gathered when it is computed, forward and backward, in every micro-batch.
 `shard = "grads"`: gathered once a step and kept until its last backward pass. Either way each process keeps its part of
 the gradients, the moments and the fp32 weights. Vectors (norms, biases) are whole everywhere, in fp32 as under autocast.
 
-On several machines the cards of each share out one copy of the model, and equal parts are added up between the machines
+On several machines the cards of each shard one copy of the model, and equal parts are added up between the machines
 once a step, as without sharding. All exchanges within passes go through exchanges.py.
 """
 
@@ -44,8 +44,8 @@ class LocalWeights(nn.Module):
         yield from self._named.values()
 
 
-class Spread:
-    """One model's sharing out. `model` is changed in place."""
+class Sharding:
+    """One model, sharded. `model` is changed in place."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Spread:
         self.slices = Slices.cut(
             shapes, self._shards.get_local_rank(), self._shards.size(), swap=self._exchanges.swap
         )
-        self._share_out(config.shard == "full")
+        self._shard(config.shard == "full")
         self._note_exchanges()
         self._dtensors: dict[str, Any] = {
             name: p for name, p in model.named_parameters() if name in self.slices.of
@@ -80,7 +80,7 @@ class Spread:
             }
         )
 
-    def _share_out(self, again_backward: bool) -> None:
+    def _shard(self, again_backward: bool) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         low = None if self._precision.dtype == "float32" else getattr(torch, self._precision.dtype)
@@ -239,8 +239,8 @@ class Spread:
         return empty
 
 
-def spread_of(config: RunConfig, model: GPT, precision: Precision, workers: Workers) -> Spread:
-    """As the config wants the model shared out."""
+def sharding_of(config: RunConfig, model: GPT, precision: Precision, workers: Workers) -> Sharding:
+    """As the config wants the model sharded."""
     from torch.distributed.fsdp import FSDPModule
 
     if not hasattr(FSDPModule, "reset_iter_state"):
@@ -248,31 +248,31 @@ def spread_of(config: RunConfig, model: GPT, precision: Precision, workers: Work
             f"shard = {config.shard!r} needs torch 2.13 or newer, and this is {torch.__version__}",
             hint="shard = 'none' works with any",
         )
-    return Spread(model, config, precision, workers)
+    return Sharding(model, config, precision, workers)
 
 
 def within_memory(
-    work: Callable[[], Tensor], workers: Workers, spread: Spread | None
+    work: Callable[[], Tensor], workers: Workers, sharding: Sharding | None
 ) -> Tensor | None:
-    """What `work` gives; None where memory ran out in any process. Processes that share the model out end together where
+    """What `work` gives; None where memory ran out in any process. Processes with a sharded model end together where
     one of them met another error."""
     found, error = None, None
     try:
         found = work()
     except Exception as failure:
-        if spread is None and not is_out_of_memory(failure):
+        if sharding is None and not is_out_of_memory(failure):
             raise
         if not is_out_of_memory(failure):
             error = failure
     # outside the except clause, whose traceback would keep the failed work's tensors alive
     ran_out, failed = workers.any(found is None, error is not None)
-    if spread is not None:
-        spread.fail_together(failed, error)
+    if sharding is not None:
+        sharding.fail_together(failed, error)
     return None if ran_out else found
 
 
 def cards_of_machine(workers: Workers) -> int:
-    """How many processes share out one copy of the model: those of a machine, or all where machines have one each or
+    """How many processes shard one copy of the model: those of a machine, or all where machines have one each or
     not equally many. All must call it."""
     here = local_process_count(otherwise=workers.processes)
     total = int(workers.add(torch.tensor(here)).item())
