@@ -80,7 +80,10 @@ ul { margin: .3rem 0 .8rem; padding-left: 1.2rem; } ul.fair { list-style: none; 
 .summary { border-color: var(--accent); font-size: 1.05rem; }
 footer { font-size: .85rem; margin-top: 1rem; }
 @media (max-width: 70rem) { .sections { columns: 1; } }
-@media (max-width: 34rem) { .figures .value { white-space: normal; } section { overflow-x: auto; } }
+@media (max-width: 34rem) { section { overflow-x: auto; }
+  .figures tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); } .figures td { border: 0; }
+  .figures tr.explained, .figures tr:last-child { border-bottom: 0; } .figures td:first-child { flex: 1; }
+  .figures .note { flex-basis: 100%; padding: 0 0 .22rem; } .figures .note:empty { display: none; } }
 @media print { @page { margin: 14mm; }
   :root { color-scheme: light; --ink: #000; --soft: #444; --page: #fff; --card: #fff; --line: #bbb; --good: #0b5d25;
     --fair: #7a5200; --bad: #a40e26; --accent: #003d80;
