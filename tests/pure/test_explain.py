@@ -47,6 +47,7 @@ def test_a_healthy_run_raises_no_alarm():
         "not-finite",
         "slows-down",
         "uneven-steps",
+        "other-programs",
         "compile-off",
         "data-repeats",
         "overfitting",
@@ -140,6 +141,13 @@ def test_uneven_steps_are_not_explained_away():
     finding = found(of(small_run(jitter=0.4)))["uneven-steps"]
     assert "the log does not show what" in str(finding.note)
     assert "uneven-steps" not in found(of(small_run()))
+
+
+def test_uneven_steps_beside_other_programs_have_a_reason():
+    f = with_times(spread=0.4)
+    said = found(replace(f, run=replace(f.run, cpu_wait=0.41)))
+    assert "other-programs" in said
+    assert "uneven-steps" not in said
 
 
 def test_far_slower_than_planned_without_a_reason_says_so():
@@ -335,6 +343,7 @@ def test_rules_on_the_log_speak_at_their_bound_and_not_below():
     f = of(small_run())
     for speaks, silent, rule in (
         ({"data_wait": 0.051}, {"data_wait": 0.05}, "data-wait"),
+        ({"cpu_wait": 0.051}, {"cpu_wait": 0.05}, "other-programs"),
         ({"clock_jumps": 1}, {"clock_jumps": 0}, "clock-back"),
         ({"superseded": 1}, {"superseded": 0}, "resumed"),
         ({"not_finite": (7,)}, {"not_finite": ()}, "not-finite"),

@@ -9,7 +9,7 @@ import torch
 from runs_in_tests import TINY
 
 from onecard.cli import main
-from onecard.config import to_nanogpt
+from onecard.config import load, to_nanogpt
 from onecard.facts.here import cpu
 from onecard.planner import plan
 from onecard.planner.calibration_file import (
@@ -17,6 +17,7 @@ from onecard.planner.calibration_file import (
     load_calibration,
     write_calibration,
 )
+from onecard.runs.refine_calibration import refine_from_run
 from onecard.train import probe as probing
 from onecard.train.probe import probe
 from onecard.train.probe_rates import hints_of, measure_rates
@@ -163,6 +164,19 @@ def test_a_finished_training_refines_it(config, tmp_path, capsys):
     )  # none where the machine was busy with something else
     assert main(["probe", "--show", "--device", "cpu"]) == 0
     assert ("1 finished" in capsys.readouterr().out) == bool(learned)
+
+    log = tmp_path / "longer" / "log.jsonl"
+    planned = plan(load(tmp_path / "longer" / "config.toml"), "cpu").time.step_seconds.mid
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for wait, teaches in ((0.4, False), (0.01, True)):  # beside other programs, and alone
+        written = [
+            line | {"step_seconds": 1.1 * planned, "cpu_wait": wait}
+            if line["kind"] == "step"
+            else line
+            for line in lines
+        ]
+        log.write_text("".join(json.dumps(line) + "\n" for line in written))
+        assert (refine_from_run(tmp_path / "longer") is not None) == teaches
 
 
 def test_a_round_that_does_not_fit_loses_that_round_alone(monkeypatch):

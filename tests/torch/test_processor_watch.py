@@ -4,6 +4,7 @@ import pytest
 
 from onecard.model.processor import waited_seconds
 from onecard.runs.log import read_log
+from onecard.runs.run import DISTURBED
 from onecard.train.run import loop, processor_watch
 from onecard.train.run.processor_watch import ProcessorWatch
 
@@ -27,7 +28,7 @@ def test_said_once_when_it_begins_and_once_when_it_is_over(monkeypatch):
     assert processor_watch.advice() == ""
     now[0] += 1
     assert watch.share() is None  # too early to tell
-    assert watch.sentence(processor_watch.LITTLE) is None  # below it alone is little
+    assert watch.sentence(DISTURBED) is None  # below it alone is little
 
 
 def test_a_run_writes_it_down(config, tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from onecard.untrusted import finite
 _MOST = 4096
 _MOST_SOURCES = 64
 _SHOWN = 120  # characters of a text that a log may hold in full
+_MEDIANS = ("data_wait", "cpu_wait", "watts")  # of a step's line, what a run has the median of
 _OTHER_KINDS = ("event", "checkpoint", "sample", "tasks", "end")
 # Events of our own log, by the names that the rules of `explain` know.
 _SIGNS = {"oom": "out-of-memory"}
@@ -35,7 +36,7 @@ class FolderBuilder:
     def __init__(self, path: Path):
         self._record = RunRecord.open(path)
         self._builder = RunBuilder(path.name or str(path), "onecard", str(path))
-        self._gathered: dict[str, list[float]] = {"memory_bytes": [], "data_wait": [], "watts": []}
+        self._gathered: dict[str, list[float]] = {key: [] for key in ("memory_bytes", *_MEDIANS)}
         try:
             _config(self._builder, self._record.config())
         except UserError:
@@ -55,8 +56,7 @@ class FolderBuilder:
         builder, gathered = copy.deepcopy(self._builder), self._gathered
         builder.set(
             memory_bytes=max(gathered["memory_bytes"], default=None),
-            data_wait=statistics.median(gathered["data_wait"]) if gathered["data_wait"] else None,
-            watts=statistics.median(gathered["watts"]) if gathered["watts"] else None,
+            **{key: statistics.median(gathered[key]) for key in _MEDIANS if gathered[key]},
             plan=self._record.plan(),
             state=self._record.state,
             results=tuple(kept(self._record.path)),
@@ -116,7 +116,7 @@ def _gather(line: dict[str, Any], gathered: dict[str, list[float]]) -> None:
     memory = finite(line.get("memory_bytes"))
     if memory is not None and memory > max(gathered["memory_bytes"], default=-1.0):
         gathered["memory_bytes"] = [memory]
-    for key in ("data_wait", "watts"):
+    for key in _MEDIANS:
         if len(gathered[key]) < _MOST and (value := finite(line.get(key))) is not None:
             gathered[key].append(value)
 

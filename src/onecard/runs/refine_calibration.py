@@ -13,6 +13,7 @@ from onecard.facts.here import cpu, here
 from onecard.planner.calibration import refine
 from onecard.planner.calibration_file import load_calibration, write_calibration
 from onecard.runs.log import read_log
+from onecard.runs.run import DISTURBED
 
 FEWEST_STEPS = 20  # below that, warming up is most of it
 
@@ -44,6 +45,9 @@ def refine_from_run(folder: Path) -> Path | None:
     if measured < FEWEST_STEPS or any(
         line.get("micro_batch") != config.batch_size for line in steps
     ):
+        return None
+    waits = [line["cpu_wait"] for line in steps if "cpu_wait" in line]
+    if waits and statistics.median(waits) > DISTURBED:  # slower than this machine is
         return None
     learned = refine(known, config, statistics.median(line["step_seconds"] for line in steps))
     return write_calibration(learned) if learned != known else None

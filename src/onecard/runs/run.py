@@ -11,6 +11,7 @@ from onecard.runs.step_times import StepTimes
 
 How = Literal["log", "config", "flag", "default", "inferred"]
 MOST_RUNS = 1000  # in one file
+DISTURBED = 0.05  # `cpu_wait` from which a step's time is not the run's own
 
 
 def check_count(runs: int) -> None:
@@ -83,6 +84,7 @@ class Run:
     dataset_tokens: int | None = None
     memory_bytes: float | None = None
     data_wait: float | None = None  # share of the time
+    cpu_wait: float | None = None  # share of the time that a thread waited for other programs
     watts: float | None = None
     kwh: float | None = None
     wall_seconds: float | None = None  # evaluations and checkpoints included

@@ -8,6 +8,7 @@ from onecard.runs.explain.speed_findings import (
     attention,
     compile_off,
     data_wait,
+    other_programs,
     recompiles,
     slows_down,
     uneven,
@@ -87,7 +88,16 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
 
 
 # Findings that explain, at least in part, why steps are slow.
-_REASONS = (compile_off, attention, data_wait, slows_down, uneven, memory_spill, recompiles)
+_REASONS = (
+    compile_off,
+    attention,
+    data_wait,
+    other_programs,
+    slows_down,
+    uneven,
+    memory_spill,
+    recompiles,
+)
 
 
 def _slower_note(f: RunFigures, figures: dict[str, Any]) -> Note:

@@ -8,6 +8,7 @@ from onecard.messages import Note, T
 from onecard.planner import RunPlan, plan
 from onecard.runs.figures import RunFigures
 from onecard.runs.finding import Finding
+from onecard.runs.run import DISTURBED
 
 _WORTH = 0.02  # a gain below this is not worth a person's time
 
@@ -158,6 +159,21 @@ def data_wait(f: RunFigures) -> Iterator[Finding]:
         )
 
 
+def other_programs(f: RunFigures) -> Iterator[Finding]:
+    """Does not apply to foreign logs, nor outside Linux, where nobody counts it."""
+    if f.run.cpu_wait is not None and f.run.cpu_wait > DISTURBED:
+        yield Finding(
+            Note(
+                "other-programs",
+                "{share:percent} of the time it waits for a core that other programs use: alone on "
+                "the machine its steps are shorter",
+                share=f.run.cpu_wait,
+            ),
+            {"cpu_wait": f.run.cpu_wait},
+            gain=f.run.cpu_wait,
+        )
+
+
 def evaluation_often(f: RunFigures) -> Iterator[Finding]:
     """Does not apply where evaluation takes less than 5 % of the time, or its time is not in the log."""
     # Of the steps that the log covers; our own log's clock covers the whole run.
@@ -199,9 +215,9 @@ def slows_down(f: RunFigures) -> Iterator[Finding]:
 
 
 def uneven(f: RunFigures) -> Iterator[Finding]:
-    """Does not apply below 20 timed steps, nor where half of the steps are within 5 % of the median."""
+    """Does not apply below 20 timed steps, nor where half of the steps are within 5 % of the median, or the log says why."""
     spread = f.run.times.spread
-    if spread is not None and spread > 0.05:
+    if spread is not None and spread > 0.05 and not any(other_programs(f)):
         yield Finding(
             Note(
                 "uneven-steps",
@@ -220,6 +236,7 @@ RULES = (
     micro_batch,
     logits_bound,
     data_wait,
+    other_programs,
     evaluation_often,
     slows_down,
     uneven,

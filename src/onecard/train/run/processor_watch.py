@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 
 from onecard.model.processor import waited_seconds
+from onecard.runs.run import DISTURBED
 
 # between two readings: shorter ones say little, and a reading takes some microseconds
 SECONDS = 5.0
-MUCH, LITTLE = 0.2, 0.05  # of the time: from here on it is said; below, that it is over
+MUCH = 0.2  # of the time: from here on it is said; below DISTURBED, that it is over
 
 
 def advice() -> str:
@@ -59,7 +60,7 @@ class ProcessorWatch:
                 f"other programs use the processor: the run waits for it {share:.0%} of the time, "
                 f"and its steps take longer than they would alone{advice()}"
             )
-        if share is not None and share < LITTLE and self._said:
+        if share is not None and share < DISTURBED and self._said:
             self._said = False
             return "the processor is the run's own again"
         return None
