@@ -11,6 +11,7 @@ from run_logs import nanogpt_log, small_run, wide_run
 from onecard.cli import main
 from onecard.errors import UserError
 from onecard.facts import find_gpu
+from onecard.report.compare_tables import won
 from onecard.runs.compare import compare
 from onecard.runs.explain import explained
 from onecard.runs.figures import figures
@@ -339,3 +340,13 @@ def test_rules_that_blame_the_model_are_silent_where_it_is_the_same():
     assert "micro-batch-and-mfu" not in rules(explained(compare([one, batch])).findings)
     wider = replace(batch, config=batch.config.replace(n_embd=768))
     assert "micro-batch-and-mfu" in rules(explained(compare([one, wider])).findings)
+
+
+def test_equally_fast_runs_are_a_tie_and_not_unknown():
+    f = of(small_run(jitter=0.0))
+    said = {str(figure.label): str(figure.value) for figure in won(compare([f, f])).rows}
+    assert said["Tokens per second"] == "too close to call"
+    assert said["Use of the card (MFU)"] == "too close to call"
+    blind = replace(f, tokens_per_second=None)
+    said = {str(figure.label): str(figure.value) for figure in won(compare([f, blind])).rows}
+    assert said["Tokens per second"] == "not known"

@@ -228,15 +228,16 @@ def changed_in_brief(comparison: Comparison) -> Block:
 
 
 def won(comparison: Comparison) -> Figures:
+    def known(key: str) -> bool:
+        if key.startswith("equal_"):
+            at_equal = comparison.at_equal[key.removeprefix("equal_")]
+            return comparison.comparable is None and bool(at_equal)
+        return all(getattr(f, key) is not None for f in comparison.runs)
+
     def name(key: str) -> Value:
         winner = comparison.winners.get(key)
         if winner is None:
-            close = key.startswith("equal_") and comparison.at_equal[key.removeprefix("equal_")]
-            return (
-                T("too close to call")
-                if close and comparison.comparable is None
-                else T("not known")
-            )
+            return T("too close to call") if known(key) else T("not known")
         return T("it depends") if winner == DEPENDS else winner
 
     return Figures(
