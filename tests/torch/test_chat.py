@@ -286,6 +286,19 @@ def user(text):
     return {"role": "user", "content": text}
 
 
+def test_a_request_without_a_model_goes_to_the_only_one(toy):
+    place, words = toy
+    body = {"messages": [user(words[0])], "max_tokens": 4, "temperature": 0}
+    alone = Settings(root=place, device="cpu", only=place / "base-chat")
+    client = TestClient(application(alone), base_url="http://localhost")
+    answer = client.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["model"]) == (200, "base-chat")
+    for model, status, said in ((None, 400, "names no model"), ([], 404, "no model '[]'")):
+        answer = asked(place, model, body["messages"])
+        assert answer.status_code == status
+        assert said in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("model", ["base-chat", "hf"])
 def test_the_api_answers_as_the_command_does(toy, model, monkeypatch, capsys):
     place, words = toy

@@ -58,8 +58,13 @@ class OpenAiApi:
             asked = parse_json(await request.body())
             if not isinstance(asked, dict):
                 raise UserError("the request is no JSON object")
-            if asked.get("model") not in await in_thread(self.models.folders):
-                return _refused(str(no_model(asked.get("model"))), 404)
+            names = list(await in_thread(self.models.folders))
+            if asked.get("model") is None and len(names) == 1:  # `onecard serve` has one
+                asked["model"] = names[0]
+            if asked.get("model") is None:
+                raise UserError("the request names no model", hint="GET /v1/models lists them")
+            if asked["model"] not in names:
+                return _refused(str(no_model(asked["model"])), 404)
             sampling = await in_thread(lambda: _sampling(asked))  # it brings torch along
             job = self._job(asked, sampling, chat)
         except ValueError as error:
