@@ -1,13 +1,14 @@
 """Tokens to a loss at several lengths: the modern recipe against the GPT-2 recipe with its rate tuned at each length.
 
     python bench/lengths.py --work DIR --corpus prose=prose.parquet --corpus code=FOLDER [--budget small] [--minutes 170]
-    python bench/lengths.py … --ideas [--idea "momentum 0.9"]     the ideas of ideas.py, at a quarter of the smallest budget
+    python bench/lengths.py … --ideas [--idea "momentum 0.9"]     the ideas of ideas.py, at a quarter of the smallest budget (or --budget)
     python bench/lengths.py … --nanogpt DIR                       nanoGPT's own code at the GPT-2 recipe's best rate
 
 The protocol is in docs/LOG.md ("Lengths that count"). Each corpus gets a BPE of 4,096 trained on it; every run is a call of
 `onecard train --continue` in a folder of its own below DIR, one after another, so a script that was stopped goes on where
 it was. What is finished is kept in results/lengths.json, run by run; runs that are there are not made again.
-The GPT-2 recipe's rate is doubled or halved until the best is neither the lowest nor the highest; the modern recipe runs as
+The GPT-2 recipe's rate is doubled or halved until the best is neither the lowest nor the highest (at the larger
+budgets over a part of the tokens); the modern recipe runs as
 `recipe = "modern"` brings it, at shares of the other's tokens, each with a whole schedule.
 """
 
@@ -47,13 +48,14 @@ class Budget:
     tokens: int
     seeds: tuple[int, ...]
     shares: tuple[float, ...]  # of the tokens, for the modern recipe
+    tuned_at: float  # the share of the tokens at which the GPT-2 recipe's rates are compared
 
 
 BUDGETS = {
     # 983,040 parameters outside embeddings and head; 3,145,728; 4,915,200
-    "small": Budget(5, 4, 128, 8, 2_000_000, (1, 2, 3), (0.125, 0.25, 0.5, 1.0)),
-    "middle": Budget(4, 4, 256, 16, 8_000_000, (1,), (0.125, 0.25)),
-    "large": Budget(4, 5, 320, 16, 16_000_000, (1,), (0.125, 0.25)),
+    "small": Budget(5, 4, 128, 8, 2_000_000, (1, 2, 3), (0.125, 0.25, 0.5, 1.0), 1.0),
+    "middle": Budget(4, 4, 256, 16, 8_000_000, (1,), (0.125, 0.25), 0.25),
+    "large": Budget(4, 5, 320, 16, 16_000_000, (1,), (0.125, 0.25), 0.125),
 }
 
 
@@ -147,10 +149,14 @@ class Results:
 def tried(corpus: str, budget: str, results: Results) -> Iterator[Run]:
     """The GPT-2 recipe at its rates, first seed, until the best one has a neighbour on both sides."""
     rates = list(RATES)
+
+    def run(rate: float) -> Run:
+        return replace(opponent(corpus, budget, rate), share=BUDGETS[budget].tuned_at)
+
     for rate in rates:  # grows while it is read
-        yield opponent(corpus, budget, rate)
+        yield run(rate)
         if rate == rates[-1]:
-            best = min(rates, key=lambda each: results.loss(opponent(corpus, budget, each)))
+            best = min(rates, key=lambda each: results.loss(run(each)))
             if best in (min(rates), max(rates)):
                 rates.append(best / 2 if best == min(rates) else best * 2)
 
@@ -165,29 +171,29 @@ def best_rate(corpus: str, budget: str, results: Results) -> float:
         (row["curve"][-1]["loss"], row["rate"])
         for row in results.runs.values()
         if (row["corpus"], row["budget"], row["recipe"]) == (corpus, budget, "gpt2")
-        and row["seed"] == BUDGETS[budget].seeds[0]
+        and (row["seed"], row["share"]) == (BUDGETS[budget].seeds[0], BUDGETS[budget].tuned_at)
     ]
     if not rows:
         raise SystemExit(f"the GPT-2 recipe's rate is not known for {corpus}, {budget}")
     return min(rows)[1]
 
 
-def screening(corpora: list[str], ideas: list[str], results: Results) -> Iterator[Run]:
+def screening(corpora: list[str], ideas: list[str], budget: str, results: Results) -> Iterator[Run]:
     """Each idea at a quarter of the tokens, and on the next corpus and seed while it is ahead of the recipe on each corpus."""
-    for seed in BUDGETS[SCREENED].seeds:
+    for seed in BUDGETS[budget].seeds:
         for corpus in corpora:
-            plain = Run(corpus, SCREENED, "modern", None, GOAL_SHARE, seed)
+            plain = Run(corpus, budget, "modern", None, GOAL_SHARE, seed)
             yield plain
             for idea in ideas:
-                if all(lead >= 0 for lead in leads(idea, results).values()):
+                if all(lead >= 0 for lead in leads(idea, budget, results).values()):
                     yield replace(plain, idea=idea)
 
 
-def leads(idea: str, results: Results) -> dict[str, float]:
+def leads(idea: str, budget: str, results: Results) -> dict[str, float]:
     """By corpus: by how much the idea's loss is lower than the recipe's, the mean of the seeds that ran."""
     found: dict[str, list[float]] = {}
     for row in results.runs.values():
-        if row["idea"] == idea:
+        if (row["idea"], row["budget"]) == (idea, budget):
             run = Run(**{field.name: row[field.name] for field in fields(Run)})
             lead = results.loss(replace(run, idea=None)) - results.loss(run)
             found.setdefault(run.corpus, []).append(lead)
@@ -195,17 +201,19 @@ def leads(idea: str, results: Results) -> dict[str, float]:
 
 
 def queue(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
-    """All corpora with the first seed, then with the next: what there is when time runs out says something of each."""
+    """All corpora with the first seed, then with the next, the likeliest rate first: what there is when time runs out says
+    something of each."""
     for budget in budgets:
         seeds, shares = BUDGETS[budget].seeds, BUDGETS[budget].shares
         for seed in seeds:
             for corpus in corpora:
-                if seed == seeds[0]:
-                    yield from tried(corpus, budget, results)
-                yield opponent(corpus, budget, best_rate(corpus, budget, results), seed)
                 for share in shares:
                     if share <= GOAL_SHARE:
                         yield Run(corpus, budget, "modern", None, share, seed)
+                if seed == seeds[0]:
+                    yield opponent(corpus, budget, RATES[0])
+                    yield from tried(corpus, budget, results)
+                yield opponent(corpus, budget, best_rate(corpus, budget, results), seed)
         for corpus in corpora:
             for share in shares:
                 yield Run(corpus, budget, "modern", None, share, seeds[0])
@@ -325,7 +333,8 @@ def main() -> None:
             return
     budgets = args.budget or list(BUDGETS)
     if args.ideas or args.idea:
-        runs = screening(list(corpora), args.idea or list(IDEAS), results)
+        at = args.budget[0] if args.budget else SCREENED
+        runs = screening(list(corpora), args.idea or list(IDEAS), at, results)
     elif args.nanogpt:
         runs = second_opponent(list(corpora), budgets, results)
     else:

@@ -1,6 +1,7 @@
 """What docs/performance.md says of the modern recipe's step, of tokens to a loss, and of long runs."""
 
 import csv
+import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -117,15 +118,11 @@ def over_budgets(shares: dict[str, Curve], images: Path) -> list[str]:
 
 
 def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The opponent's best rate, its loss and curve, the modern losses by share, and the tokens that reach it."""
+    """The opponent's rate, its loss and curve, the modern losses by share, and the tokens that reach it."""
     plain = [row for row in rows if row["recipe"] == "gpt2"]
-    by_rate: dict[float, list[dict[str, Any]]] = {}
-    for row in plain:
-        by_rate.setdefault(row["rate"], []).append(row)
-    # tuned on the first seed; other seeds are run at the best rate alone
-    rate = min(by_rate, key=lambda each: min(final(row) for row in by_rate[each]), default=None)
-    ends = by_rate[rate] if rate is not None else []
-    tuned = rate is not None and min(by_rate) < rate < max(by_rate)
+    whole = [row for row in plain if row["share"] == 1]
+    rate, tuned = opponents_rate(plain)
+    ends = [row for row in whole if row["rate"] == rate]
     modern: dict[int, list[float]] = {}
     for row in rows:
         if row["recipe"] == "modern" and row.get("idea") is None:
@@ -134,7 +131,7 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
         {"tokens": tokens, "loss": statistics.fmean(losses), "seeds": len(losses)}
         for tokens, losses in sorted(modern.items())
     ]
-    target = statistics.fmean(map(final, ends)) if tuned else None
+    target = statistics.fmean(map(final, ends)) if ends else None
     all_tokens = ends[0]["curve"][-1]["tokens"] if ends else None
     share = None
     if target is not None and all_tokens:
@@ -142,6 +139,7 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
         share = needed / all_tokens if needed else None
     return {
         "rate": rate,
+        "tuned": tuned,
         "target": target,
         "seeds": len(ends),
         "gpt2": ends[0]["curve"] if ends else [],
@@ -149,6 +147,19 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "tokens": all_tokens,
         "share": share,
     }
+
+
+def opponents_rate(rows: list[dict[str, Any]]) -> tuple[float | None, bool]:
+    """The best of those compared, at the share of the tokens with the most of them; whether it lies between two others."""
+    by_share: dict[float, dict[float, float]] = {}
+    for row in rows:  # compared with the first seed, others are run at the best rate alone
+        losses = by_share.setdefault(row["share"], {})
+        losses[row["rate"]] = min(final(row), losses.get(row["rate"], math.inf))
+    if not by_share:
+        return None, False
+    compared = max(by_share.items(), key=lambda each: (len(each[1]), each[0]))[1]
+    best = min(compared, key=lambda rate: compared[rate])
+    return best, min(compared) < best < max(compared)
 
 
 def final(row: dict[str, Any]) -> float:
@@ -179,13 +190,14 @@ def cells(found: dict[str, Any], ratio: float | None) -> list[str]:
         f"{point['tokens']:,}: {point['loss']:.4f} ({point['seeds']})" for point in found["modern"]
     )
     if found["target"] is None:
-        return ["being tuned", "–", modern or "–", "–", "–"]
+        return ["not run", "–", modern or "–", "–", "–"]
     share = found["share"]
     tokens = "not reached" if share is None else f"{share:.3f}: {reached(share, TOKENS_GOAL, True)}"
     time = "–"
     if share is not None and ratio:
         time = f"{share * ratio:.3f}: {reached(share * ratio, TIME_GOAL, True)}"
-    rate, loss = f"{found['rate']:g}", f"{found['target']:.4f} ({found['seeds']})"
+    rate = f"{found['rate']:g}" if found["tuned"] else f"{found['rate']:g}, not tuned"
+    loss = f"{found['target']:.4f} ({found['seeds']})"
     return [rate, loss, modern or "–", tokens, time]
 
 
@@ -199,14 +211,18 @@ def ideas(runs: dict[str, Any]) -> list[str]:
         for row in runs.values()
         if row["recipe"] == "modern" and not row.get("idea")
     }
-    more: dict[tuple[str, str], list[float]] = {}
+    more: dict[tuple[str, str, str], list[float]] = {}
     for row in screened:
         base = plain.get((row["corpus"], row["budget"], row["share"], row["seed"]))
         if base is not None:
-            more.setdefault((row["idea"], row["corpus"]), []).append(final(row) - base)
-    lines = ["", "| idea | corpus | against the recipe | seeds |", "|---|---|---|---|"]
-    for (idea, corpus), found in sorted(more.items()):
-        lines.append(f"| {idea} | {corpus} | {statistics.fmean(found):+.4f} | {len(found)} |")
+            more.setdefault((row["idea"], row["corpus"], row["budget"]), []).append(
+                final(row) - base
+            )
+    lines = ["", "| idea | corpus, budget | against the recipe | seeds |", "|---|---|---|---|"]
+    for (idea, corpus, budget), found in sorted(more.items()):
+        lines.append(
+            f"| {idea} | {corpus}, {budget} | {statistics.fmean(found):+.4f} | {len(found)} |"
+        )
     return lines
 
 
