@@ -251,6 +251,7 @@ def main() -> int:
         "BLIND3": rows(blind_losses.third()),
         "BLIND4": rows(blind_losses.fourth()),
         "BLIND5": rows(blind_losses.fifth()),
+        "BLIND6": rows(blind_losses.sixth()),
         "TABLES": rows(({}, blind_losses.left_out())),
         "CURVES": [*table(losses["curve_families"], {"**all**": losses["curves"]}, nat_keys, nats)],
     }

@@ -8,6 +8,7 @@ committed before, blind_predictions_2.csv what those of commit 5ba391d said of b
 blind_predictions_3.csv what those of commits 316dbae and 2db2fc1 said of blind_runs_3.csv and public_losses_5.csv; since then these rows are fitted on like all others.
 blind_predictions_4.csv is what those of commit abc2423 said of blind_runs_4.csv and public_losses_6.csv, which nothing is fitted on.
 blind_predictions_5.csv is what those of commit cafb886 said of blind_runs_5.csv and public_losses_7.csv; the runs are fitted on since.
+blind_predictions_6.csv is what those of commit c253abc said of blind_runs_6.csv and public_losses_8.csv, which nothing is fitted on.
 """
 
 import csv
@@ -31,6 +32,7 @@ AGAIN = ("blind_runs_2.csv",)
 THIRD = ("blind_runs_3.csv",)
 FOURTH = ("blind_runs_4.csv",)
 FIFTH = ("blind_runs_5.csv",)
+SIXTH = ("blind_runs_6.csv",)
 KNOWN = FIRST + SECOND + BLIND + AGAIN + THIRD
 HEAD = [
     "| predicted | from | | rows | median | families' mean | GeForce | in the 80 % range |",
@@ -93,7 +95,7 @@ def by_card(name: str) -> list[Answer]:
 
 def lines() -> list[str]:
     """A Markdown table, time and memory of each experiment."""
-    tables = [read_runs(DATA / name) for name in KNOWN + FOURTH + FIFTH]
+    tables = [read_runs(DATA / name) for name in KNOWN + FOURTH + FIFTH + SIXTH]
     cards = {run.id: run.device.name for runs in tables for run in runs if run.device}
     experiments: dict[tuple[str, str], list[Answer]] = {
         ("further readings", "constants of the day before"): blind(),
@@ -101,6 +103,7 @@ def lines() -> list[str]:
         ("a third batch", "constants of the day before"): blind("blind_predictions_3.csv"),
         ("a fourth batch", "constants of the day before"): blind("blind_predictions_4.csv"),
         ("a fifth batch", "constants of the day before"): blind("blind_predictions_5.csv"),
+        ("a sixth batch", "constants of the day before"): blind("blind_predictions_6.csv"),
         ("the second table", "the first"): from_others(read(SECOND), read(FIRST)),
         ("the first table", "the second"): from_others(read(FIRST), read(SECOND)),
         ("the further readings", "both tables"): from_others(read(BLIND), read(FIRST + SECOND)),
@@ -112,6 +115,9 @@ def lines() -> list[str]:
         ),
         ("the fourth batch", "all other tables"): from_others(read(FOURTH), read(KNOWN + FIFTH)),
         ("the fifth batch", "all others but the fourth"): from_others(read(FIFTH), read(KNOWN)),
+        ("the sixth batch", "all others but the fourth"): from_others(
+            read(SIXTH), read(KNOWN + FIFTH)
+        ),
         ("the RTX 4070's runs", "all other cards'"): by_card("RTX 4070"),
         ("each project's code", "all other projects'"): by_project(),
     }

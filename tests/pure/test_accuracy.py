@@ -111,6 +111,18 @@ def test_the_fifth_batch_by_constants_of_the_tables_before_it():
     assert found["memory"]["coverage"] >= 0.65
 
 
+def test_the_sixth_batch_by_the_shipped_constants():
+    """In no fit, like the fourth: the goal of 10 % for its time is missed, the ranges hold."""
+    found = json.loads(
+        bench("accuracy", RUNS.parent / "blind_runs_6.csv", "--json", "--quality", "AB")
+    )
+    assert found["time"]["median_abs_error"] <= 0.16
+    assert found["time"]["geforce"]["median_abs_error"] <= 0.16
+    assert 0.65 <= found["time"]["coverage"] <= 0.92
+    assert found["memory"]["median_abs_error"] <= 0.10
+    assert found["memory"]["coverage"] >= 0.65
+
+
 ROW = {
     "id": "a",
     "source_family": "f",
