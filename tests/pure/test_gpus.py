@@ -81,7 +81,7 @@ def test_two_memory_sizes_ask_which(name, sizes):
     with pytest.raises(UserError) as caught:
         find_gpu(name)
     assert all(size in caught.value.message for size in sizes)
-    assert "--gpu" in (caught.value.hint or "")
+    assert "the option `gpu=" in (caught.value.hint or "")
 
 
 def test_memory_tells_them_apart():

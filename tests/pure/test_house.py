@@ -117,6 +117,20 @@ def test_values_have_names():
                 assert len(name) > 1 or name in "_TxyikabAB", f"{path.name}: {name}"
 
 
+def test_the_librarys_errors_name_options_not_flags():
+    """`the option `fresh`` becomes --fresh on the command line (cli/flags.py); a whole command may be named."""
+    named = re.compile(r"`onecard [^`]*`|the option `[^`]*`")
+    reads_the_command_line = SOURCE / "config" / "read.py"
+    for path in MODULES:
+        if room_of(path) in ("cli", "ui") or path == reads_the_command_line:
+            continue
+        for node in ast.walk(tree_of(path)):
+            kind = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if kind in ("UserError", "RunFailure", "InternalError"):
+                text = named.sub("", ast.unparse(node))
+                assert not re.search(r"(?<![\w-])--[a-z{]", text), f"{path.name}: {text}"
+
+
 def test_files_are_replaced_in_one_place():
     """Write aside, flush, rename: a second copy of the rule would forget one of them."""
     moves = re.compile(r"\bos\.(replace|rename)\(|\.rename\(")

@@ -342,7 +342,7 @@ def test_a_record_without_the_datas_content_asks_for_its_name(config):
     elsewhere = config.replace(dataset="elsewhere")
     with pytest.raises(UserError, match="another one") as caught:
         changes_since(state, elsewhere, {}, ())
-    assert "--change dataset" in caught.value.hint
+    assert "the option `change=dataset`" in caught.value.hint
     assert [change.key for change in changes_since(state, elsewhere, {}, ["dataset"])] == [
         "dataset"
     ]

@@ -82,7 +82,7 @@ def test_a_run_is_not_written_over(config):
     before = losses(config.out_dir)
     with pytest.raises(UserError, match="already holds a run") as caught:
         train(config)
-    assert "--resume" in caught.value.hint
+    assert "the option `resume`" in caught.value.hint
     assert losses(config.out_dir) == before
 
 

@@ -38,7 +38,7 @@ def can_text(answer: Answer, name: str) -> str:
     if answer.because == "memory":
         raise UserError(
             f"{answer.model} does not fit on the {answer.device.name}: there is no config to write",
-            hint="`onecard can` without --out shows what to do instead",
+            hint="`onecard can` without the option `out` shows what to do instead",
         )
     tokens = answer.compute.readings[0].reading.tokens
     config = for_tokens(answer.config, tokens)
@@ -120,7 +120,9 @@ def _memory_comments(config: RunConfig, plan: RunPlan) -> dict[str, str]:
 def check_target(path: Path, force: bool) -> None:
     """A name that can be written to: .toml or .py, not there yet unless `force`."""
     if path.suffix.lower() not in (".py", ".toml"):
-        raise UserError(f"{path.name} is neither .toml nor .py", hint="for example --out run.toml")
+        raise UserError(
+            f"{path.name} is neither .toml nor .py", hint="for example the option `out=run.toml`"
+        )
     check_free(path, force)
 
 
@@ -128,7 +130,8 @@ def check_free(path: Path, force: bool) -> None:
     """A file that may be written: not there yet unless `force`, in a folder that is."""
     if path.is_dir() or (path.exists() and not force):
         raise UserError(
-            f"{path} exists already", hint="choose another name, or add --force to replace it"
+            f"{path} exists already",
+            hint="choose another name, or add the option `force` to replace it",
         )
     if not path.parent.is_dir():
         raise UserError(

@@ -17,6 +17,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import NoReturn
 
+from onecard.cli.flags import with_flags
 from onecard.errors import InternalError, OnecardError, UserError, nearest
 from onecard.streams import silence, to_stream
 from onecard.untrusted import printable
@@ -110,8 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say(message: str, hint: str | None = None, code: int = 2) -> int:
     """One sentence on standard error, whatever characters a name in it holds; returns the exit code."""
-    if to_stream(sys.stderr, "onecard: " + printable(message, keep="\n")) and hint:
-        to_stream(sys.stderr, "  hint: " + printable(hint, keep="\n"))
+    if to_stream(sys.stderr, "onecard: " + printable(with_flags(message), keep="\n")) and hint:
+        to_stream(sys.stderr, "  hint: " + printable(with_flags(hint), keep="\n"))
     return code
 
 

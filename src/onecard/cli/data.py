@@ -2,12 +2,11 @@
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onecard.cli.options import number
-from onecard.errors import OnecardError, UserError
+from onecard.errors import UserError
 from onecard.units import parse_count, show_bytes, show_count, show_duration
 from onecard.untrusted import printable
 
@@ -141,21 +140,7 @@ def run(args: argparse.Namespace) -> int:
             )
         command = data_show.show if args.source[0] == "show" else data_show.verify
         return command(args.source[1], args.json)
-    try:
-        return _dry_run(args) if args.dry_run else _prepare(args)
-    except OnecardError as error:
-        raise type(error)(error.message, with_flags(error.hint)) from None
-
-
-def with_flags(hint: str | None) -> str | None:
-    """The library's hints name options; here they are flags.
-
-    >>> with_flags("start again with the option `fresh`")
-    'start again with --fresh'
-    """
-    if hint is None:
-        return None
-    return re.sub(r"the option `(\w+)`", lambda m: "--" + m[1].replace("_", "-"), hint)
+    return _dry_run(args) if args.dry_run else _prepare(args)
 
 
 def _dry_run(args: argparse.Namespace) -> int:

@@ -16,7 +16,9 @@ def for_tokens(config: RunConfig, tokens: float, given: Container[str] = ()) -> 
     """`config` with max_iters for at least so many tokens; schedule keys that are `given` stay as they are."""
     steps = math.ceil(tokens / config.tokens_per_step)
     if steps < 1:
-        raise UserError("the tokens must be above zero", hint="for example --tokens 3.7B")
+        raise UserError(
+            "the tokens must be above zero", hint="for example the option `tokens=3.7B`"
+        )
     changes = {
         "max_iters": steps,
         "lr_decay_iters": steps,

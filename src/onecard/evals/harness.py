@@ -105,7 +105,7 @@ def run_tasks(
         raise UserError(
             f"lm-evaluation-harness could not run {', '.join(tasks)}: "
             f"{type(error).__name__}: {printable(first)[:200]}",
-            hint="its data come from the hub; --task-data TASK=FILE names a local file",
+            hint="its data come from the hub; the option `task_data=TASK=FILE` names a local file",
         ) from None
     seconds = time.perf_counter() - began
     version = lm_eval.__version__
@@ -149,7 +149,8 @@ def _task(name: str, manager: Any, file: Path | None) -> Any:
     own = manager.task_index[name].yaml_path
     if own is None:
         raise UserError(
-            f"{name} is written in Python and takes no file", hint="leave --task-data out"
+            f"{name} is written in Python and takes no file",
+            hint="leave the option `task_data` out",
         )
     splits = dict.fromkeys(("train", "validation", "test"), str(file.resolve()))
     return {

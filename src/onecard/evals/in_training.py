@@ -66,7 +66,7 @@ def parse_tasks(text: str) -> list[Wanted]:
         if task not in TASKS:
             raise UserError(
                 f"eval_tasks: there is no task {task!r} to measure in training",
-                hint=f"{', '.join(TASKS)}; others run after it: onecard eval RUN --tasks {task}",
+                hint=f"{', '.join(TASKS)}; others run after it: `onecard eval RUN --tasks {task}`",
             )
         path = find_items(task, place if file else None)
         limit = int(count) if count else None

@@ -55,7 +55,7 @@ def _from_hub(task: str, home: _Home) -> Path:
         raise UserError(
             f"the items of {task} are not here, and they could not be downloaded from the hub "
             f"({type(error).__name__})",
-            hint=f"name a file: --{task} FILE (.jsonl, .jsonl.xz or .parquet)",
+            hint=f"name a file: the option `{task}=FILE` (.jsonl, .jsonl.xz or .parquet)",
         ) from None
 
 

@@ -195,6 +195,9 @@ def parse_task_data(words: list[str]) -> dict[str, Path]:
     for word in words:
         task, equals, file = word.partition("=")
         if not (task and equals and file):
-            raise UserError(f"--task-data cannot be {word!r}", hint="--task-data piqa=piqa.jsonl")
+            raise UserError(
+                f"the option `task_data` cannot be {word!r}",
+                hint="the option `task_data=piqa=piqa.jsonl`",
+            )
         found[task] = Path(file)
     return found

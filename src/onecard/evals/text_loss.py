@@ -89,7 +89,7 @@ def text_loss(
 def vocabulary_too_small(rows: int, token: int) -> UserError:
     return UserError(
         f"the model has {rows:,} tokens and the text needs number {token:,}",
-        hint="the tokeniser is not the model's: name the run's data with --dataset",
+        hint="the tokeniser is not the model's: name the run's data with the option `dataset`",
     )
 
 

@@ -47,13 +47,13 @@ def check(trained: Trained) -> BpeTokenizer:
     if trained.config.shape.modern:
         raise UserError(
             f"llama.cpp has no architecture for recipe = {trained.config.recipe!r}",
-            hint="export it with --to hf, which transformers runs; or train with recipe = 'gpt2'",
+            hint="export it with the option `to=hf`, which transformers runs; or train with recipe = 'gpt2'",
         )
     tokenizer = plain(trained.tokenizer)
     if not isinstance(tokenizer, BpeTokenizer):
         raise UserError(
             f"llama.cpp has no tokeniser for {trained.tokenizer.name}",
-            hint="export it with --to hf; or prepare the data with --tokenizer gpt2 or bpe:8192",
+            hint="export it with the option `to=hf`; or prepare the data with the option `tokenizer=gpt2` or bpe:8192",
         )
     return tokenizer
 

@@ -33,12 +33,13 @@ def check(trained: Trained) -> None:
     config = trained.config
     if config.shape.modern:
         raise UserError(
-            f"nanoGPT has no model for recipe = {config.recipe!r}", hint="export it with --to hf"
+            f"nanoGPT has no model for recipe = {config.recipe!r}",
+            hint="export it with the option `to=hf`",
         )
     if not config.tied:
         raise UserError(
             "nanoGPT's head always shares the embedding's weights, and this model's does not",
-            hint="export it with --to hf",
+            hint="export it with the option `to=hf`",
         )
 
 

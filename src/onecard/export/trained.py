@@ -33,7 +33,7 @@ def load_trained(source: Path, dataset: str | None = None) -> Trained:
     if sampler.tokenizer.vocab_size > rows:
         raise UserError(
             f"the tokeniser has {sampler.tokenizer.vocab_size:,} tokens and the model only {rows:,}",
-            hint="name the data set that the run was trained on with --dataset",
+            hint="name the data set that the run was trained on with the option `dataset`",
         )
     is_checkpoint = (source / STATE).is_file()
     return Trained(

@@ -55,7 +55,9 @@ def export(
         )
     restore_tree(target)
     if target.exists() and not force:
-        raise UserError(f"{target} exists already", hint="name another, or replace it with --force")
+        raise UserError(
+            f"{target} exists already", hint="name another, or replace it with the option `force`"
+        )
     if target.exists() and not _ours(target):
         raise UserError(
             f"{target} is not an exported model, so it is not replaced", hint="name another"

@@ -124,7 +124,7 @@ def find_gpu(name: str, memory_gib: float | None = None) -> Device:
         names = [device.name for device in found]
         raise UserError(
             f"{name!r} can mean {', '.join(names[:-1])} or {names[-1]}",
-            hint=f'say which: --gpu "{names[0]}"',
+            hint=f'say which: the option `gpu="{names[0]}"`',
         )
     if others := _matches(without_memory(name), None):
         has = " or ".join(f"{device.memory_bytes / GIB:g}" for device in others)

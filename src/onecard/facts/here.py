@@ -58,7 +58,7 @@ def known_device(seen: Seen) -> Device:
     except UserError as error:
         raise UserError(
             f"this machine's card {seen.name!r} with {seen.total_bytes / GIB:.1f} GiB is not in the table",
-            hint="add it in gpus.toml (`onecard gpus --help`), or plan for a near one with --gpu",
+            hint="add it in gpus.toml (`onecard gpus --help`), or plan for a near one with the option `gpu`",
         ) from error
     return replace(
         device,

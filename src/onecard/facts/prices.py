@@ -47,7 +47,7 @@ def electricity(region: str) -> Price:
     if key not in rows:
         hint = (
             nearest(key, rows)
-            or "give a number, as in --price 0.25, or a region such as US, ES, IN or WORLD"
+            or "give a number, as in the option `price=0.25`, or a region such as US, ES, IN or WORLD"
         )
         raise UserError(f"no electricity price for {region!r}", hint=hint)
     row = rows[key]

@@ -54,7 +54,7 @@ def install_of(asked: str | None) -> Install:
     if not path.exists():
         raise UserError(
             f"there is no {asked} to install from",
-            hint='--install takes a wheel, a checkout, or a requirement such as "onecard[train]==0.1.0"',
+            hint='the option `install` takes a wheel, a checkout, or a requirement such as "onecard[train]==0.1.0"',
         )
     if path.is_dir() and not (path / "pyproject.toml").is_file():
         raise UserError(f"{asked} is no checkout: it has no pyproject.toml")
@@ -83,5 +83,7 @@ def _installed_here() -> Install:
 def wheel_name(path: Path) -> str:
     """The name of a wheel, which pip reads; it has no characters that a shell could read anything into."""
     if not re.fullmatch(r"[A-Za-z0-9_.+-]+\.whl", path.name):
-        raise UserError(f"{path.name} is not a wheel", hint="--install takes a .whl or a checkout")
+        raise UserError(
+            f"{path.name} is not a wheel", hint="the option `install` takes a .whl or a checkout"
+        )
     return path.name

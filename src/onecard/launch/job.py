@@ -79,25 +79,29 @@ def make_job(
     """The job, planned; refused where it cannot train."""
     for what, number in (("cards", cards), ("nodes", nodes)):
         if number < 1:
-            raise UserError(f"{number} {what} cannot train anything", hint=f"--{what} 1 or more")
+            raise UserError(
+                f"{number} {what} cannot train anything", hint=f"the option `{what}=1` or more"
+            )
     if restarts < 0:
-        raise UserError(f"{restarts} restarts cannot be", hint="--max-restarts 0 or more")
+        raise UserError(
+            f"{restarts} restarts cannot be", hint="the option `max_restarts=0` or more"
+        )
     rows = config.sequences_per_step
     if cards * nodes > rows:
         raise UserError(
             f"{cards * nodes} processes are more than the {rows} rows of a step",
-            hint="fewer --cards, or a larger batch_size or gradient_accumulation_steps",
+            hint="fewer cards, or a larger batch_size or gradient_accumulation_steps",
         )
     planned = plan(config, gpu)
     if planned.device.kind == "cpu" and gpu is None and config.device != "cpu":
         raise UserError(
             "which card the job is for is not known: this machine has none",
-            hint='name it, such as --gpu "A100 80GB", or --gpu cpu',
+            hint='name it, such as the option `gpu="A100 80GB"`, or the option `gpu=cpu`',
         )
     if planned.device.kind != "cpu" and config.device == "cpu":
         raise UserError(
             f"the config trains on a CPU, and the job is for the {planned.device.name}",
-            hint="--device=auto takes the card, --gpu cpu a machine without one",
+            hint="device = 'auto' takes the card, the option `gpu=cpu` a machine without one",
         )
     if planned.device.kind != "cpu":  # the processes of a CPU run share one machine
         planned = plan(config, planned.device, gpus=cards, nodes=nodes, link=link)

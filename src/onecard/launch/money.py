@@ -15,17 +15,18 @@ _LEAST_HOURS = 0.05
 
 
 def highest_price(rental: Rental | None, asked: float | None) -> float:
-    """Of one card and hour: --max-price, else the highest that was found for the card."""
+    """Of one card and hour: the one asked for, else the highest that was found for the card."""
     if asked is not None:
         if not 0 < asked < 1e6:
             raise UserError(
-                f"{asked:g} is no price of a card and hour", hint="such as --max-price 2.50"
+                f"{asked:g} is no price of a card and hour",
+                hint="such as the option `max_price=2.50`",
             )
         return asked
     if rental is None:
         raise UserError(
             "what the card costs an hour is not known",
-            hint="--max-price 2.50 says what it may cost",
+            hint="the option `max_price=2.50` says what it may cost",
         )
     return rental.high or rental.typical
 
@@ -49,7 +50,7 @@ def within_budget(
     if hours < _LEAST_HOURS:
         raise UserError(
             f"the budget buys {hours * 60:.1f} minutes at {price:g} {currency} a card and hour",
-            hint="a larger --budget, fewer --cards, or a cheaper card",
+            hint="a larger budget (the option `budget`), fewer cards (the option `cards`), or a cheaper card",
         )
     shorter = hours if config.max_hours is None else min(hours, config.max_hours)
     return config.replace(max_hours=round(shorter, 4))

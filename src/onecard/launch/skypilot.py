@@ -84,7 +84,7 @@ def accelerators(job: Job, asked: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         raise UserError(
             f"what SkyPilot calls the {job.plan.device.name} is not known",
-            hint="--accelerator NAME says it; `sky gpus list` has the names",
+            hint="the option `accelerator=NAME` says it; `sky gpus list` has the names",
         )
     return names
 
@@ -100,19 +100,19 @@ def _mounts(options: SkyOptions) -> dict[str, object]:
     if local is not None:
         for file in options.install.files or (local.name,):
             source = local / file if local.is_dir() else local
-            mounts[f"~/onecard-source/{file}"] = plain(str(source), "--install")
+            mounts[f"~/onecard-source/{file}"] = plain(str(source), "the option `install`")
     if options.upload is not None:
-        folder = plain(str(options.upload.resolve()), "--upload")
+        folder = plain(str(options.upload.resolve()), "the option `upload`")
         mounts[f"~/onecard-job/{data_folder(options.upload)}"] = folder
     return mounts
 
 
 def _set_up(options: SkyOptions) -> str:
-    lines = ["set -e", *(plain(line, "--set-up") for line in options.set_up)]
+    lines = ["set -e", *(plain(line, "the option `set_up`") for line in options.set_up)]
     if options.install.needed:
         local = options.install.local
         if local is None:
-            what = quoted(options.install.requirement or "", "--install")
+            what = quoted(options.install.requirement or "", "the option `install`")
         else:
             name = "" if local.is_dir() else f"/{wheel_name(local)}"
             what = f'"$HOME/onecard-source{name}[train]"'
@@ -126,7 +126,7 @@ def _set_up(options: SkyOptions) -> str:
 def _run(job: Job, options: SkyOptions) -> str:
     lines = [
         "set -e",
-        *(plain(line, "--set-up") for line in options.set_up),
+        *(plain(line, "the option `set_up`") for line in options.set_up),
         "mkdir -p ~/onecard-job && cd ~/onecard-job",
         "if [ -d ~/onecard-venv ]; then PATH=~/onecard-venv/bin:$PATH; fi",
         "export PATH PYTHONUNBUFFERED=1",
@@ -134,7 +134,7 @@ def _run(job: Job, options: SkyOptions) -> str:
         _TAKE_UP,
     ]
     if options.prepare is not None:
-        lines.append(plain(options.prepare, "--prepare"))
+        lines.append(plain(options.prepare, "the option `prepare`"))
     lines += [
         config_written(job, options.upload),
         '(while sleep "$every"; do keep || true; done) &',

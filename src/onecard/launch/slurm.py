@@ -29,7 +29,7 @@ class SlurmOptions:
 
 
 def slurm_text(job: Job, options: SlurmOptions) -> str:
-    set_up = [plain(line, "--set-up") for line in options.set_up]
+    set_up = [plain(line, "the option `set_up`") for line in options.set_up]
     parts = [
         "#!/bin/bash",
         f"# {job.name}: made by `onecard launch`; submit with `sbatch FILE`",
@@ -59,9 +59,10 @@ def _directives(job: Job, options: SlurmOptions) -> list[str]:
     if not job.on_cpu:
         lines.append(f"--gres=gpu:{job.cards}")
     for line in options.directives:
-        if not plain(line, "--sbatch").startswith("-"):
+        if not plain(line, "the option `sbatch`").startswith("-"):
             raise UserError(
-                f"{line!r} is not an option of sbatch", hint="such as --sbatch=--partition=gpu"
+                f"{line!r} is not an option of sbatch",
+                hint="such as the option `sbatch=--partition=gpu`",
             )
         lines.append(line)
     return lines

@@ -65,7 +65,7 @@ def check_host(host: str) -> str:
     if not _HOST.fullmatch(host):
         raise UserError(
             f"{host!r} is not a host for ssh",
-            hint="write it like user@address, with --port N for another port",
+            hint="write it like user@address, with the option `port=N` for another port",
         )
     return host
 
@@ -77,7 +77,7 @@ def _ssh(options: SshOptions) -> str:
         if not _OPTION.fullmatch(each):
             raise UserError(
                 f"{each!r} is not an option of ssh without blanks and quotes",
-                hint="such as --ssh-option IdentityFile=/home/me/key; others belong in ~/.ssh/config",
+                hint="such as the option `ssh_option=IdentityFile=/home/me/key`; others belong in ~/.ssh/config",
             )
         words.append(f"-o {each}")
     if options.port is not None:
@@ -108,7 +108,7 @@ def _job(job: Job, options: SshOptions) -> str:
         "trap 'echo $? > job.code' EXIT",
         "set -e",
         "export PYTHONUNBUFFERED=1",
-        *(plain(line, "--set-up") for line in options.set_up),
+        *(plain(line, "the option `set_up`") for line in options.set_up),
     ]
     if options.install.needed:
         lines += [
@@ -120,7 +120,7 @@ def _job(job: Job, options: SshOptions) -> str:
         ]
         python = "python"
     if options.prepare is not None:
-        lines.append(plain(options.prepare, "--prepare"))
+        lines.append(plain(options.prepare, "the option `prepare`"))
     lines += [
         config_written(job, options.upload),
         training(job, python, "run.toml") + " &",

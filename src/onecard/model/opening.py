@@ -120,7 +120,7 @@ def _run_tokenizer(source: Path, dataset: str | None, config: RunConfig) -> Toke
         return gpt2()
     raise UserError(
         f"the tokeniser of the data set {dataset or config.dataset!r} was not found",
-        hint="--dataset names the folder that holds its tokeniser",
+        hint="the option `dataset` names the folder that holds its tokeniser",
     )
 
 
@@ -141,7 +141,8 @@ def _checkpoint(run: Path, which: str) -> Path:
         if losses:
             return min(losses, key=losses.__getitem__)
         raise UserError(
-            f"no checkpoint in {run} has a validation loss", hint="leave --checkpoint out"
+            f"no checkpoint in {run} has a validation loss",
+            hint="leave the option `checkpoint` out",
         )
     steps = {str(step_of(folder)): folder for folder in there}
     if which in steps:
@@ -257,7 +258,7 @@ def _known_tokenizer(config: RunConfig) -> Tokenizer:
         return gpt2()
     raise UserError(
         "the file does not say which tokeniser its model has",
-        hint="only GPT-2's can be assumed; --dataset names the data it was trained on",
+        hint="only GPT-2's can be assumed; the option `dataset` names the data it was trained on",
     )
 
 

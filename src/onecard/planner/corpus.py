@@ -66,12 +66,15 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
     """
     if isinstance(data, int):
         if data < 1:
-            raise UserError(f"{data} tokens is no data set", hint="write it like --data 3.7B")
+            raise UserError(
+                f"{data} tokens is no data set", hint="write it like the option `data=3.7B`"
+            )
         known = known_dataset(like)
         return Corpus(None, data, _family(known) if known else "fineweb")
     if asked and not data.strip():
         raise UserError(
-            "--data is empty", hint="name a data set or a folder, or write tokens like 3.7B"
+            "the option `data` is empty",
+            hint="name a data set or a folder, or write tokens like 3.7B",
         )
     if _TOKENS.fullmatch(data.strip()) and not Path(data).is_dir():
         return corpus_of(parse_count(data), like=like)

@@ -49,7 +49,7 @@ def terminal_language(lang: str | None, encoding: str | None = None) -> Language
     if lang is not None:
         raise UserError(
             f"this terminal's encoding ({encoding}) has no letters for {NAMES[speech.code]}",
-            hint="set PYTHONIOENCODING=utf-8, or use --lang en",
+            hint="set PYTHONIOENCODING=utf-8, or use the option `lang=en`",
         )
     return language("en")  # nobody asked: words beat a page of question marks
 

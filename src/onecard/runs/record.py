@@ -55,12 +55,12 @@ class RunRecord:
         except BusyError as error:
             raise UserError(
                 f"another run is writing to {self.path} ({error.holder})",
-                hint="wait for it, or name another --out_dir",
+                hint="wait for it, or name another out_dir",
             ) from None
         except (OSError, ValueError) as error:
             raise UserError(
                 f"cannot write to the run folder {self.path}: {getattr(error, 'strerror', None) or error}",
-                hint="check --out_dir and its permissions",
+                hint="check out_dir and its permissions",
             ) from None
 
     def release(self) -> None:
@@ -96,7 +96,7 @@ class RunRecord:
         except OSError as error:
             raise UserError(
                 f"cannot write the run folder {self.path}: {error.strerror or error}",
-                hint="check --out_dir, its permissions and the free disk",
+                hint="check out_dir, its permissions and the free disk",
             ) from None
 
     @classmethod
@@ -176,7 +176,7 @@ def refuse_a_second_run(path: Path) -> None:
     if holds_a_run(path):
         raise UserError(
             f"{path} already holds a run",
-            hint="continue with it by --resume, or name another --out_dir",
+            hint="continue with it by the option `resume`, or name another out_dir",
         )
 
 

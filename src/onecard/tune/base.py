@@ -74,7 +74,7 @@ def base_text(base: Base, named: str | None, report: Callable[[str], None]) -> D
         if named is not None:
             raise UserError(
                 f"{named} was prepared with another tokeniser than the model's ({known.name})",
-                hint=f"prepare it with --tokenizer {known.name}",
+                hint=f"prepare it with the option `tokenizer={known.name}`",
             )
         return None
     if {"train", "val"} <= found.splits.keys():

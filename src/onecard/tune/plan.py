@@ -104,7 +104,10 @@ def plan_tuning(
     words, shares = _files(request.files)
     keep = None if request.keep_base is None else _keep_share(request.keep_base)
     if request.epochs is not None and not 0 < request.epochs <= 1000:
-        raise UserError(f"--epochs cannot be {request.epochs:g}", hint="for example --epochs 3")
+        raise UserError(
+            f"the option `epochs` cannot be {request.epochs:g}",
+            hint="for example the option `epochs=3`",
+        )
     base = open_base(request.base, request.dataset, report)
     out = request.out or _default_out(Path(request.base))
     text = base_text(base, request.base_data, report)
@@ -113,8 +116,8 @@ def plan_tuning(
     )
     if keep and text is None:
         raise UserError(
-            "--keep-base needs the text that the base was trained on",
-            hint="--base-data names a prepared folder, or leave --keep-base out",
+            "the option `keep_base` needs the text that the base was trained on",
+            hint="the option `base_data` names a prepared folder, or leave the option `keep_base` out",
         )
     keep = (KEEP_BASE if text else 0.0) if keep is None else keep
     mixing = Mixing(shares, request.repeat, keep, int(request.given.get("seed", 1337)))
@@ -181,9 +184,11 @@ def _files(words: list[str]) -> tuple[list[str], tuple[float, ...] | None]:
 def _keep_share(text: str) -> float:
     if text.strip() in ("0", "0%"):
         return 0.0
-    share = parse_percent(text, "--keep-base")
+    share = parse_percent(text, "the option `keep_base`")
     if share > 0.9:
-        raise UserError("--keep-base above 90% leaves nothing to tune on", hint="10% is usual")
+        raise UserError(
+            "the option `keep_base` above 90% leaves nothing to tune on", hint="10% is usual"
+        )
     return share
 
 

@@ -83,13 +83,13 @@ def _tokenizer(data: Dataset) -> str | None:
 
 
 def check_names(names: Collection[str]) -> None:
-    """--change takes config keys and `tokenizer`."""
+    """A change is named by its config key, or `tokenizer`."""
     known = (*KEYS, TOKENIZER)
     for name in names:
         if name not in known:
             raise UserError(
-                f"--change {name}: there is no such config key",
-                hint=nearest(name, known) or "for example --change learning_rate",
+                f"the option `change={name}`: there is no such config key",
+                hint=nearest(name, known) or "for example the option `change=learning_rate`",
             )
 
 
@@ -120,7 +120,7 @@ def changes_since(
         names = ",".join(change.key for change in refused)
         raise UserError(
             f"this would make the run in {config.out_dir} another one ({listed})",
-            hint=f"leave it as it was, or continue with the change by --change {names}",
+            hint=f"leave it as it was, or continue with the change by the option `change={names}`",
         )
     return changes
 

@@ -251,7 +251,7 @@ def _save(
     if unsaved is not None and (last or stopping):
         raise RunFailure(
             f"the run is {'finished' if last else 'stopped'}, but its last checkpoint could not be written",
-            hint="once the cause is fixed, --resume continues from the last good checkpoint",
+            hint="once the cause is fixed, the option `resume` continues from the last good checkpoint",
         )
     return state
 

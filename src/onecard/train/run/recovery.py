@@ -155,7 +155,8 @@ def _saved(session: Session, state: RunState, error: BaseException) -> str:
 def _report(session: Session, state: RunState, error: BaseException, where: str) -> BaseException:
     if isinstance(error, WorkerLostError):
         return RunFailure(
-            f"a worker process of the run ended; {where}", hint="start it again with --resume"
+            f"a worker process of the run ended; {where}",
+            hint="start it again with the option `resume`",
         )
     if isinstance(error, OnecardError):
         # what one process alone met in mid-run is no mistake that the first one reports too
@@ -164,7 +165,7 @@ def _report(session: Session, state: RunState, error: BaseException, where: str)
     if not isinstance(error, Exception):
         return error
     trace = _write_trace(session, state, error)
-    again = f"continue with --resume; the traceback is in {trace}"
+    again = f"continue with the option `resume`; the traceback is in {trace}"
     if is_out_of_memory(error):
         return RunFailure(f"out of memory ({in_words(error)}); {where}", hint=again)
     if isinstance(error, OSError):
@@ -173,7 +174,7 @@ def _report(session: Session, state: RunState, error: BaseException, where: str)
         return RunFailure(f"the card failed ({in_words(error)}); {where}", hint=again)
     return InternalError(
         f"internal error: {in_words(error)}; {where}",
-        hint=f"the traceback is in {trace}; --resume continues",
+        hint=f"the traceback is in {trace}; the option `resume` continues",
     )
 
 

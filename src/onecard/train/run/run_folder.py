@@ -50,11 +50,11 @@ def require_checkpoint(folder: Path) -> None:
     if not folder.exists():
         raise UserError(
             f"nothing to resume: there is no folder {folder}",
-            hint="check out_dir, or leave --resume out to start a new run",
+            hint="check out_dir, or leave the option `resume` out to start a new run",
         )
     raise UserError(
         f"nothing to resume: {looked}",
-        hint="check out_dir; a run that ended before its first checkpoint starts again in a new out_dir, without --resume",
+        hint="check out_dir; a run that ended before its first checkpoint starts again in a new out_dir, without the option `resume`",
     )
 
 
