@@ -232,7 +232,7 @@ def won(comparison: Comparison) -> Figures:
         if key.startswith("equal_"):
             at_equal = comparison.at_equal[key.removeprefix("equal_")]
             return comparison.comparable is None and bool(at_equal)
-        return all(getattr(f, key) is not None for f in comparison.runs)
+        return all(getattr(run, key) is not None for run in comparison.runs)
 
     def name(key: str) -> Value:
         winner = comparison.winners.get(key)
