@@ -23,7 +23,7 @@ def step_cost(result: dict[str, Any]) -> list[str]:
     lines = [
         "## A step of the modern recipe beside one of GPT-2's",
         "",
-        f"{result['date']}, {result['machine']['threads']} threads, by turns, medians (bench/step_cost.py). The goal is 1.1 × the "
+        f"{result['date']}, {result['machine']['processor']}, {result['machine']['threads']} threads, by turns, medians (bench/step_cost.py). The goal is 1.1 × the "
         "share of FLOPs: matrix products as they are done, Newton–Schulz included; norms, rotation, soft cap and softmax "
         "count nothing. In brackets by the CPU's time, the steadier figure on a machine that others use.",
         "",

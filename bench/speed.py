@@ -3,7 +3,7 @@
 python bench/speed.py --nanogpt DIR [--shape a] [--rounds 9] [--eager]
 
 a: nanoGPT's README CPU run, 4L/4H/128, block 64, batch 12, characters.   goal: 1.3 × the faster of nanoGPT's two modes
-b: 6L/6H/384, vocabulary 50304, block 256, batch 8.                       goal: 1.2 ×, 88 % of the matmul rate, half the memory
+b: 6L/6H/384, vocabulary 50304, block 256, batch 8.                       goal: 1.4 ×, 88 % of the matmul rate, half the memory
 """
 
 import argparse
@@ -36,7 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 50304,
     },
 }
-GOALS = {"a": {"speed": 1.3}, "b": {"speed": 1.2, "matmul_share": 0.88, "memory": 0.5}}
+GOALS = {"a": {"speed": 1.3}, "b": {"speed": 1.4, "matmul_share": 0.88, "memory": 0.5}}
 STEPS = {"a": 20, "b": 2}  # in one turn
 # The chunked loss saves memory and time where the vocabulary is large; with 65 characters there is nothing to save.
 LEAN: dict[str, dict[str, Any]] = {"a": {}, "b": {"chunked_loss": True}}
