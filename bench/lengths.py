@@ -89,7 +89,7 @@ class Run:
     def steps(self) -> int:
         return round(BUDGETS[self.budget].tokens * self.share / self.tokens_per_step)
 
-    def keys(self, data: Path, out: Path) -> dict[str, Any]:
+    def keys(self, data: Path, out: Path, dtype: str) -> dict[str, Any]:
         budget, steps = BUDGETS[self.budget], self.steps
         keys: dict[str, Any] = {
             "out_dir": out,
@@ -111,7 +111,7 @@ class Run:
             "sample_interval": 10**9,
             "compile": True,  # 0.7 of an eager step (step_cost.py)
             "device": "cpu",
-            "dtype": "float32",
+            "dtype": dtype,
         }
         if self.rate is not None:
             keys |= {
@@ -211,7 +211,6 @@ def queue(corpora: list[str], budgets: list[str], results: Results) -> Iterator[
                     if share <= GOAL_SHARE:
                         yield Run(corpus, budget, "modern", None, share, seed)
                 if seed == seeds[0]:
-                    yield opponent(corpus, budget, RATES[0])
                     yield from tried(corpus, budget, results)
                 yield opponent(corpus, budget, best_rate(corpus, budget, results), seed)
         for corpus in corpora:
@@ -261,17 +260,18 @@ def onecard(*words: str, until: float, idea: str | None = None) -> bool:
     return True
 
 
-def trained(run: Run, data: Path, out: Path, until: float) -> dict[str, Any] | None:
-    keys = [f"--{key}={value}" for key, value in run.keys(data, out).items()]
+def trained(run: Run, data: Path, out: Path, until: float, dtype: str) -> dict[str, Any] | None:
+    keys = [f"--{key}={value}" for key, value in run.keys(data, out, dtype).items()]
     if not onecard("train", "--continue", "--quiet", *keys, until=until, idea=run.idea):
         return None
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return {
+        "dtype": dtype,
         "curve": [
             {"tokens": line["step"] * run.tokens_per_step, "loss": line["val_loss"]}
             for line in lines
             if line["kind"] == "eval"
-        ]
+        ],
     }
 
 
@@ -313,6 +313,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="where data and runs are kept")
     parser.add_argument("--corpus", action="append", required=True, metavar="NAME=PATH")
     parser.add_argument("--budget", action="append", choices=list(BUDGETS))
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--results", type=Path, default=KEPT, help="where finished runs are kept")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after so long")
     parser.add_argument("--ideas", action="store_true", help="screen all ideas of ideas.py")
     parser.add_argument("--idea", action="append", choices=list(IDEAS), help="screen this one")
@@ -321,7 +323,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     until = time.monotonic() + 60 * args.minutes
-    results = Results(KEPT)
+    results = Results(args.results)
     corpora = dict(word.split("=", 1) for word in args.corpus)
     for name, source in corpora.items():
         data = args.work / "data" / name
@@ -346,7 +348,7 @@ def main() -> None:
             if run.recipe == "nanogpt":
                 found: dict[str, Any] | None = nanogpt(run, data, args.nanogpt)
             else:
-                found = trained(run, data, args.work / run.name, until)
+                found = trained(run, data, args.work / run.name, until, args.dtype)
             if found is None:
                 return
             results.add(run, found)
