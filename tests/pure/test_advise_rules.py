@@ -69,10 +69,25 @@ def test_the_desktop_s_share_is_named_where_the_verdict_rests_on_it():
     assert (answer.verdict, answer.because, least.fits) == ("no", "memory", "tight")
     assert least.process_bytes < room < least.process_high < answer.memory.card_bytes
     assert answer.verdict_text.code == "can-tight-desktop"
-    assert "600 MiB are kept for the desktop" in str(answer.verdict_text)
+    assert "600 MiB of it kept for the desktop" in str(answer.verdict_text)
     assert can("gpt2-xl", "RTX 2060").verdict_text.code == "can-no-memory"
     with pytest.raises(UserError, match="600 MiB of it kept for the desktop"):
         fit(load("gpt2-xl"), card)
+
+
+@pytest.mark.parametrize(
+    ("card", "words"),
+    [
+        ("RTX 4070", "the RTX 4070 has 11.72 GiB, 600 MiB of it kept for the desktop"),
+        ("A100 80GB", "the A100 SXM 80GB has 79.15 GiB, all of it free"),
+        ("cpu", "of it in use by other programs"),
+    ],
+)
+def test_what_others_use_is_named_as_it_is(card, words):
+    """A data-centre card has no desktop, and on a processor other programs were measured."""
+    text = str(can("gpt3", card).verdict_text)
+    assert text.endswith(words)
+    assert "CPU, " not in text
 
 
 def test_can_and_plan_have_one_rate():

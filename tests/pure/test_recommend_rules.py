@@ -48,7 +48,7 @@ def test_a_config_that_fits_is_not_mended():
     codes = [note.code for note in answer.answers]
     assert codes[1:3] == ["review-tight", "review-mend"]
     assert "review-faster" not in codes  # it is compared with a run that does not exist
-    assert "600 MiB kept for the desktop" in " ".join(map(str, answer.answers))
+    assert "600 MiB of it kept for the desktop" in " ".join(map(str, answer.answers))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from run_logs import nanogpt_log, small_run
+from run_logs import nanogpt_log, small_run, wide_run
 from test_runs_folder import CONFIG, PEAK, make
 
 from onecard.cli import main
@@ -74,6 +74,16 @@ def test_a_config_that_the_log_contradicts_is_not_planned_from(tmp_path, capsys)
     assert shown["run"]["projected"] == {"loss": None, "seconds_left": None}
     text = next(each for each in shown["findings"] if each["rule"] == "params-disagree")["text"]
     assert text.startswith("the config makes 123.59 M parameters, but the log printed 40.56 M")
+
+
+def test_what_a_log_contradicts_is_in_the_short_comparison(tmp_path, capsys):
+    for name, text in (("small", small_run()), ("wide", wide_run())):
+        (tmp_path / f"{name}.log").write_text(text)
+    logs = [str(tmp_path / "small.log"), str(tmp_path / "wide.log")]
+    assert main(["compare", *logs, "--config", "fineweb-41M-12gb", "--lang", "en"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "wide: the config makes 40.56 M parameters, but the log printed 123.59 M" in shown
+    assert "Not every run has a config that its log confirms" in shown
 
 
 def test_a_config_that_only_the_mfu_could_confirm_is_not_planned_from_when_it_does_not(tmp_path):

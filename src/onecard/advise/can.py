@@ -20,9 +20,11 @@ from onecard.advise.schedule import compiled_on
 from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab
 from onecard.errors import UserError
+from onecard.facts.card_names import short_name
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner import resolve_device
+from onecard.planner.memory import reserve
 from onecard.planner.optimal import compute_optimal_tokens
 from onecard.planner.result import JsonAnswer
 from onecard.planner.step_time import padding_gain
@@ -80,7 +82,8 @@ def can(
     needed = compute(wanted, tuned, config, device, dtype, gpus, seconds, utilization, tokens)
     verdict, because = _verdict(memory, tuned, needed)
     chosen = (tuned.config if tuned else config).replace()  # checked
-    card = device.name if gpus == 1 else f"{gpus} × {device.name}"
+    card = short_name(device.name) if gpus == 1 else f"{gpus} × {device.name}"
+    reserved = reserve(device, memory.desktop_bytes)
     decides = needed.readings[0].reading.tokens
     lengths = {decides, compute_optimal_tokens(wanted.params)}
     ahead = outlooks(chosen, lengths, device, gpus) if tuned else []
@@ -101,7 +104,7 @@ def can(
         verdict=verdict,
         because=because,
         verdict_text=_verdict_note(
-            verdict, because, wanted, tuned, memory, decides, run_seconds, card, seconds
+            verdict, because, wanted, tuned, memory, reserved, decides, run_seconds, card, seconds
         ),
         compute=needed,
         memory=memory,
@@ -145,6 +148,7 @@ def _verdict_note(
     model: NamedModel,
     tuned: Tuned | None,
     memory: CardMemory,
+    reserved: Note,
     tokens: float,
     run_seconds: float,
     card: str,
@@ -164,9 +168,8 @@ def _verdict_note(
         return Note("can-savers", savers=", ".join(tuned.savers.names), **figures)
     if because == "memory":
         least = memory.least
-        room = memory.card_bytes - memory.desktop_bytes
-        figures |= {"least": least.process_bytes, "high": least.process_high, "room": room}
-        figures |= {"total": memory.card_bytes, "desktop": memory.desktop_bytes}
+        figures |= {"least": least.process_bytes, "high": least.process_high}
+        figures |= {"total": memory.card_bytes, "reserve": reserved}
         tight = "can-tight-desktop" if least.process_high <= memory.card_bytes else "can-tight"
         return Note(tight if least.fits == "tight" else "can-no-memory", **figures)
     return Note("can-no-time", **figures)

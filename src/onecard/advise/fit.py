@@ -20,13 +20,14 @@ from onecard.advise.savers import (
 )
 from onecard.config import RunConfig
 from onecard.errors import UserError
+from onecard.facts.card_names import short_name
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
-from onecard.planner.memory import peak_memory
+from onecard.planner.memory import peak_memory, reserve
 from onecard.planner.result import Fits, JsonAnswer
-from onecard.units import GIB, MIB
+from onecard.units import GIB
 
 SCHEMA = "onecard.fit/1"
 
@@ -130,12 +131,9 @@ def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> User
         (peak_memory(least, device, dtype, gpus, advice=False) for least in tried),
         key=lambda memory: memory.process_bytes.mid,
     )
-    kept = f", {memory.desktop_bytes / MIB:.0f} MiB of it kept for the desktop" * (
-        memory.desktop_bytes > 0
-    )
     return UserError(
-        f"this model does not fit on the {device.name} even with every memory saver: about "
-        f"{memory.process_bytes.mid / GIB:.1f} of {device.usable_bytes / GIB:.1f} GiB at micro-batch 1{kept}",
+        f"this model does not fit on the {short_name(device.name)} even with every memory saver: about "
+        f"{memory.process_bytes.mid / GIB:.1f} of {device.usable_bytes / GIB:.1f} GiB at micro-batch 1, {reserve(device, memory.desktop_bytes)}",
         hint=f'`onecard can CONFIG --gpu "{device.name}"` shows what would; `onecard recommend` finds a model that fits',
     )
 

@@ -17,12 +17,14 @@ from onecard.advise.schedule import Candidate
 from onecard.advise.search import MOST_EPOCHS, Search
 from onecard.advise.sensitivity import Sensitivity, Size, neighbours, sensitivity, size_of
 from onecard.config import RunConfig
+from onecard.facts.card_names import short_name
 from onecard.facts.datasets import family
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import Range, RunPlan, plan, resolve_device
 from onecard.planner.loss_settings import best_rate, loss_fit, rate_left
+from onecard.planner.memory import reserve
 from onecard.planner.result import JsonAnswer
 from onecard.version import __version__
 
@@ -81,7 +83,11 @@ def recommend(
         savers=best.tuned.savers.names,
         limited_by=found.by,
         limits=found,
-        reasons=[*([] if recipe else why), _limit_reason(search, best, found), *_choices(best)],
+        reasons=[
+            *([] if recipe else why),
+            _limit_reason(search, best, found),
+            *_choices(best, device),
+        ],
         runners_up=runners_up(search, best, runs),
         sensitivity=matters,
         sizes=[size_of(run) for run in runs],
@@ -128,7 +134,7 @@ def _limit_reason(search: Search, best: Candidate, found: Limits) -> Note:
         return Note(
             "limit-memory-time" if search.budget.loss is not None else "limit-memory",
             card=search.device.usable_bytes,
-            name=search.device.name,
+            name=short_name(search.device.name),
             **figures,
         )
     if found.by == "data":
@@ -140,7 +146,7 @@ def _limit_reason(search: Search, best: Candidate, found: Limits) -> Note:
     return Note("limit-compute", **figures)
 
 
-def _choices(best: Candidate) -> list[Note]:
+def _choices(best: Candidate, device: Device) -> list[Note]:
     """Why each setting is what it is."""
     config, memory = best.config, best.tuned.memory
     total = "choice-total" if config.optimizer == "muon" else "choice-swept"
@@ -150,7 +156,7 @@ def _choices(best: Candidate) -> list[Note]:
             batch=config.batch_size,
             used=memory.process_bytes.mid,
             card=memory.card_bytes,
-            desktop=memory.desktop_bytes,
+            reserve=reserve(device, memory.desktop_bytes),
         ),
         Note(total, tokens=config.tokens_per_step),
         _rate(best),

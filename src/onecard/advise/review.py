@@ -15,10 +15,12 @@ from onecard.advise.fit import Fitted, fit
 from onecard.advise.recommend import Recommendation, recommend
 from onecard.config import load
 from onecard.errors import UserError
+from onecard.facts.card_names import short_name
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
+from onecard.planner.memory import reserve
 from onecard.planner.result import JsonAnswer
 from onecard.units import parse_count
 from onecard.version import __version__
@@ -164,8 +166,8 @@ def _room(as_is: RunPlan, fitted: Fitted | None) -> list[Note]:
     figures = {
         "used": memory.process_bytes.mid,
         "card": memory.card_bytes,
-        "name": as_is.device.name,
-        "desktop": memory.desktop_bytes,
+        "name": short_name(as_is.device.name),
+        "reserve": reserve(as_is.device, memory.desktop_bytes),
     }
     verdict = {
         "yes": Note("review-fits", **figures),

@@ -20,6 +20,7 @@ from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab, slice_rows
 from onecard.config.recipes import RECIPES, recipe_values
 from onecard.errors import UserError
+from onecard.facts.card_names import short_name
 from onecard.facts.gpus import Device
 from onecard.facts.prices import Price
 from onecard.messages import Note
@@ -82,7 +83,7 @@ def small_run(
     runs = [run for run in _candidates(base, device, seconds) if run is not None]
     if not runs:
         raise UserError(
-            f"that time is too little to train anything on the {device.name}",
+            f"that time is too little to train anything on the {short_name(device.name)}",
             hint=f"even the smallest model needs {FEWEST_STEPS} steps: give it more time",
         )
     best = _in_quick_pieces(min(runs, key=lambda run: _chinchilla(run, corpus.tokens)), device)

@@ -7,6 +7,15 @@ _LEFT_OUT = r"nvidia|geforce|amd|radeon|intel|apple|tesla|instinct|graphics|gpu|
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3}) ?gi?b?(?![a-z0-9])", re.IGNORECASE)
 
 
+def short_name(name: str) -> str:
+    """What a sentence calls it after "the": without the cores of a processor.
+
+    >>> short_name("CPU, 2 cores"), short_name("RTX 4070")
+    ('CPU', 'RTX 4070')
+    """
+    return "CPU" if name.startswith("CPU, ") else name
+
+
 def without_memory(name: str) -> str:
     return _MEMORY.sub(" ", name)
 

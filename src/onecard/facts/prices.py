@@ -53,15 +53,16 @@ def electricity(region: str) -> Price:
     row = rows[key]
     facts = {
         "region": REGIONS.get(key, key),
-        "kind": KINDS.get(row["kind"], row["kind"]),
+        "kind": KINDS[row["kind"]],
         "period": row["period"],
         "publisher": row["source"],
     }
-    source = (
-        T("{region}, {kind}, {period:period} ({publisher}; an estimate)", **facts)
-        if row["confidence"] == "C"
-        else T("{region}, {kind}, {period:period} ({publisher})", **facts)
-    )
+    if row["confidence"] != "C":
+        source = T("{region}, {kind}, {period:period} ({publisher})", **facts)
+    elif row["source"]:
+        source = T("{region}, {kind}, {period:period} ({publisher}; an estimate)", **facts)
+    else:
+        source = T("{region}, {kind}, {period:period} (an estimate; no source was found)", **facts)
     return Price(float(row["price"]), row["currency"], source, row["confidence"])
 
 

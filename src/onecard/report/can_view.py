@@ -7,7 +7,9 @@ from onecard.advise.can import Answer
 from onecard.advise.delivered import Delivery, Needed
 from onecard.advise.formulas import CAN
 from onecard.advise.savers import SAVER_KEYS
+from onecard.facts.card_names import short_name
 from onecard.messages import T
+from onecard.planner.memory import reserve
 from onecard.report.advice_parts import how_found, saver_words
 from onecard.report.document import (
     Block,
@@ -249,14 +251,13 @@ def _memory(answer: Answer) -> Section:
         Column(T("micro-batch"), "right"),
         Column(T("on the host"), "right"),
     )
-    reserve = T(
-        "The {card} has {room:bytes}, of which {desktop:bytes} are kept for the desktop.",
-        card=device_name(answer.device),
-        room=memory.card_bytes,
-        desktop=memory.desktop_bytes,
-    )
     notes = (
-        reserve,
+        T(
+            "The {card} has {total:bytes}, {reserve}.",
+            card=short_name(answer.device.name),
+            total=memory.card_bytes,
+            reserve=reserve(answer.device, memory.desktop_bytes),
+        ),
         T("The micro-batch is the fastest that fits; on the host: in the computer's memory."),
     )
     return Section(T("Memory: needed and available"), (Table(columns, rows), Notes(notes)))

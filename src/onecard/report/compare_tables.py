@@ -205,7 +205,7 @@ def changed(comparison: Comparison) -> Block:
         words = (
             T("Nothing in the configs differs.")
             if same
-            else T("The logs do not contain the configs.")
+            else T("Not every run has a config that its log confirms.")
         )
         return Notes((words,))
     values = (Column(each.name, breaks=True) for each in comparison.runs)  # paths among them

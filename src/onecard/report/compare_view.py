@@ -51,11 +51,13 @@ WORKED_OUT: dict[str, T] = {
 
 def compare_document(comparison: Comparison, explain: bool = False) -> Document:
     """Everything the comparison holds; with `explain`, how the figures are worked out."""
-    # Findings about the runs together answer the question; most of those about one run are details.
+    # Findings about the runs together answer the question; most of those about one run are details, unless its log or
+    # config cannot be trusted.
+    kept = _ALWAYS | {problem.code for run in comparison.runs for problem in run.problems}
     between = [
         finding
         for finding in comparison.findings
-        if len(finding.runs) != 1 or (finding.gain or 0) > 0 or finding.note.code in _ALWAYS
+        if len(finding.runs) != 1 or (finding.gain or 0) > 0 or finding.note.code in kept
     ]
     sections = [
         always(T("Who wins at what"), won(comparison)),

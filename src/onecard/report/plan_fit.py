@@ -1,6 +1,7 @@
 """The plan's sections on memory, time and several cards: does it fit, how long does it take, what do cards share out?"""
 
 from onecard.messages import Formula, T
+from onecard.planner.memory import reserve
 from onecard.planner.result import RunPlan
 from onecard.report.document import (
     Block,
@@ -61,7 +62,7 @@ def memory_section(plan: RunPlan, why: Formulas) -> Section:
             T("The machine") if on_cpu else T("The card"),
             Quantity(memory.card_bytes, "bytes"),
             formula=why.get("memory.card_bytes"),
-            note=_others(plan),
+            note=reserve(plan.device, plan.memory.desktop_bytes),
         ),
     ]
     if not memory.changes:
@@ -82,16 +83,6 @@ def _process_label(plan: RunPlan) -> T:
     """Who shows this figure to the person: the driver's own tool, or whatever lists processes."""
     tools = {"NVIDIA": T("As nvidia-smi shows it"), "AMD": T("As rocm-smi shows it")}
     return tools.get(plan.device.vendor, T("The whole process"))
-
-
-def _others(plan: RunPlan) -> T | None:
-    """What else needs memory: as the driver reports it, or a reserve."""
-    taken = plan.memory.desktop_bytes
-    if not taken:
-        return None
-    if plan.device.taken_bytes is not None:
-        return T("{taken:bytes} in use by other programs", taken=taken)
-    return T("{free:bytes} kept for the desktop", free=taken)
 
 
 def time_section(plan: RunPlan, why: Formulas) -> Section:

@@ -12,6 +12,7 @@ from onecard.advise.runners_up import Alternative
 from onecard.advise.savers import savers_of
 from onecard.advise.small_run import SmallRun
 from onecard.messages import T
+from onecard.planner.result import RunPlan
 from onecard.report.advice_parts import (
     batch_words,
     how_found,
@@ -64,7 +65,7 @@ def recommend_document(
     return Document(
         title=T("What to run on {card}", card=device_name(answer.plan.device)),
         subtitle=asked(answer.budget),
-        answer=_in_one_sentence(answer),
+        answer=_in_one_sentence(answer.plan),
         headline=model_headline(answer.plan),
         sections=tuple(section for section in sections if section.blocks),
         summary=_summary(answer, written),
@@ -223,8 +224,7 @@ def _rentals(answer: Recommendation) -> Section:
     return always(T("The same run on rented cards"), table, Notes((prices,)))  # --rent asked for it
 
 
-def _in_one_sentence(answer: Recommendation) -> T:
-    plan = answer.plan
+def _in_one_sentence(plan: RunPlan) -> T:
     return T(
         "Train {params:count} parameters on {tokens:count} tokens: {time:duration} on {card}, {used:bytes} of its {has:bytes}.",
         params=plan.params.total,
@@ -238,7 +238,7 @@ def _in_one_sentence(answer: Recommendation) -> T:
 
 def _summary(answer: Recommendation, written: str | None) -> tuple[Text, ...]:
     return (
-        _in_one_sentence(answer),
+        _in_one_sentence(answer.plan),
         T(
             "The expected loss is {loss:.2f}, between {low:.2f} and {high:.2f}.",
             loss=answer.expected_loss.mid,
@@ -271,6 +271,7 @@ def small_run_document(answer: SmallRun, written: str | None = None) -> Document
     following = next_step(answer.plan, written)
     return Document(
         title=T("What to run on {card}", card=device_name(answer.plan.device)),
+        answer=_in_one_sentence(answer.plan),
         headline=model_headline(replace(answer.plan, loss=None)),  # none is predicted
         sections=tuple(sections),
         summary=(*answer.reasons, following),

@@ -78,13 +78,11 @@ ADVICE = dict(
         sentence("review-fits", "it fits: {used:bytes} of the {name}'s {card:bytes}"),
         sentence(
             "review-tight",
-            "it is too tight to rely on: {used:bytes} of the {name}'s {card:bytes}, with "
-            "{desktop:bytes} kept for the desktop",
+            "it is too tight to rely on: it needs {used:bytes}, and the {name} has {card:bytes}, {reserve}",
         ),
         sentence(
             "review-no-fit",
-            "it does not fit: it needs {used:bytes}, and the {name} has {card:bytes} with "
-            "{desktop:bytes} kept for the desktop",
+            "it does not fit: it needs {used:bytes}, and the {name} has {card:bytes}, {reserve}",
         ),
         sentence(
             "review-faster",
@@ -195,8 +193,7 @@ ADVICE = dict(
         ),
         sentence(
             "choice-batch",
-            "micro-batch {batch}: the fastest that fits, with {used:bytes} of the "
-            "{card:bytes} and {desktop:bytes} kept for the desktop",
+            "micro-batch {batch}: the fastest that fits; it needs {used:bytes} of {card:bytes}, {reserve}",
         ),
         sentence("choice-total", "{tokens:int} tokens a step, as runs of this size and length use"),
         sentence(
@@ -231,22 +228,18 @@ ADVICE = dict(
         ),
         sentence(
             "can-no-memory",
-            "not on this card: with every saver {model} still needs {least:bytes}, and "
-            "{room:bytes} of the {card}'s {total:bytes} are free when {desktop:bytes} are "
-            "kept for the desktop",
+            "no: with every saver {model} still needs {least:bytes}, and the {card} has {total:bytes}, {reserve}",
         ),
         sentence(
             "can-tight",
             "too tight to rely on: with every saver {model} takes about {least:bytes} and up "
-            "to {high:bytes}, and {room:bytes} of the {card}'s {total:bytes} are free when "
-            "{desktop:bytes} are kept for the desktop",
+            "to {high:bytes}, and the {card} has {total:bytes}, {reserve}",
         ),
         sentence(
             "can-tight-desktop",
-            "too tight beside a desktop: with every saver {model} takes about {least:bytes} "
-            "and up to {high:bytes}, and {room:bytes} of the {card}'s {total:bytes} are free "
-            "when {desktop:bytes} are kept for the desktop; without a screen on the card it "
-            "would fit",
+            "too tight beside other programs: with every saver {model} takes about {least:bytes} "
+            "and up to {high:bytes}, and the {card} has {total:bytes}, {reserve}; with all of "
+            "it free it would fit",
         ),
         sentence(
             "can-no-time",

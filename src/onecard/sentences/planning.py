@@ -4,6 +4,9 @@ from onecard.sentences.sentence import sentence
 
 PLANNING = dict(
     [
+        sentence("reserve-none", "all of it free"),
+        sentence("reserve-desktop", "{bytes:bytes} of it kept for the desktop"),
+        sentence("reserve-taken", "{bytes:bytes} of it in use by other programs"),
         sentence("memory.change.yes", "{change}: {memory:bytes}, it fits"),
         sentence("memory.change.tight", "{change}: {memory:bytes}, still tight"),
         sentence("memory.change.no", "{change}: {memory:bytes}, still too much"),

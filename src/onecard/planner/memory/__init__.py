@@ -40,7 +40,15 @@ from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.workload import Workload
 from onecard.units import GIB, MIB
 
-__all__ = ["DESKTOP_BYTES", "SYSTEM_BYTES", "StepMemory", "host_has", "peak_memory", "step_memory"]
+__all__ = [
+    "DESKTOP_BYTES",
+    "SYSTEM_BYTES",
+    "StepMemory",
+    "host_has",
+    "peak_memory",
+    "reserve",
+    "step_memory",
+]
 
 # a desktop with a browser open, kept free on cards that people plug a screen into
 DESKTOP_BYTES = 600 * MIB
@@ -103,6 +111,14 @@ def _fits(process: Range, room: int) -> Fits:
     if process.high <= room:
         return "yes"
     return "no" if process.low > room else "tight"
+
+
+def reserve(device: Device, desktop_bytes: int) -> Note:
+    """Who else uses the card's memory, in words that follow how much it has."""
+    if not desktop_bytes:
+        return Note("reserve-none")
+    measured = device.taken_bytes is not None
+    return Note("reserve-taken" if measured else "reserve-desktop", bytes=desktop_bytes)
 
 
 def _desktop_bytes(device: Device) -> int:
