@@ -5,7 +5,7 @@
 Each row is predicted from its configuration and its card alone. A row that cannot be is listed with the reason. Stacks other
 than PyTorch are predicted as what PyTorch would do, and marked. --cross-validate fits the speed constants again for each
 source family, from the public runs of all other families: what it says is about runs the constants never saw. --fit-on makes
-constants and ranges from other tables alone, as if these runs came from a stranger.
+constants and ranges from other tables alone, as if these runs came from somebody else.
 """
 
 import argparse
@@ -122,7 +122,7 @@ def rule_of_thumb(runs: list[Run]) -> list[Answer]:
 
 
 def llm_analysis(runs: list[Run]) -> list[Answer] | None:
-    """The same rows by llm-analysis, where it is installed; None where it is not. Told the row's shape, batch, card and
+    """The same rows by llm-analysis, where it is installed; None where it is not. Given the row's shape, batch, card and
     flash attention, and the half of the peak that its own documentation expects of training; it knows no compiler."""
     try:
         logging.disable(logging.WARNING)  # it prints a page for every model

@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fit.losses import TABLES as LOSS_ENDINGS  # noqa: E402
 from fit.runs import ALL_TABLES, read_runs  # noqa: E402
 
-from bench import accuracy, blind_losses, loss_accuracy, noise_floor, score, strangers  # noqa: E402
+from bench import accuracy, blind_losses, loss_accuracy, noise_floor, score, unseen  # noqa: E402
 from bench.several_cards import cards_table  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
@@ -226,7 +226,7 @@ def main() -> int:
             + of_kind("memory"),
         ],
         "NOISE": noise_floor.lines(),
-        "STRANGERS": strangers.lines(),
+        "UNSEEN": unseen.lines(),
         "CARDS": cards_table(held_out["rows"], workloads),
         "LOSS": [
             *table(

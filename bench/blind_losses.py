@@ -16,7 +16,7 @@ from fit.losses import DATA, Point, read_losses  # noqa: E402
 
 from bench import loss_accuracy  # noqa: E402
 from bench.score import by_family, score  # noqa: E402
-from bench.strangers import blind  # noqa: E402
+from bench.unseen import blind  # noqa: E402
 
 FIRST = ROOT / "bench" / "results" / "2026-11-17-loss-blind.json"  # made once, before the fit
 BATCHES = {  # predictions committed before the fit, and the table of their rows

@@ -5,7 +5,7 @@ one another. docs/accuracy.md has what this prints.
 
 *Repeated*: a family is predicted by what the other families of its card and code took, each corrected for shape and batch by the
 model: neither card nor code has to be modelled. *In hindsight*: the one factor for that card and code that suits its families
-best, chosen with all of them known. A model that is told card, code and configuration, and nothing of the machine, can be
+best, chosen with all of them known. A model that is given card, code and configuration, and nothing of the machine, can be
 expected to reach the first, and not to beat the second.
 """
 

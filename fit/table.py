@@ -1,4 +1,4 @@
-"""A CSV table that a stranger made, row by row.
+"""a CSV table that somebody else made, row by row.
 
 >>> from pathlib import Path
 >>> rows = list(read_rows(Path(__file__).parent / "data" / "public_runs.csv", {"id", "gpu"}))

@@ -7,7 +7,7 @@ True
 >>> is_negative("False"), is_negative("FA2"), is_negative("")
 (True, False, False)
 
-Strangers fill these tables in by hand. What can be read one way only is read; what cannot is a UserError, one sentence.
+Other people fill these tables in by hand. What can be read one way only is read; what cannot is a UserError, one sentence.
 """
 
 import math

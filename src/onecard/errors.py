@@ -58,5 +58,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The names closest to `word`, ready for a hint: "did you mean n_layer or n_head?"; "" when none is close."""
     import difflib  # only where somebody mistyped
 
-    found = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(found)}?" if found else ""
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else ""

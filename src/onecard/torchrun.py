@@ -9,7 +9,7 @@ import os
 
 
 def process_rank() -> int:
-    """This process's number among all of the run; 0 writes files and speaks."""
+    """This process's number among all of the run; 0 writes files and prints."""
     return int(os.environ.get("RANK", 0))
 
 

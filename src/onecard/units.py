@@ -39,10 +39,10 @@ _NUMBER = r"(\d+(?:[_,]\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?|\.\d+)"
 
 
 def _scaled(text: str, suffixes: dict[str, float], what: str, example: str) -> float:
-    found = re.fullmatch(_NUMBER + r"\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in suffixes:
+    match = re.fullmatch(_NUMBER + r"\s*([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in suffixes:
         raise UserError(f"{text!r} is not {what}", hint=f"write it like {example}")
-    return float(re.sub("[_,]", "", found[1])) * suffixes[found[2]]
+    return float(re.sub("[_,]", "", match[1])) * suffixes[match[2]]
 
 
 def parse_count(text: str) -> int:

@@ -1,4 +1,4 @@
-"""What comes from strangers' files, made safe before it is shown or held in memory.
+"""What comes from other people's files, made safe before it is shown or held in memory.
 
 >>> printable("loss\\x1b[2J 3.1")
 'loss\\\\x1b[2J 3.1'
@@ -116,8 +116,8 @@ def _depth_exceeds(value: Any, most: int) -> bool:
     """Level by level, without recursion."""
     level = [value]
     for _ in range(most):
-        found = [each for each in level if isinstance(each, dict | list)]
-        inner = [each.values() if isinstance(each, dict) else each for each in found]
+        nested = [each for each in level if isinstance(each, dict | list)]
+        inner = [each.values() if isinstance(each, dict) else each for each in nested]
         level = [value for values in inner for value in values]
     return any(isinstance(each, dict | list) for each in level)
 

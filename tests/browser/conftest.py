@@ -54,8 +54,8 @@ class Watched:
     def check(self) -> None:
         """No error in the console, no request that leaves the machine."""
         assert self.complaints == []
-        strangers = [url for url in self.asked if not url.startswith((self.address, "blob:"))]
-        assert strangers == []
+        foreign = [url for url in self.asked if not url.startswith((self.address, "blob:"))]
+        assert foreign == []
 
 
 @pytest.fixture

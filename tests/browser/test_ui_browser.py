@@ -76,16 +76,16 @@ def test_thirty_settings_show_the_commands_figures(port, open_page, capsys, seed
         command = shlex.split(watched.page.inner_text("#command"))[1:]
         capsys.readouterr()
         assert main([*command, "--json"]) == 0
-        said = json.loads(capsys.readouterr().out)
-        wanted = [said["memory"]["fits"], said["time"]["total_seconds"]["mid"]]
-        wanted += [said["loss"]["expected"]["mid"]] if said["loss"] else []
-        wanted.append(said["energy"]["cost"]["mid"])
+        message = json.loads(capsys.readouterr().out)
+        wanted = [message["memory"]["fits"], message["time"]["total_seconds"]["mid"]]
+        wanted += [message["loss"]["expected"]["mid"]] if message["loss"] else []
+        wanted.append(message["energy"]["cost"]["mid"])
         assert figures[0] == wanted[0]
         assert [float(figure) for figure in figures[1:]] == wanted[1:]
         bar = watched.page.evaluate(
             "() => [...document.querySelectorAll('.bar [data-bytes]')].map((e) => +e.dataset.bytes)"
         )
-        assert bar == [size for size in said["memory"]["parts"].values() if size]
+        assert bar == [size for size in message["memory"]["parts"].values() if size]
     watched.check()
 
 

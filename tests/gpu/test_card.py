@@ -67,8 +67,8 @@ def compiler():
 )
 def test_a_compiled_run_is_compiled_once(config, compiler, change):
     train(config.replace(compile=True, **change))
-    said = [line.get("text", "") for line in log_of(config)]
-    assert not [text for text in said if text.startswith("compile: off")], said
+    message = [line.get("text", "") for line in log_of(config)]
+    assert not [text for text in message if text.startswith("compile: off")], message
     assert compiler["stats"]["unique_graphs"] <= 3  # training, evaluation, its last rows
 
 

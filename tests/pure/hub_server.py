@@ -1,9 +1,9 @@
-"""A server that speaks the hub's protocol for data sets and models, with the faults that real networks have.
+"""A server with the hub's protocol for data sets and models, with the faults that real networks have.
 
     with Hub() as hub:
         hub.commit("owner/name", {"data/a.parquet": b"…"}, card={"license": "mit"})
 
-What it speaks: /api/datasets/NAME[/revision/REV], /api/datasets/NAME/tree/REV/PATH (in pages, with Link), and
+What it answers: /api/datasets/NAME[/revision/REV], /api/datasets/NAME/tree/REV/PATH (in pages, with Link), and
 /datasets/NAME/resolve/REV/PATH, which redirects to a content store that honours Range, as the hub's LFS does.
 Uploads (repositories made, LFS objects, commits) are in hub_uploads.py.
 """

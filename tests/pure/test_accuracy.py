@@ -58,7 +58,7 @@ def test_many_readings_at_once_are_what_the_planner_says_of_each():
     assert Errors(known)(values) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_rows_of_strangers_by_constants_of_another_table():
+def test_unseen_rows_by_constants_of_another_table():
     """Neither constants nor ranges saw these rows, their families or most of their projects."""
     pytest.importorskip("scipy")
     data = RUNS.parent
@@ -207,7 +207,7 @@ def test_what_is_left_out_is_counted_by_reason(tmp_path: Path):
     assert f"     2  {number}" in text
 
 
-def test_words_that_strangers_write(tmp_path: Path):
+def test_words_that_other_people_write(tmp_path: Path):
     """None of these rows may be skipped, and each lands near the plain one where it says the same."""
     same = [
         {"dtype": "bfloat16-mixed"},

@@ -215,7 +215,7 @@ def test_json_has_what_is_promised():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["banana", "--gpu", "4070"], "no model"),
         (["0M", "--gpu", "4070"], "not a size"),
@@ -228,10 +228,10 @@ def test_json_has_what_is_promised():
         (["gpt2", "--gpu", "4070", "--tokens", "0"], "above zero"),
     ],
 )
-def test_mistakes_are_one_sentence_and_a_hint(capsys, words, said):
+def test_mistakes_are_one_sentence_and_a_hint(capsys, words, message):
     assert main(["can", *words]) == 2
     out, err = capsys.readouterr()
-    assert said in err
+    assert message in err
     assert "hint:" in err
     assert not out
 

@@ -56,10 +56,10 @@ def test_the_worked_example_gives_the_right_figures(worked):
 
 
 def test_the_worked_example_is_explained_rightly(worked):
-    said = worked.to_json()
-    (row,) = said["at_equal"]["steps"]
+    message = worked.to_json()
+    (row,) = message["at_equal"]["steps"]
     assert (row["at"], row["losses"], row["winner"]) == (500, [5.5328, 5.5194], None)
-    assert said["winners"] | {"projected_loss": None} == {
+    assert message["winners"] | {"projected_loss": None} == {
         "tokens_per_second": "small",
         "mfu_card": "wide",
         "equal_steps": None,
@@ -69,7 +69,7 @@ def test_the_worked_example_is_explained_rightly(worked):
         "projected_loss": None,
         "loss": "small",
     }
-    text = {finding["rule"]: finding["text"] for finding in said["findings"]}
+    text = {finding["rule"]: finding["text"] for finding in message["findings"]}
     assert (
         "2.4 times fewer tokens a second: each token is 2.85 times the FLOPs"
         in text["mfu-is-not-speed"]
@@ -83,7 +83,7 @@ def test_the_worked_example_is_explained_rightly(worked):
     assert "5.5328 (small) and 5.5194 (wide)" in text["too-close"]
     assert "small is ahead" in text["hours-decide"]
     assert "312 TFLOPS; against the RTX 4070's own 58.3 TFLOPS" in text["mfu-against-a100"]
-    changed = {difference["key"]: difference["values"] for difference in said["differences"]}
+    changed = {difference["key"]: difference["values"] for difference in message["differences"]}
     assert changed == {
         "batch_size": [16, 8],
         "gradient_accumulation_steps": [32, 64],
@@ -93,9 +93,9 @@ def test_the_worked_example_is_explained_rightly(worked):
 
 
 def test_where_one_run_has_no_evaluation_nearby_training_losses_are_compared(worked):
-    said = worked.to_json()["at_equal"]
-    assert [row["kind"] for row in said["steps"]] == ["val"]  # step 500: both evaluated there
-    assert {row["kind"] for row in said["flops"]} == {"train"}
+    message = worked.to_json()["at_equal"]
+    assert [row["kind"] for row in message["steps"]] == ["val"]  # step 500: both evaluated there
+    assert {row["kind"] for row in message["flops"]} == {"train"}
 
 
 def test_equal_hours_take_the_faster_runs_extra_steps_into_account(worked):
@@ -131,7 +131,7 @@ def test_the_worked_example_in_every_language_and_form(tmp_path, capsys, lang, h
 def test_json_has_what_is_promised(tmp_path, capsys):
     (tmp_path / "a.log").write_text(small_run() + wide_run())  # two runs in one file, named alone
     assert main(["compare", str(tmp_path / "a.log"), "--gpu", "4070", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    message = json.loads(capsys.readouterr().out)
     for key in (
         "name",
         "params_nanogpt",
@@ -143,11 +143,11 @@ def test_json_has_what_is_promised(tmp_path, capsys):
         "mfu_printed",
         "final_loss",
     ):
-        assert all(key in run for run in said["runs"])
-    assert set(said["at_equal"]) == {"steps", "tokens", "hours", "flops"}
-    assert all({"rule", "text", "evidence"} <= set(finding) for finding in said["findings"])
-    assert said["differences"]
-    assert said["winners"]["equal_hours"] == "a"
+        assert all(key in run for run in message["runs"])
+    assert set(message["at_equal"]) == {"steps", "tokens", "hours", "flops"}
+    assert all({"rule", "text", "evidence"} <= set(finding) for finding in message["findings"])
+    assert message["differences"]
+    assert message["winners"]["equal_hours"] == "a"
 
 
 def test_explain_shows_how_the_figures_are_worked_out(tmp_path, capsys):
@@ -344,9 +344,9 @@ def test_rules_that_blame_the_model_are_silent_where_it_is_the_same():
 
 def test_equally_fast_runs_are_a_tie_and_not_unknown():
     f = of(small_run(jitter=0.0))
-    said = {str(figure.label): str(figure.value) for figure in won(compare([f, f])).rows}
-    assert said["Tokens per second"] == "too close to call"
-    assert said["Use of the card (MFU)"] == "too close to call"
+    message = {str(figure.label): str(figure.value) for figure in won(compare([f, f])).rows}
+    assert message["Tokens per second"] == "too close to call"
+    assert message["Use of the card (MFU)"] == "too close to call"
     blind = replace(f, tokens_per_second=None)
-    said = {str(figure.label): str(figure.value) for figure in won(compare([f, blind])).rows}
-    assert said["Tokens per second"] == "not known"
+    message = {str(figure.label): str(figure.value) for figure in won(compare([f, blind])).rows}
+    assert message["Tokens per second"] == "not known"

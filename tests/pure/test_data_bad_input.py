@@ -172,7 +172,7 @@ def test_folders_without_rights() -> None:
 
 def test_options_that_cannot_be(tmp_path: Path) -> None:
     source = str(write_jsonl(tmp_path / "x.jsonl", documents(5)))
-    for options, said in (
+    for options, message in (
         ({"tokenizer": "gpt5"}, "unknown tokeniser"),
         ({"tokenizer": "bpe"}, "unknown tokeniser"),
         ({"tokenizer": "bpe:70000"}, "cannot be made"),
@@ -182,7 +182,7 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
         ({"tokens": 0}, "at least 1"),
         ({"shard_tokens": 0}, "cannot be"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             prepare([source], tmp_path / "out", **options)
 
 

@@ -66,8 +66,8 @@ def assert_bounded(path: Path, wanted: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
-    said, peak = done.stdout.strip().rsplit("\n", 1)
-    assert wanted in said, said
+    message, peak = done.stdout.strip().rsplit("\n", 1)
+    assert wanted in message, message
     assert int(peak) * (1 if sys.platform == "darwin" else 1024) < 1_300_000_000, peak
 
 

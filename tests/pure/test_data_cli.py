@@ -20,16 +20,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_prepare_show_verify(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "pages.jsonl", "--workers", "1", "--tokens", "5000"]) == 0
-    said = capsys.readouterr()
-    assert "about" in said.err
-    assert "shards" in said.err  # sized beforehand
-    assert "train" in said.out
+    message = capsys.readouterr()
+    assert "about" in message.err
+    assert "shards" in message.err  # sized beforehand
+    assert "train" in message.out
     assert main(["data", "show", "pages"]) == 0
-    said = capsys.readouterr()
-    assert "bytes of text per token" in said.out
-    assert "--- val, token 1" in said.out
+    message = capsys.readouterr()
+    assert "bytes of text per token" in message.out
+    assert "--- val, token 1" in message.out
     assert any(
-        text[:30] in said.out.replace("\n  ", "\n") for text in documents(200)
+        text[:30] in message.out.replace("\n  ", "\n") for text in documents(200)
     )  # some document, decoded
     assert main(["data", "verify", "pages"]) == 0
     assert "every sha256, header and id is right" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_json_and_dry_run(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nothing.parquet"], "does not exist"),
         (["pages.jsonl", "--tokens", "many"], "is not a count"),
@@ -86,11 +86,11 @@ def test_json_and_dry_run(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_mistakes_are_a_sentence(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert main(["data", *words]) == 2
     found = capsys.readouterr().err
-    assert said in found
+    assert message in found
     assert "hint:" in found
 
 

@@ -1,4 +1,4 @@
-"""Strangers' files, mutated: a result or one sentence, in bounded time, and never another exception.
+"""Untrusted files, mutated: a result or one sentence, in bounded time, and never another exception.
 
 Each reader is given some hundred cases in the ordinary run and many thousands in the long one.
 """

@@ -1,4 +1,4 @@
-"""The hub, through huggingface_hub, against a local server that speaks its protocol and has its faults."""
+"""The hub, through huggingface_hub, against a local server with its protocol and its faults."""
 
 import hashlib
 import io
@@ -208,13 +208,13 @@ def test_a_file_that_changes_upstream(hub: Hub, tmp_path: Path) -> None:
 
 def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:
     hub.commit("me/set", {"readme.md": b"x"})
-    for word, said in (
+    for word, message in (
         ("hf:me/none", "does not know me/none"),
         ("hf:me/set@abc", "does not know me/set"),
         ("hf:me/set", "no parquet, jsonl"),
     ):
         result = run(hub, tmp_path, word)
-        assert (result.returncode, said in result.stderr) == (2, True), result.stderr
+        assert (result.returncode, message in result.stderr) == (2, True), result.stderr
     assert not list((tmp_path / "data").iterdir())
 
 

@@ -130,9 +130,9 @@ def test_interrupt_stops_cleanly_and_goes_on(tmp_path: Path) -> None:
     while not (tmp_path / "out" / ".work" / "plan.json").exists():
         time.sleep(0.02)
     run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=60)
+    _, message = run.communicate(timeout=60)
     assert run.returncode in (0, 130)
-    assert "Traceback" not in said, said
+    assert "Traceback" not in message, message
     subprocess.run(command(source, tmp_path / "out", 2), check=True, capture_output=True)
     assert not open_dataset(tmp_path / "out").splits["train"].verify()
 

@@ -122,9 +122,9 @@ def test_without_a_network_it_fails_at_once_and_leaves_nothing(
     began = time.monotonic()
     assert main(["data", *words]) == 1
     assert time.monotonic() - began < 15
-    said = capsys.readouterr().err
-    assert "127.0.0.1 cannot be reached" in said
-    assert "kept" not in said
+    message = capsys.readouterr().err
+    assert "127.0.0.1 cannot be reached" in message
+    assert "kept" not in message
     assert not list(tmp_path.glob("data/*"))
 
 

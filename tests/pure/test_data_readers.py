@@ -157,7 +157,7 @@ def test_ids_out_of_range_name_file_and_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "too short for a header"),
         (header(5)[:100], "too short for a header"),
@@ -171,12 +171,12 @@ def test_ids_out_of_range_name_file_and_offset(tmp_path: Path) -> None:
         (struct.pack("<256i", 20240520, 1, -1, *[0] * 253), "offset 8"),
     ],
 )
-def test_headers_that_do_not_fit(tmp_path: Path, content: bytes, said: str) -> None:
+def test_headers_that_do_not_fit(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "x_train_000001.bin").write_bytes(content)
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         open_dataset(tmp_path)
     assert "x_train_000001.bin" in caught.value.message
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         summary(tmp_path)
 
 

@@ -191,6 +191,6 @@ def test_byte_lengths_are_exact() -> None:
 
 
 def test_half_of_a_surrogate_pair_is_no_character() -> None:
-    """A stranger's table may name one; no text can be made of it."""
+    """Another program's table may name one; no text can be made of it."""
     with pytest.raises(UserError, match="surrogate"):
         CharsTokenizer(["a", "\ud800"], separator=False)

@@ -1,4 +1,4 @@
-"""A tokeniser that is missing, damaged or a stranger's, and what is shown of strangers' text."""
+"""A tokeniser that is missing, damaged or untrusted, and what is shown of untrusted text."""
 
 import json
 import pickle
@@ -91,7 +91,7 @@ def test_a_run_keeps_its_tokeniser_and_manifest(chars: Path, tmp_path: Path) -> 
     assert kept_tokenizer(tmp_path / "run2").decode([15496]) == "Hello"
 
 
-def test_strangers_text_cannot_steer_the_terminal(
+def test_untrusted_text_cannot_steer_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "s\x1b[2Jt"

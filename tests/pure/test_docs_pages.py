@@ -85,7 +85,7 @@ def test_tests_that_the_hardware_page_names_are_there() -> None:
 
 def test_every_finding_of_a_first_time_user_has_its_test() -> None:
     text = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8")
-    assert count_named_tests(text.partition("stumbled over")[2], "pure") > 30
+    assert count_named_tests(text.partition("ran into")[2], "pure") > 30
 
 
 def test_every_finding_of_a_critic_has_its_test() -> None:

@@ -1,4 +1,4 @@
-"""The rules, one by one: each speaks where it should and is silent where it does not apply."""
+"""The rules, one by one: each applies where it should and is silent where it does not apply."""
 
 import io
 import json
@@ -38,7 +38,7 @@ def test_a_healthy_run_raises_no_alarm():
             768, 6e-4, 9.34, 8, 64, {0: 10.9, 250: 5.6, 1000: 4.25, 2000: 3.85}, 2000, evals=500
         )
     )
-    said = found(f)
+    message = found(f)
     alarms = {
         "unreadable",
         "stuck",
@@ -61,9 +61,9 @@ def test_a_healthy_run_raises_no_alarm():
         "clock-back",
         "memory-spill",
     }
-    assert not alarms & set(said)
-    assert {"mfu-against-a100", "compile-in-first-step", "evaluation-in-steps"} <= set(said)
-    assert {"as-planned", "slower-unexplained", "faster-than-planned"} & set(said)
+    assert not alarms & set(message)
+    assert {"mfu-against-a100", "compile-in-first-step", "evaluation-in-steps"} <= set(message)
+    assert {"as-planned", "slower-unexplained", "faster-than-planned"} & set(message)
 
 
 def test_compile_off_names_its_gain_and_fallback_is_seen():
@@ -109,19 +109,19 @@ def test_evaluation_too_often():
 
 def test_when_every_logged_step_follows_an_evaluation_the_time_is_only_a_bound():
     f = of(small_run(log_interval=500))
-    said = found(f)
-    assert said["every-time-leaks"].evidence["step_seconds_at_most"] == pytest.approx(
+    message = found(f)
+    assert message["every-time-leaks"].evidence["step_seconds_at_most"] == pytest.approx(
         28.9, rel=0.01
     )
-    assert "slower-unexplained" not in said
+    assert "slower-unexplained" not in message
 
 
 def test_throttling_is_a_drift():
     lines = small_run(evals=0).splitlines()
     hot = [line if not line.startswith("iter") else _slower(line) for line in lines]
-    said = found(of("\n".join(hot)))
-    assert "mfu-disagrees" not in said
-    finding = said["slows-down"]
+    message = found(of("\n".join(hot)))
+    assert "mfu-disagrees" not in message
+    finding = message["slows-down"]
     assert finding.evidence["drift"] == pytest.approx(1.2, abs=0.05)
     assert "slows-down" not in found(of(small_run()))
 
@@ -145,14 +145,14 @@ def test_uneven_steps_are_not_explained_away():
 
 def test_uneven_steps_beside_other_programs_have_a_reason():
     f = with_times(spread=0.4)
-    said = found(replace(f, run=replace(f.run, cpu_wait=0.41)))
-    assert "other-programs" in said
-    assert "uneven-steps" not in said
+    message = found(replace(f, run=replace(f.run, cpu_wait=0.41)))
+    assert "other-programs" in message
+    assert "uneven-steps" not in message
 
 
 def test_far_slower_than_planned_without_a_reason_says_so():
-    said = found(of(nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000)))
-    assert "The log does not show why" in str(said["slower-unexplained"].note)
+    message = found(of(nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000)))
+    assert "The log does not show why" in str(message["slower-unexplained"].note)
     with_reason = found(
         of("WARNING: using slow attention\n" + nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000))
     )
@@ -166,19 +166,19 @@ def test_memory_spill_needs_both_signs():
 
 
 def test_signs_in_words():
-    said = found(of(small_run() + "torch.cuda.OutOfMemoryError: CUDA out of memory.\n"))
-    assert "out-of-memory" in said
-    said = found(of("torch._dynamo hit config.recompile_limit (8)\n" + small_run()))
-    assert "recompiles" in said
+    message = found(of(small_run() + "torch.cuda.OutOfMemoryError: CUDA out of memory.\n"))
+    assert "out-of-memory" in message
+    message = found(of("torch._dynamo hit config.recompile_limit (8)\n" + small_run()))
+    assert "recompiles" in message
 
 
 def test_stuck_diverging_spiking_and_lost():
     flat = {step: 10.7 for step in (0, 2000)}
     assert "stuck" in found(of(nanogpt_log(384, 1e-3, 3.9, 16, 32, flat, 1000)))
     bad = {0: 10.9, 500: 4.5, 520: 7.5, 1000: 7.4}
-    said = found(of(nanogpt_log(384, 1e-3, 3.9, 16, 32, bad, 1000, evals=0)))
-    assert said["diverging"].evidence["lowest"] == pytest.approx(4.5, abs=0.5)
-    assert "spikes" not in said
+    message = found(of(nanogpt_log(384, 1e-3, 3.9, 16, 32, bad, 1000, evals=0)))
+    assert message["diverging"].evidence["lowest"] == pytest.approx(4.5, abs=0.5)
+    assert "spikes" not in message
     spiky = (
         small_run(evals=0)
         .replace("iter 700: loss 4.", "iter 700: loss 8.")
@@ -244,8 +244,8 @@ def test_a_loss_of_22_is_a_perplexity():
         f"step {i * 500}: train loss {math.exp(3.4 - i / 50):.4f}, val loss {math.exp(3.4 - i / 50):.4f}"
         for i in range(16)
     ]
-    said = found(of("\n".join(lines)))
-    assert str(said["perplexity-for-loss"].note).endswith("as a perplexity it is a loss of 3.10")
+    message = found(of("\n".join(lines)))
+    assert str(message["perplexity-for-loss"].note).endswith("as a perplexity it is a loss of 3.10")
     assert "perplexity-for-loss" not in found(of(small_run()))
 
 
@@ -256,9 +256,9 @@ def test_nothing_is_corrected_on_an_a100():
 
 def test_gaps_are_named():
     bare = of(small_run(header=False), gpu=None)
-    said = found(bare)
-    assert {"no-card", "no-config"} <= set(said)
-    assert all("unknown" in str(said[code].note) for code in ("no-card", "no-config"))
+    message = found(bare)
+    assert {"no-card", "no-config"} <= set(message)
+    assert all("unknown" in str(message[code].note) for code in ("no-card", "no-config"))
     one = of("iter 0: loss 10.9000, time 40000.00ms, mfu -100.00%\n")
     assert {"one-iteration"} <= set(found(one))
     assert one.tokens_per_second is None
@@ -301,9 +301,9 @@ def test_a_loss_that_is_only_as_good_as_before_is_not_back_below_it():
 def test_the_command(tmp_path, capsys):
     (tmp_path / "a.log").write_text(small_run())
     assert main(["explain", str(tmp_path / "a.log"), "--gpu", "4070", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["run"]["mfu_card"] == pytest.approx(0.69, abs=0.01)
-    assert {"rule", "text", "evidence", "gain"} <= set(said["findings"][0])
+    message = json.loads(capsys.readouterr().out)
+    assert message["run"]["mfu_card"] == pytest.approx(0.69, abs=0.01)
+    assert {"rule", "text", "evidence", "gain"} <= set(message["findings"][0])
     for lang in ("en", "es", "hi"):
         assert main(["explain", str(tmp_path / "a.log"), "--gpu", "4070", "--lang", lang]) == 0
         assert "312" in capsys.readouterr().out
@@ -314,9 +314,9 @@ def test_a_log_from_a_pipe():
     done = subprocess.run(
         command, input=small_run().replace("\n", "\r\n").encode(), capture_output=True, check=True
     )
-    said = json.loads(done.stdout)
-    assert said["run"]["name"] == "stdin"
-    assert round(said["run"]["tflops"], 1) == 40.3
+    message = json.loads(done.stdout)
+    assert message["run"]["name"] == "stdin"
+    assert round(message["run"]["tflops"], 1) == 40.3
 
 
 def with_times(**times):
@@ -324,24 +324,24 @@ def with_times(**times):
     return replace(f, run=replace(f.run, times=replace(f.run.times, **times)))
 
 
-def test_rules_on_times_speak_at_their_bound_and_not_below():
+def test_rules_on_times_apply_at_their_bound_and_not_below():
     usual = of(small_run()).step_seconds
     compiled = found(with_times(first=3 * usual))["compile-in-first-step"]
     assert compiled.note.values["extra"] == pytest.approx(2 * usual)  # what is not the usual step
-    for speaks, silent, rule in (
+    for applies, silent, rule in (
         ({"first": 2.001 * usual}, {"first": 1.999 * usual}, "compile-in-first-step"),
         ({"drift": 1.051}, {"drift": 1.049}, "slows-down"),
         ({"spread": 0.051}, {"spread": 0.049}, "uneven-steps"),
         ({"count": 5}, {"count": 6}, "few-iterations"),
         ({"leaks": 1, "leaked_seconds": 20.0}, {"leaks": 0}, "evaluation-in-steps"),
     ):
-        assert rule in found(with_times(**speaks)), rule
+        assert rule in found(with_times(**applies)), rule
         assert rule not in found(with_times(**silent)), rule
 
 
-def test_rules_on_the_log_speak_at_their_bound_and_not_below():
+def test_rules_on_the_log_apply_at_their_bound_and_not_below():
     f = of(small_run())
-    for speaks, silent, rule in (
+    for applies, silent, rule in (
         ({"data_wait": 0.051}, {"data_wait": 0.05}, "data-wait"),
         ({"cpu_wait": 0.051}, {"cpu_wait": 0.05}, "other-programs"),
         ({"clock_jumps": 1}, {"clock_jumps": 0}, "clock-back"),
@@ -349,11 +349,11 @@ def test_rules_on_the_log_speak_at_their_bound_and_not_below():
         ({"not_finite": (7,)}, {"not_finite": ()}, "not-finite"),
         ({"dataset_tokens": 131_000_000}, {"dataset_tokens": 132_000_000}, "data-repeats"),
     ):
-        assert rule in found(replace(f, run=replace(f.run, **speaks))), rule
+        assert rule in found(replace(f, run=replace(f.run, **applies))), rule
         assert rule not in found(replace(f, run=replace(f.run, **silent))), rule
 
 
-def test_rules_on_the_learning_rate_speak_beyond_a_factor_of_three():
+def test_rules_on_the_learning_rate_apply_beyond_a_factor_of_three():
     f = of(small_run())
     usual = found(of(nanogpt_log(384, 1e-5, 3.9, 16, 32, CURVE, 1000)))["learning-rate-low"]
     usual = usual.evidence["usual"]

@@ -116,7 +116,7 @@ def test_every_card_of_the_public_tables_resolves(name, column, memory):
     path = ROOT / "fit" / "data" / f"{name}.csv"
     for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
         if not row[column]:
-            continue  # a run whose card nobody told
+            continue  # a run whose card is not known
         try:
             find_gpu(row[column], float(row[memory]) if memory and row[memory] else None)
         except UserError as error:

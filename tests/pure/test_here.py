@@ -40,7 +40,7 @@ def test_nvidia_smi(tools):
     assert card.watts == 200
 
 
-def test_same_name_two_sizes_told_apart_by_the_driver(tools):
+def test_same_name_two_sizes_distinguished_by_the_driver(tools):
     tools("nvidia-smi", "NVIDIA GeForce RTX 3060, 12288, 1, [N/A]")
     assert here().name == "RTX 3060 12GB"
     tools("nvidia-smi", "NVIDIA GeForce RTX 3060, 8192, 1, [N/A]")

@@ -224,7 +224,7 @@ SKY = ["--on", "skypilot", "--gpu", "MI300X", "--bucket", "s3://b", *REMOTE]
 SSH = ["--on", "ssh", "--gpu", "RTX 4090", *REMOTE]
 
 
-def said(words, capsys) -> str:
+def message_of(words, capsys) -> str:
     code = main(["launch", "gpt2", *words])
     err = capsys.readouterr().err
     assert code == 2, err
@@ -262,7 +262,7 @@ def said(words, capsys) -> str:
 )
 def test_a_mistake_is_one_sentence_and_a_hint(words, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert sentence in said(words, capsys)
+    assert sentence in message_of(words, capsys)
     assert not list(tmp_path.iterdir())
 
 
@@ -273,7 +273,7 @@ def test_programs_that_are_missing_are_said_before_anything_is_written(
     monkeypatch.setenv("PATH", str(tmp_path))
     slurm = ["--on", "slurm", "--gpu", "A100 80GB"]
     for words, name in ((slurm, "sbatch"), (SKY, "sky"), ([*SSH, "--host", "h"], "ssh")):
-        assert f"{name} is not installed here" in said([*words, "--submit"], capsys)
+        assert f"{name} is not installed here" in message_of([*words, "--submit"], capsys)
     assert not list(tmp_path.iterdir())
 
 
@@ -285,7 +285,7 @@ def test_the_plan_is_shown_and_a_file_is_not_replaced_unasked(capsys, tmp_path, 
     assert "2 × MI300X: about" in shown
     assert all(word in shown for word in ("GiB", "$", "2026-05-18"))
     assert (tmp_path / "out-gpt2.sbatch").is_file()
-    assert "exists already" in said(words[2:], capsys)
+    assert "exists already" in message_of(words[2:], capsys)
     assert main([*words, "--force", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["schema"] == "onecard.launch/1"
@@ -310,7 +310,7 @@ def test_a_run_at_home_is_not_copied_over(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out-gpt2").mkdir()
     (tmp_path / "out-gpt2" / "run.json").write_text("{}")
-    assert "holds a run already" in said([*SSH, "--host", "h"], capsys)
+    assert "holds a run already" in message_of([*SSH, "--host", "h"], capsys)
 
 
 def test_recommend_ends_with_a_launch_that_can_be_typed(capsys, tmp_path, monkeypatch):

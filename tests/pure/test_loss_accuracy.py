@@ -1,4 +1,4 @@
-"""Tables of losses as strangers write them: what their words mean, what is skipped and why, and who is scored on which rows."""
+"""Tables of losses as other people write them: what their words mean, what is skipped and why, and who is scored on which rows."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ from bench_scripts import ROOT, bench
 LOSSES = ROOT / "fit" / "data" / "public_losses.csv"
 ROW = {
     "id": "a",
-    "source_family": "stranger",
+    "source_family": "somebody",
     "dataset": "fineweb",
     "eval_set": "fineweb-val",
     "tokenizer": "gpt2",

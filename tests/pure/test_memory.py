@@ -103,7 +103,7 @@ def test_fits_is_yes_tight_or_no_by_the_range_and_the_desktop() -> None:
     assert fits(process.low - 1) == "no"
 
 
-def test_the_desktop_is_what_the_driver_told_else_a_stated_share() -> None:
+def test_the_desktop_is_what_the_driver_reports_else_a_stated_share() -> None:
     config = RunConfig(batch_size=1)
     assert peak_memory(config, CARD, "bfloat16").desktop_bytes == DESKTOP_BYTES
     assert peak_memory(config, replace(CARD, taken_bytes=7), "bfloat16").desktop_bytes == 7

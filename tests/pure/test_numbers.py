@@ -148,7 +148,7 @@ def test_a_loss_of_22_is_a_perplexity():
     planned = plan(load("fineweb-124M-12gb"), "RTX 4070", data="fineweb-edu-10B")
     assert (
         21 <= planned.loss.perplexity.mid <= 23
-    )  # what is said of 10 B tokens of FineWeb-Edu, as a perplexity
+    )  # what is known of 10 B tokens of FineWeb-Edu, as a perplexity
     assert planned.loss.perplexity.mid == pytest.approx(math.exp(planned.loss.expected.mid))
 
 

@@ -1,4 +1,4 @@
-"""Every regular expression of the project takes linear time on the worst that a stranger's text can hold.
+"""Every regular expression of the project takes linear time on the worst that untrusted text can hold.
 
 All patterns are collected from the sources with the method they are used by. Each gets strings made for it: a prefix that
 its first parts match, then one character or one of its own literals thousands of times, then an end that cannot match. Time
@@ -17,7 +17,7 @@ METHODS = ("match", "fullmatch", "search", "findall", "finditer", "split", "sub"
 PUMPS = (" ", "0", "a", ",", ".", "-", "_", "=", "#", '"', "\\", "(", "\t", "a ", "0,", "| ", "a-")
 MOST_PLACES = 40  # of one pattern that strings are made for, the shortest first
 SHORT, FACTOR = 1000, 4
-TOLERATED = 0.002  # seconds; below that growth cannot be told from noise
+TOLERATED = 0.002  # seconds; below that growth cannot be distinguished from noise
 
 
 class Constants(ast.NodeVisitor):

@@ -35,16 +35,16 @@ def test_unwise_choices_are_named(changes, code, card):
 
 def test_cards_whose_facts_are_unsure_say_so():
     unsure = next(d for d in all_gpus() if d.confidence == "C" and "Laptop" not in d.name)
-    for card, said in ((unsure, True), (find_gpu("RTX 4070"), False), (find_gpu("cpu"), False)):
+    for card, message in ((unsure, True), (find_gpu("RTX 4070"), False), (find_gpu("cpu"), False)):
         warnings = plan(load("gpt2"), card).warnings
-        assert ("card-unsure" in {note.code for note in warnings}) == said, card.name
+        assert ("card-unsure" in {note.code for note in warnings}) == message, card.name
 
 
 def test_a_tenth_of_the_run_is_not_too_long_a_warm_up():
     config = load("fineweb-124M-12gb").replace(max_iters=1000, lr_decay_iters=1000)
-    for steps, said in ((100, False), (101, True)):
+    for steps, message in ((100, False), (101, True)):
         warnings = plan(config.replace(warmup_iters=steps), "RTX 4070").warnings
-        assert ("warmup" in {note.code for note in warnings}) == said
+        assert ("warmup" in {note.code for note in warnings}) == message
 
 
 def test_what_does_not_fit_says_what_to_change():
@@ -64,7 +64,7 @@ def test_memory_taken_by_the_desktop_is_subtracted():
     assert (busy.fits, busy.desktop_bytes) == ("no", 8 * 2**30)
 
 
-def test_fits_is_told_by_both_ends_of_the_range():
+def test_fits_depends_on_both_ends_of_the_range():
     from dataclasses import replace
 
     card, config = find_gpu("RTX 4070"), load("fineweb-124M-12gb")
@@ -82,9 +82,9 @@ def test_fits_is_told_by_both_ends_of_the_range():
 def test_every_size_is_held_against_its_gpt2():
     for preset in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
         for data in ("fineweb-10B", "fineweb-edu-10B", "openwebtext"):
-            said = plan(load(preset), "A100 80GB", data=data).loss.beats_gpt2
-            assert said.code in ("beats-gpt2", "near-gpt2", "behind-gpt2")
-            assert ("estimated from" in str(said)) == (
+            message = plan(load(preset), "A100 80GB", data=data).loss.beats_gpt2
+            assert message.code in ("beats-gpt2", "near-gpt2", "behind-gpt2")
+            assert ("estimated from" in str(message)) == (
                 data == "fineweb-edu-10B" and preset != "gpt2"
             )
 

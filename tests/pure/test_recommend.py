@@ -120,7 +120,7 @@ def test_every_recommendation_fits_keeps_the_time_and_stays_where_losses_are_kno
 
 
 def test_the_same_question_has_the_same_answer(monkeypatch):
-    monkeypatch.setattr("onecard.advise.search.fastest", fastest)  # tuned anew, both times
+    monkeypatch.setattr("onecard.advise.search.fastest", fastest)  # tuned again, both times
     first, second = (recommend("RTX 4070", Budget(seconds=20 * HOUR)) for _ in range(2))
     assert first.config == second.config
     assert [r.config for r in first.runners_up] == [r.config for r in second.runners_up]
@@ -148,12 +148,16 @@ def test_sensitivity_says_how_flat_the_optimum_is():
     assert min(size.loss for size in answer.sizes) == pytest.approx(answer.expected_loss.mid)
 
 
-def test_runners_up_are_told_apart():
+def test_runners_up_have_different_names():
     answer = recommend("RTX 4070", Budget(seconds=20 * HOUR))
     table = next(s for s in recommend_document(answer).sections if s.title == T("What else"))
     labels = [str(row[0]) for row in table.blocks[0].rows]
     assert len(set(labels)) == len(labels) == 3
     assert labels[-1] == "half the time"
+    answer = recommend("RTX 4070", Budget(seconds=20 * HOUR), data="100M")
+    table = next(s for s in recommend_document(answer).sections if s.title == T("What else"))
+    trades = [str(line).partition(":")[0] for line in table.blocks[1].items]
+    assert len(set(trades)) == len(trades) == 3  # two of them slightly smaller
 
 
 def test_until_loss_is_the_inverse_of_hours():
@@ -222,7 +226,7 @@ def test_fit_says_when_nothing_helps():
 def test_review_of_the_160M_that_is_81M():
     answer = review("fineweb-81M-24gb", "RTX 4090")
     assert answer.plan.params.nanogpt == 81_360_000
-    assert [claim.said for claim in answer.claims] == ["160M"]
+    assert [claim.size for claim in answer.claims] == ["160M"]
     assert answer.better is not None
     assert answer.better.expected_loss.mid <= answer.plan.loss.expected.mid
     assert answer.better.plan.time.total_seconds.mid <= answer.plan.time.total_seconds.mid
@@ -288,7 +292,7 @@ def test_support_is_kept_to_even_with_endless_time_and_memory():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--gpu", "4070", "--hours", "0"], "above zero"),
         (["--gpu", "4070", "--hours", "-3"], "above zero"),
@@ -307,10 +311,10 @@ def test_support_is_kept_to_even_with_endless_time_and_memory():
         (["--review", "no-such-config", "--gpu", "4070"], "no config file"),
     ],
 )
-def test_mistakes_are_one_sentence_and_a_hint(capsys, words, said):
+def test_mistakes_are_one_sentence_and_a_hint(capsys, words, message):
     assert main(["recommend", *words]) == 2
     out, err = capsys.readouterr()
-    assert said in err
+    assert message in err
     assert "hint:" in err
     assert "Traceback" not in err
     assert not out
@@ -347,7 +351,7 @@ def test_every_view_is_shown_and_has_json(monkeypatch, words, answer):
     ((as_json, document),) = given
     assert as_json()["schema"].startswith("onecard.")
     whole = document()
-    for form, said in (("terminal", shortened(whole)), ("markdown", whole), ("html", whole)):
-        shown = show(said, form, lang="en").replace("\N{NO-BREAK SPACE}", " ")
+    for form, message in (("terminal", shortened(whole)), ("markdown", whole), ("html", whole)):
+        shown = show(message, form, lang="en").replace("\N{NO-BREAK SPACE}", " ")
         assert answer in shown
         assert "{" not in shown.partition("<style")[0].partition("</style>")[0]

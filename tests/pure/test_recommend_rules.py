@@ -59,7 +59,7 @@ def test_a_name_is_wrong_beyond_fifteen_percent(tmp_path, size, wrong):
     file = tmp_path / f"run-{size}.toml"
     file.write_text("vocab_size = 50304\nmax_iters = 1000\n")
     claims = _claims(str(file), plan(file, "RTX 4070"))
-    assert [claim.said for claim in claims] == ([size] if wrong else [])
+    assert [claim.size for claim in claims] == ([size] if wrong else [])
 
 
 def test_the_table_prints_what_nanogpt_would():
@@ -154,13 +154,13 @@ def test_sizes_that_endless_memory_would_not_help_have_no_run():
     hopeless = [each for each in search.shapes if search._ideal(each, TIME_SLACK) == math.inf]
     assert len(hopeless) > 20
     assert not any(search.run(shape) for shape in hopeless[::8])
-    for budget, said in ((Budget(seconds=1), "too little"), (Budget(tokens=1000), "too few")):
-        with pytest.raises(UserError, match=said):
+    for budget, message in ((Budget(seconds=1), "too little"), (Budget(tokens=1000), "too few")):
+        with pytest.raises(UserError, match=message):
             search_of(CARD).with_budget(budget).best()
 
 
 def test_the_recipe_is_chosen_by_the_expected_loss():
-    """What the other recipe would give is said either way."""
+    """What the other recipe would give is reported either way."""
     budget = Budget(seconds=20 * HOUR)
     chosen, gpt2, modern = (
         recommend("RTX 4070", budget, recipe=r) for r in (None, "gpt2", "modern")
@@ -181,8 +181,8 @@ def test_the_recipe_is_chosen_by_the_expected_loss():
     assert (why.code, exports.code) == ("recipe-modern", "modern-exports")
     assert f"{chosen.recipe_gain.mid:.2f} nats lower" in str(why)
     assert "llama.cpp" in str(exports)
-    said = next(note for note in gpt2.notes if note.code == "other-lower")
-    assert f"a loss of {modern.expected_loss.mid:.2f}" in str(said)
+    message = next(note for note in gpt2.notes if note.code == "other-lower")
+    assert f"a loss of {modern.expected_loss.mid:.2f}" in str(message)
     assert "other-higher" in {note.code for note in modern.notes}
     assert not {"recipe-modern", "modern-exports"} & {note.code for note in gpt2.reasons}
 
@@ -200,14 +200,14 @@ def test_the_recipes_are_judged_as_they_would_be_run_and_say_what_they_rest_on()
     left = careful(contest.other)
     assert left > 0
     assert contest.gain.low > 0
-    said = {note.code: str(note) for note in contest.notes()}
-    assert f"{left:.2f} nats of the difference" in said["recipe-rate"]
-    assert f"end at {contest.other.loss - left:.2f}" in said["recipe-rate"]
+    message = {note.code: str(note) for note in contest.notes()}
+    assert f"{left:.2f} nats of the difference" in message["recipe-rate"]
+    assert f"end at {contest.other.loss - left:.2f}" in message["recipe-rate"]
     sizes = loss_fit()["modern_runs"]["sizes"]
     size = contest.best.estimate.size
     near = sum(size / 2 <= each <= 2 * size for each in sizes)
-    assert f"{len(sizes)} public runs" in said["recipe-runs"]
-    assert f"{near} have half to twice" in said["recipe-runs"]
+    assert f"{len(sizes)} public runs" in message["recipe-runs"]
+    assert f"{near} have half to twice" in message["recipe-runs"]
 
 
 @pytest.mark.parametrize("hours", [5, 20, 100])
@@ -221,7 +221,7 @@ def test_no_other_batch_is_expected_to_end_lower(hours):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "changes", "chosen", "said"),
+    ("recipe", "changes", "chosen", "message"),
     [
         (None, {}, "modern", {"small-run-recipe", "modern-exports"}),
         ("modern", {}, "modern", {"modern-exports"}),
@@ -229,14 +229,14 @@ def test_no_other_batch_is_expected_to_end_lower(hours):
         (None, {"optimizer": "adamw"}, "gpt2", set()),  # which is part of a recipe
     ],
 )
-def test_the_recipe_of_a_small_run(recipe, changes, chosen, said):
+def test_the_recipe_of_a_small_run(recipe, changes, chosen, message):
     changes = {"vocab_size": 2048, **changes}
     answer = small_run("cpu", 60, data=1_000_000, recipe=recipe, changes=changes)
     assert (answer.config.recipe, answer.config.optimizer) == (
         chosen,
         "muon" if chosen == "modern" else "adamw",
     )
-    assert {note.code for note in answer.reasons} - {"small-run", "small-run-loss"} == said
+    assert {note.code for note in answer.reasons} - {"small-run", "small-run-loss"} == message
 
 
 def test_what_a_small_run_says_of_the_recipe_is_what_was_measured():
@@ -320,8 +320,8 @@ def test_a_saver_that_costs_loss_says_so_in_the_plan():
             continue
         change = {k: v for part in name.split(", ") for k, v in settings[part].items()}
         config = load("gpt2").replace(optimizer=optimizer, **change)
-        said = any(note.code == "muon-4bit" for note in plan(config, CARD).warnings)
-        assert said or mean(more) - 2 * stdev(more) / len(more) ** 0.5 <= 0.01, name
+        message = any(note.code == "muon-4bit" for note in plan(config, CARD).warnings)
+        assert message or mean(more) - 2 * stdev(more) / len(more) ** 0.5 <= 0.01, name
         judged.add((optimizer, name))
     assert len(judged) == 14
 

@@ -39,7 +39,7 @@ def test_cards_side_by_side_have_one_loss(capsys):
     known = markdown(capsys, "plan", "fineweb-41M-12gb", *cards)
     assert re.search(r"The loss does not depend on the card: 3\.\d\d\.", known)
     remarks = known[known.index("## Remarks") : known.index("## In short")]
-    assert remarks.count("heads are 32 wide") == 1  # of both cards, said once
+    assert remarks.count("heads are 32 wide") == 1  # of both cards, named once
     unknown = markdown(capsys, "plan", "train_shakespeare_char", *cards)
     assert "The loss does not depend" not in unknown
 
@@ -145,7 +145,7 @@ def test_no_saver_no_sentence_about_the_best_one():
     )
 
 
-def test_the_cores_of_a_processor_are_told_where_they_are_known():
+def test_the_cores_of_a_processor_are_named_where_they_are_known():
     here = replace(find_gpu("cpu"), name="CPU, 2 cores", units=2)
     assert language("es").text(device_name(here)) == "CPU, 2 núcleos"
     assert language("es").text(device_name(find_gpu("cpu"))) == "cpu"  # of a log that names no more

@@ -195,11 +195,11 @@ def test_the_same_count_in_every_language(value: float) -> None:
 
 @given(st.floats(0.001, 1e10))
 def test_durations_have_the_same_figures(seconds: float) -> None:
-    said = [
+    message = [
         re.findall(r"\d+", language(lang).quantity(Quantity(seconds, "duration")))
         for lang in ("en", "es", "hi")
     ]
-    assert said[0] == said[1] == said[2]
+    assert message[0] == message[1] == message[2]
 
 
 def test_a_span_has_its_unit_once() -> None:

@@ -1,4 +1,4 @@
-"""Markdown, HTML and SVG: well formed, self-contained, safe against names from strangers, every figure there."""
+"""Markdown, HTML and SVG: well formed, self-contained, safe against untrusted names, every figure there."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -80,7 +80,7 @@ def test_the_page_is_whole_and_alone(plan, lang: str) -> None:  # type: ignore[n
     assert ('<td class="value bad">' in page) == bad
 
 
-def test_names_from_strangers_stay_names() -> None:
+def test_untrusted_names_stay_names() -> None:
     hostile = Document(
         title=HOSTILE,
         subtitle=T("{card}", card=HOSTILE),

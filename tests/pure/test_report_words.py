@@ -1,4 +1,4 @@
-"""Words stay whole at every width and in every language; names from strangers and huge numbers stay readable."""
+"""Words stay whole at every width and in every language; untrusted names and huge numbers stay readable."""
 
 import re
 import sys
@@ -65,12 +65,12 @@ def documents(folder) -> dict[str, Document]:  # type: ignore[no-untyped-def]
 
 def broken(document: Document, lang: str, width: int, monkeypatch) -> set[str]:  # type: ignore[no-untyped-def]
     """Pieces of the page that are no whole word of what the document says."""
-    said: set[str] = set()
+    message: set[str] = set()
     keep = terminal._Page._kept
 
     def remember(page, words):  # type: ignore[no-untyped-def]
         kept = keep(page, words)
-        said.update(kept.translate(seen).split(" "))
+        message.update(kept.translate(seen).split(" "))
         return kept
 
     seen = {**terminal_widths.RESTORED, 0xE000: NO_BREAK}
@@ -79,8 +79,10 @@ def broken(document: Document, lang: str, width: int, monkeypatch) -> set[str]: 
     page = show(document, lang=lang, width=width, color=False, encoding="utf-8")
     pieces = {piece for piece in re.split(f"[{FRAME}]+", page) if re.search(r"\w", piece)}
     pieces = {piece for piece in pieces if not re.fullmatch("[\u2800-\u28ff█▓▒░▞▤▪◦·]+", piece)}
-    ends = {word.rstrip(":") for word in said} | {word + ":" for word in said}  # titles of records
-    return pieces - said - ends
+    ends = {word.rstrip(":") for word in message} | {
+        word + ":" for word in message
+    }  # titles of records
+    return pieces - message - ends
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])

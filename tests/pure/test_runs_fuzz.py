@@ -116,7 +116,7 @@ def flagged(f) -> set[str]:
 
 
 def nothing_contradicts(text: str, name: str, value: float) -> bool:
-    """Whether the damaged log itself says so, and the one other line that told better is damaged too.
+    """Whether the damaged log itself says so, and the one other line that showed it is damaged too.
 
     A changed digit of the very last loss is what the file says; nobody can know what it was."""
     if name == "final_loss":
@@ -126,9 +126,9 @@ def nothing_contradicts(text: str, name: str, value: float) -> bool:
 
 
 def wrong_in_silence(f, truth, text: str) -> str | None:
-    """What is off by more than it may, if nothing is said about it."""
-    said = flagged(f) - {"no-card", "no-config", "compile-in-first-step", "evaluation-in-steps"}
-    if said:
+    """What is off by more than it may, if nothing is reported about it."""
+    message = flagged(f) - {"no-card", "no-config", "compile-in-first-step", "evaluation-in-steps"}
+    if message:
         return None
     for name, most in (
         ("step_seconds", 0.02),
@@ -161,12 +161,12 @@ def run_fuzz(count: int, seed: int) -> None:
                 silent = wrong_in_silence(f, truth, data.decode(errors="replace"))
                 assert silent is None, (seed, i, silent)
         if i % 25 == 0 and runs:
-            told = [figures(run, CARD) for run in runs]
-            for f in told:
+            read = [figures(run, CARD) for run in runs]
+            for f in read:
                 [str(finding.note) for finding in explain(f)]
             json.dumps(
                 compare(
-                    [*told, figures(read_text(io.BytesIO(LOG.encode()), "log")[0], CARD)]
+                    [*read, figures(read_text(io.BytesIO(LOG.encode()), "log")[0], CARD)]
                 ).to_json(),
                 allow_nan=False,
             )

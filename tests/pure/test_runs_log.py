@@ -154,13 +154,13 @@ def test_damage_is_skipped_and_counted(tmp_path):
 def test_a_full_disk_warns_once_and_the_run_goes_on(tmp_path):
     path = tmp_path / "log.jsonl"
     path.symlink_to("/dev/full")
-    said = []
-    log = LogWriter(path, warn=said.append)
+    message = []
+    log = LogWriter(path, warn=message.append)
     for step in range(3):
         log.write(kind="step", step=step)
     log.close()
-    assert len(said) == 1
-    assert "No space left" in said[0]
+    assert len(message) == 1
+    assert "No space left" in message[0]
     assert log.lost == 3
     assert log.offset == 0
 

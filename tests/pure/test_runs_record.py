@@ -177,8 +177,8 @@ def test_a_hostile_repository_runs_nothing(repository):
         (repository / "hooks" / hook).chmod(0o755)
     (repository / ".gitattributes").write_text("* filter=evil diff=evil\n")
     (repository / "f").write_text("two\n")
-    said = environment()["git"]
-    assert (len(said["commit"]), said["dirty"]) == (40, True)
+    message = environment()["git"]
+    assert (len(message["commit"]), message["dirty"]) == (40, True)
     assert not (repository / "hit").exists()
     environment(with_diff=True)  # the same repository through git itself: the trap does work
     assert (repository / "hit").exists()

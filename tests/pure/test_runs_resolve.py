@@ -43,11 +43,11 @@ def test_the_logged_peak_is_of_all_cards_together(tmp_path, processes):
     """The trainer divides by peak x processes and logs that product."""
     record = make(tmp_path / "out")
     start, *rest = record.log_path.read_text().splitlines()
-    told = json.loads(start) | {"processes": processes, "peak_flops": PEAK * processes}
+    started = json.loads(start) | {"processes": processes, "peak_flops": PEAK * processes}
     faster = [
         line.replace('"step_seconds": 3.9', f'"step_seconds": {3.9 / processes}') for line in rest
     ]
-    record.log_path.write_text("\n".join([json.dumps(told), *faster]) + "\n")
+    record.log_path.write_text("\n".join([json.dumps(started), *faster]) + "\n")
     f = figures(read_folder(record.path))
     assert f.gpus == processes
     assert f.mfu_card == pytest.approx(0.69, abs=0.005)

@@ -110,9 +110,9 @@ def test_the_lecture_on_an_a100():
 
 
 def test_a_card_without_measured_kin_says_so_and_is_wider():
-    stranger = replace(CARD, rate_class="unheard of")
+    unknown = replace(CARD, rate_class="unheard of")
     run = RunConfig()
-    known, guess = step_time(run, CARD, "bfloat16"), step_time(run, stranger, "bfloat16")
+    known, guess = step_time(run, CARD, "bfloat16"), step_time(run, unknown, "bfloat16")
     assert (known.basis, guess.basis) == ("fitted", "class")
     assert guess.seconds.high / guess.seconds.low > known.seconds.high / known.seconds.low
 

@@ -1,4 +1,4 @@
-"""Another project's code: planned as it would run it, and recognised in strangers' tables."""
+"""Another project's code: planned as it would run it, and recognised in other people's tables."""
 
 import subprocess
 import sys

@@ -196,8 +196,8 @@ def test_findings_and_comparisons_are_the_commands(tmp_path, capsys, monkeypatch
     watch = RunWatch(tmp_path / "one", WORLD)
     watch.advance()
     assert main(["explain", "one", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)["findings"]
-    assert [f["rule"] for f in watch.findings(language("en"))] == [f["rule"] for f in said]
+    message = json.loads(capsys.readouterr().out)["findings"]
+    assert [f["rule"] for f in watch.findings(language("en"))] == [f["rule"] for f in message]
     client = TestClient(application(Settings(root=tmp_path.resolve())), base_url="http://localhost")
     shown = client.get("/api/compare?run=one&run=two&lang=en").json()
     assert main(["compare", "one", "two", "--markdown", "--lang", "en"]) == 0
@@ -279,9 +279,9 @@ def test_the_command_starts_a_server_and_says_where(tmp_path):
     )
     try:
         assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        assert said["token"] in said["url"]
-        assert len(said["token"]) >= 32
+        message = json.loads(process.stdout.readline())
+        assert message["token"] in message["url"]
+        assert len(message["token"]) >= 32
     finally:
         process.terminate()
         process.communicate(timeout=120)

@@ -244,7 +244,7 @@ def test_the_page_has_no_inline_script_or_style(client):
     )
 
 
-def test_names_and_texts_of_strangers_stay_text(root):
+def test_untrusted_names_and_texts_stay_text(root):
     folder = root / "<script>alert(1)<"
     make_run(folder)
     client = TestClient(application(Settings(root=root)), base_url=ADDRESS)
@@ -303,7 +303,7 @@ def test_junk_requests_are_answered_in_a_sentence(client):
         assert answer.json()["error"]["message"]
 
 
-def test_a_stranger_cannot_stop_or_resume_a_run(client):
+def test_an_outsider_cannot_stop_or_resume_a_run(client):
     for action in ("stop", "resume", "delete"):
         answer = client.post(f"/api/run/{action}?id=good")
         assert answer.status_code == 422

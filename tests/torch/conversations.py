@@ -8,7 +8,7 @@ from onecard.data.tokenizers.special import with_chat_tokens
 CHAT = with_chat_tokens(BytesTokenizer())
 
 
-def said(*turns):
+def dialogue(*turns):
     roles = ("user", "assistant")
     return {"messages": [{"role": roles[n % 2], "content": t} for n, t in enumerate(turns)]}
 

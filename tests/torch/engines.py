@@ -102,7 +102,7 @@ def slurm(folder: Path) -> Iterator[None]:
     ]
     try:
         with ended_after(*servers):
-            wait_for("an idle node", lambda: "idle" in said("sinfo", "-h", "-o", "%T"), 60)
+            wait_for("an idle node", lambda: "idle" in output_of("sinfo", "-h", "-o", "%T"), 60)
             yield
     finally:
         for log in logs:
@@ -113,7 +113,7 @@ def slurm(folder: Path) -> Iterator[None]:
             os.environ["SLURM_CONF"] = before
 
 
-def said(*command: str) -> str:
+def output_of(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stdout + done.stderr
 

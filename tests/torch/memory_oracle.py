@@ -203,7 +203,7 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
         for parameter in model.parameters():
             live.take(parameter)
         stack.enter_context(live)
-        stack.enter_context(_told_apart(live))
+        stack.enter_context(_distinguished(live))
         step = _stepper(config, dtype, model, live, fake, stack)
         for number in range(2):
             # the first step only makes the optimizer's memory: one micro-batch has all gradients
@@ -289,7 +289,7 @@ def _stepper(
 
 
 @contextlib.contextmanager
-def _told_apart(live: Live) -> Iterator[None]:
+def _distinguished(live: Live) -> Iterator[None]:
     """Tensors of the host are counted by themselves: all of them are made by two functions. The blocks that the optimizer's
     are cut from are not: of these it is the tensors that count."""
     room_like, take = host.room_like, host.HostRoom.take

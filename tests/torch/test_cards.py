@@ -37,7 +37,7 @@ def test_runs_on_is_torchs_own_rule(capability, kernels):
 
 
 @pytest.mark.parametrize(
-    ("name", "capability", "kernels", "said"),
+    ("name", "capability", "kernels", "message"),
     [
         ("Tesla V100-SXM2-16GB", (7, 0), CU130, "CUDA 12.6"),
         ("NVIDIA GeForce GTX 1080", (6, 1), CU130, "CUDA 12.6"),
@@ -47,16 +47,16 @@ def test_runs_on_is_torchs_own_rule(capability, kernels):
 )
 @pytest.mark.parametrize("asked", ["cuda", "cuda:0"])
 def test_a_card_outside_the_build_is_an_error_that_names_the_build(
-    monkeypatch, name, capability, kernels, said, asked
+    monkeypatch, name, capability, kernels, message, asked
 ):
     fake_cuda(monkeypatch, [FakeCard(name, capability=capability)], arch_list=kernels)
     with pytest.raises(UserError, match="has no kernels for the") as caught:
         machine.choose_device(asked)
     assert name in str(caught.value)
-    assert said in caught.value.hint
+    assert message in caught.value.hint
     assert machine.choose_device("auto") == torch.device("cpu")  # slower, but it continues
     sentence = machine.unseen_card(torch.device("cpu"), "auto", "2 h")
-    assert all(word in sentence for word in (name, said, "the CPU trains instead (2 h)"))
+    assert all(word in sentence for word in (name, message, "the CPU trains instead (2 h)"))
     assert machine.measured_device("cpu") == torch.device("cpu")
     with pytest.raises(UserError, match="has no kernels for the"):
         machine.measured_device("auto")  # what a probe measures is never another device

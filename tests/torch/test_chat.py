@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from onecard.cli import chat, main
 from onecard.config.recipes import recipe_values
-from onecard.data.tokenizers.special import speaks
+from onecard.data.tokenizers.special import has_chat_tokens
 from onecard.model.generate import Sampling
 from onecard.model.opening import open_model
 from onecard.train.run.loop import train
@@ -189,7 +189,7 @@ def test_the_template_and_our_own_rule_give_the_same_tokens(toy):
     tokenizer = AutoTokenizer.from_pretrained(place / "hf")
     assert tokenizer.chat_template == CHAT_TEMPLATE
     ours = open_model(str(place / "base-chat"), "cpu").tokenizer
-    assert speaks(ours)
+    assert has_chat_tokens(ours)
     talk = [
         Message("system", "Answer  in kind.\n"),
         Message("user", "  héllo <b>\n\nthere "),
@@ -293,10 +293,10 @@ def test_a_request_without_a_model_goes_to_the_only_one(toy):
     client = TestClient(application(alone), base_url="http://localhost")
     answer = client.post("/v1/chat/completions", json=body)
     assert (answer.status_code, answer.json()["model"]) == (200, "base-chat")
-    for model, status, said in ((None, 400, "names no model"), ([], 404, "no model '[]'")):
+    for model, status, message in ((None, 400, "names no model"), ([], 404, "no model '[]'")):
         answer = asked(place, model, body["messages"])
         assert answer.status_code == status
-        assert said in answer.json()["error"]["message"]
+        assert message in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("model", ["base-chat", "hf"])

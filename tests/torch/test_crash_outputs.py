@@ -1,4 +1,4 @@
-"""A kill or a power cut anywhere in preparing data or exporting a model or a report: whole, or said not to be, or the old one."""
+"""A kill or a power cut anywhere in preparing data or exporting a model or a report: whole, or reported as unfinished, or the old one."""
 
 import json
 import shutil

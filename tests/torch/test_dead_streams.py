@@ -83,10 +83,12 @@ def test_an_internal_error_says_what_is_saved_and_where_its_traceback_is(
 
     monkeypatch.setattr(loop, "lr_at", wrong)
     assert main(["train", str(file), "--quiet"]) == 70
-    said = capsys.readouterr().err.splitlines()
-    assert "onecard: internal error: ZeroDivisionError: division by zero; saved at step 3" in said
-    assert "please report it at " in said[-1]
-    assert f"the traceback is in {config.out_dir}/error.txt" in said[-1]
+    message = capsys.readouterr().err.splitlines()
+    assert (
+        "onecard: internal error: ZeroDivisionError: division by zero; saved at step 3" in message
+    )
+    assert "please report it at " in message[-1]
+    assert f"the traceback is in {config.out_dir}/error.txt" in message[-1]
     trace = (Path(config.out_dir) / "error.txt").read_text()
     assert "after step 3" in trace
     assert trace.rstrip().endswith("ZeroDivisionError: division by zero")

@@ -38,13 +38,13 @@ def test_the_first_train_on_a_new_card_checks_it_and_takes_the_fall_backs(
 
     monkeypatch.setattr(diagnosing, "diagnose", quick)
     for _ in range(2):
-        config = train_command._as_this_device_can(RunConfig(), speaks=True)
+        config = train_command._as_this_device_can(RunConfig(), prints=True)
         assert config.compile is False
     assert checked == [True]  # the second time it is known
     assert "no triton" in capsys.readouterr().out
 
     monkeypatch.setattr("onecard.train.doctor.answers.ask", lambda device: 1 / 0)
-    assert train_command._as_this_device_can(RunConfig(), speaks=True).compile  # the run continues
+    assert train_command._as_this_device_can(RunConfig(), prints=True).compile  # the run continues
     assert "the run continues" in capsys.readouterr().err
 
 
@@ -62,7 +62,7 @@ def played(monkeypatch, card):
         machine_there = replace(here, **changed)
         monkeypatch.setattr("onecard.train.doctor.answers.ask", lambda device: machine_there)
         rows = diagnose(here.device, True, answers=machine_there, folder=Path.cwd())
-        config = train_command._as_this_device_can(RunConfig(), speaks=False)
+        config = train_command._as_this_device_can(RunConfig(), prints=False)
         return {row.check: row for row in rows}, config
 
     return play

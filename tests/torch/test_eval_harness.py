@@ -87,14 +87,14 @@ def hf_backend(folder, batch_size=8):
 
 
 def agree(folder, data, limit):
-    speaker = open_model(str(folder), "cpu")
+    sampler = open_model(str(folder), "cpu")
     figures, theirs = harness_answers(hf_backend(folder), data, limit)
-    _, bridged = harness_answers(language_model(speaker), data, limit)
+    _, bridged = harness_answers(language_model(sampler), data, limit)
     for name, file in data.items():
         task = TASKS["lambada" if "lambada" in name else name]
         items = task.items(Path(file), limit)
-        questions = [task.question(i, speaker.tokenizer.encode, 50256) for i in items]
-        ours = scores_of(speaker.model, questions)
+        questions = [task.question(i, sampler.tokenizer.encode, 50256) for i in items]
+        ours = scores_of(sampler.model, questions)
         assert len(ours) == len(theirs[name]) == len(bridged[name]) == (limit or 200)
         for mine, harness, bridge in zip(ours, theirs[name], bridged[name], strict=True):
             chances = [score.log_probability for score in mine]

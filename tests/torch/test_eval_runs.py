@@ -221,9 +221,9 @@ def test_a_group_of_tasks_keeps_all_its_results(trained, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     asked = []
 
-    def group(speaker, name, tasks, *, key, **_):
+    def group(sampler, name, tasks, *, key, **_):
         asked.append(tasks)
-        return [Result(name, speaker.step, t, "p", 1, 0, (), 1.0, key=key) for t in ("a", "b")]
+        return [Result(name, sampler.step, t, "p", 1, 0, (), 1.0, key=key) for t in ("a", "b")]
 
     monkeypatch.setattr("onecard.evals.run.run_tasks", group)
     request = Request(harness=("ab",))

@@ -73,15 +73,15 @@ print("LOGITS", json.dumps(logits.tolist()))
     best = ours.topk(2, dim=-1).values
     sure = best[:, 0] - best[:, 1] > 2 * difference
     assert torch.equal(theirs.argmax(-1)[sure], ours.argmax(-1)[sure])
-    # its programs themselves: sample.py speaks, train.py resumes from the file and takes a step
+    # its programs themselves: sample.py writes text, train.py resumes from the file and takes a step
     common = ["--device=cpu", "--dtype=float32", f"--out_dir={folder}", "--compile=False"]
     cache = gpt2_for_tiktoken(tmp_path / "tiktoken")
     environment = {**os.environ, "PYTHONPATH": str(nanogpt), "TIKTOKEN_CACHE_DIR": str(cache)}
     words = [sys.executable, str(nanogpt / "sample.py"), *common]
     words += ["--start=The cat", "--num_samples=1", "--max_new_tokens=5"]
-    spoken = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=nanogpt)
-    assert spoken.returncode == 0, spoken.stderr[-500:]
-    text = spoken.stdout.partition("The cat")[2]
+    sampled = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=nanogpt)
+    assert sampled.returncode == 0, sampled.stderr[-500:]
+    text = sampled.stdout.partition("The cat")[2]
     assert text.strip(" -\n")  # it continues from the prompt
     data = nanogpt / "data" / f"onecard_{tmp_path.name}"
     data.mkdir(parents=True)

@@ -99,7 +99,7 @@ class Runs:
         if kind == "disk" and "its last checkpoint could not be written" in err:
             ended = (
                 1,
-            )  # a quick machine came to the run's end before the kill: told, and the next sitting continues
+            )  # a quick machine came to the run's end before the kill: reported, and the next sitting continues
         assert process.returncode in ended, (kind, process.returncode, err[-2000:])
         assert "Traceback" not in err, err[-2000:]
         found = checkpoints(self.folder)
@@ -186,7 +186,7 @@ def test_a_second_ctrl_c_ends_at_once(config, tmp_path):
     assert process.poll() is None
     for _ in range(
         20
-    ):  # of two that come at once, before the first is seen, a process is told once
+    ):  # of two that come at once, before the first is seen, a process is notified once
         process.send_signal(signal.SIGINT)
         try:
             _, err = process.communicate(timeout=2)

@@ -197,9 +197,9 @@ def test_weights_that_are_not_finite_are_never_a_good_checkpoint(stopped, capsys
     assert "transformer.wte.weight in model.safetensors is not finite" in capsys.readouterr().err
     outcome = train(stopped, resume=True)
     assert outcome.state == "finished"
-    said = [e["text"] for e in events(stopped.out_dir) if "is not finite" in e["text"]]
-    assert said
-    assert said[0].startswith("checkpoint step_00000005 is damaged")
+    message = [e["text"] for e in events(stopped.out_dir) if "is not finite" in e["text"]]
+    assert message
+    assert message[0].startswith("checkpoint step_00000005 is damaged")
     assert all(torch.isfinite(t).all() for t in weights(stopped.out_dir).values())
 
 
@@ -246,12 +246,12 @@ def test_a_new_run_from_another_checks_its_weights(stopped, tmp_path):
     content = bytearray(newest.read_bytes())
     content[-8:] = bytes(8)
     newest.write_bytes(content)
-    said = []
+    message = []
     from onecard.model.build import make_model
 
     model = make_model(stopped)
-    load_weights(model, stopped.out_dir, said.append)
-    assert "step_00000005 is damaged" in said[0]
+    load_weights(model, stopped.out_dir, message.append)
+    assert "step_00000005 is damaged" in message[0]
     good = weights_of(checkpoints(Path(stopped.out_dir))[-2])
     assert all(torch.equal(p, good[name]) for name, p in model.named_parameters())
     with pytest.raises(UserError, match="is damaged"):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from engines import free_port, program, said, slurm, ssh_server, wait_for
+from engines import free_port, output_of, program, slurm, ssh_server, wait_for
 from runs_in_tests import losses
 
 from onecard.cli import main
@@ -91,19 +91,21 @@ def test_a_slurm_job_that_is_preempted_ends_as_the_calm_run(
         job = json.loads(capsys.readouterr().out)["job_id"]
 
         def shown(what: str) -> bool:
-            return what in said("scontrol", "show", "job", job)
+            return what in output_of("scontrol", "show", "job", job)
 
         wait_for("the first steps", lambda: reached(config) >= 100, 200)
         if restarts:
             os.kill(a_worker_of(file), signal.SIGKILL)
             wait_for("the restart", lambda: len(starts(config)) == 2, 200)
             wait_for("steps after it", lambda: reached(config) >= 150, 200)
-        assert said("scontrol", "requeue", job) == ""  # as a preemption with requeue does
+        assert output_of("scontrol", "requeue", job) == ""  # as a preemption with requeue does
         wait_for("the preempted job's end", lambda: shown("Restarts=1"))
         stopped = reached(config)
         assert stopped < STEPS
         wait_for("the second part", lambda: reached(config) > stopped + 50, 200)
-        said("scancel", "--batch", "--signal=USR1", job)  # as Slurm does when the time is nearly up
+        output_of(
+            "scancel", "--batch", "--signal=USR1", job
+        )  # as Slurm does when the time is nearly up
         wait_for("the third part", lambda: shown("Restarts=2"), 200)
         wait_for("the end", lambda: shown("JobState=COMPLETED"), 300)
     log = next(tmp_path.glob("run-*.log")).read_text()
@@ -152,7 +154,9 @@ def test_data_and_training_on_one_slurm_as_the_guide_has_it(config, tmp_path, ca
         assert main([*words, "--submit", "--json"]) == 0
         job = json.loads(capsys.readouterr().out)["job_id"]
         wait_for(
-            "the end", lambda: "JobState=COMPLETED" in said("scontrol", "show", "job", job), 400
+            "the end",
+            lambda: "JobState=COMPLETED" in output_of("scontrol", "show", "job", job),
+            400,
         )
     assert RunRecord(Path(small.out_dir)).state == "finished"
     assert len(losses(small.out_dir)) == small.max_iters

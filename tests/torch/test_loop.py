@@ -198,9 +198,9 @@ def test_out_of_memory_halves_the_micro_batch_and_keeps_the_run(config, tmp_path
     assert list(losses(hit.out_dir).values()) == pytest.approx(
         list(losses(config.out_dir).values()), rel=1e-5
     )
-    said = [event for event in events(hit.out_dir) if event["event"] == "oom"]
-    assert [event["micro_batch"] for event in said] == [2, 1][: len(said)]
-    assert len(said) == fault.count("oom")
+    message = [event for event in events(hit.out_dir) if event["event"] == "oom"]
+    assert [event["micro_batch"] for event in message] == [2, 1][: len(message)]
+    assert len(message) == fault.count("oom")
     lines = [line for line in read_log(Path(hit.out_dir) / "log.jsonl") if line["kind"] == "step"]
     assert lines[-1]["tokens"] == 10 * config.tokens_per_step
 
@@ -218,9 +218,9 @@ def test_nan_is_retried_exactly(config, tmp_path):
     train(hit, faults=Faults.parse("nan@5"))
     assert losses(hit.out_dir) == losses(config.out_dir)
     assert_same_weights(hit.out_dir, config.out_dir)
-    (said,) = [event for event in events(hit.out_dir) if event["event"] == "bad_step"]
-    assert said["action"] == "retry"
-    assert len(said["windows"]) == 8  # the whole batch is named
+    (message,) = [event for event in events(hit.out_dir) if event["event"] == "bad_step"]
+    assert message["action"] == "retry"
+    assert len(message["windows"]) == 8  # the whole batch is named
 
 
 def test_nan_that_stays_is_skipped_and_named(config):

@@ -1,4 +1,4 @@
-"""Weights from elsewhere: transformers' folders, nanoGPT's ckpt.pt, and strangers' files that try to run code."""
+"""Weights from elsewhere: transformers' folders, nanoGPT's ckpt.pt, and untrusted files that try to run code."""
 
 import os
 import pickle
@@ -88,7 +88,7 @@ class Evil:
         return os.mkdir, (self.mark,)
 
 
-def test_a_strangers_pickle_is_not_run(tmp_path):
+def test_an_untrusted_pickle_is_not_run(tmp_path):
     mark = str(tmp_path / "was-run")
     torch.save({"model": {}, "config": Evil(mark)}, tmp_path / "ckpt.pt")
     with pytest.raises(UserError, match="read safely"):

@@ -73,9 +73,11 @@ def test_a_slow_machine_measures_fewer_shapes_and_rounds(monkeypatch, tick, shap
     monkeypatch.setattr(probing.time, "perf_counter", lambda: tick * next(clock))
     monkeypatch.setattr(probing.Turn, "steps", steps)
     configs = [probing.config_of((1, 1, 16, 8 * n, 1, 1, 64), False) for n in range(1, 6)]
-    told = []
-    seen = probing.measure_steps(torch.device("cpu"), configs, 9.0, lambda *each: told.append(each))
-    assert {whole for _, whole, words in told if "first of each" in words} == {1.3 * 9.0}
+    progress_calls = []
+    seen = probing.measure_steps(
+        torch.device("cpu"), configs, 9.0, lambda *each: progress_calls.append(each)
+    )
+    assert {whole for _, whole, words in progress_calls if "first of each" in words} == {1.3 * 9.0}
     assert len(seen) == shapes
     assert max(done) == 20  # of steps that take a hundredth of a second there is time for more
     assert (
@@ -132,10 +134,10 @@ def test_a_shape_that_does_not_fit_is_left_out(monkeypatch):
         return turn
 
     monkeypatch.setattr(probing, "start", too_large)
-    told = []
-    found = probe(quick=True, tell=lambda *progress: told.append(progress), asked="cpu")
+    progress_calls = []
+    found = probe(quick=True, tell=lambda *progress: progress_calls.append(progress), asked="cpu")
     assert len(found.observations) == len(SHAPES) - 1
-    rounds = [done / whole for done, whole, what in told if "round" in what]
+    rounds = [done / whole for done, whole, what in progress_calls if "round" in what]
     assert rounds == sorted(rounds)
     assert 0.5 < rounds[-1] < 1
 

@@ -13,17 +13,17 @@ def test_said_once_when_it_begins_and_once_when_it_is_over(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     now, waited = [0.0], {1: 0.0, 2: 0.0}
     watch = ProcessorWatch(read=lambda: dict(waited), clock=lambda: now[0])
-    said = []
+    message = []
     for share in (0.01, 0.6, 0.7, 0.1, 0.02, 0.5):
         now[0] += 10
         waited[2] += 10 * share
         waited[1] += 1e-3
         found = watch.share()
         assert found == pytest.approx(share)
-        said.append(watch.sentence(found))
-    assert [bool(each) for each in said] == [False, True, False, False, True, True]
-    assert "60%" in said[1]
-    assert "resumed" in said[1]
+        message.append(watch.sentence(found))
+    assert [bool(each) for each in message] == [False, True, False, False, True, True]
+    assert "60%" in message[1]
+    assert "resumed" in message[1]
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     assert processor_watch.advice() == ""
     now[0] += 1

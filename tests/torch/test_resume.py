@@ -167,8 +167,8 @@ def test_a_full_disk_costs_checkpoints_not_the_run(config, straight):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     train(config.replace(checkpoint_interval=2), view=FullDisk())
-    said = [event for event in events(config.out_dir) if event["event"] == "checkpoint_failed"]
-    assert [event["step"] for event in said] == [4]
+    printed = [event for event in events(config.out_dir) if event["event"] == "checkpoint_failed"]
+    assert [event["step"] for event in printed] == [4]
     assert losses(config.out_dir) == losses(straight)
     assert_same_weights(config.out_dir, straight)
     assert not list(

@@ -159,9 +159,9 @@ def test_data_that_one_process_cannot_read_ends_all_with_the_last_step_saved(sev
 def test_no_room_for_a_copy_of_the_model_costs_its_sample_alone(several, run):
     config = run("run", shard="full", sample_interval=3)
     assert several.train(config, 2, fault="copy@0") == ["finished"] * 2
-    told = [e["text"] for e in events(config.out_dir) if e["event"] == "side_show_failed"]
+    texts = [e["text"] for e in events(config.out_dir) if e["event"] == "side_show_failed"]
     why = "MemoryError: the first process has no room for a copy of the whole model"
-    assert told == [f"a copy of the model failed ({why}); the run continues without"]
+    assert texts == [f"a copy of the model failed ({why}); the run continues without"]
     assert max(losses(config.out_dir)) == 6
 
 
@@ -183,8 +183,8 @@ def test_a_part_that_cannot_be_written_costs_that_checkpoint_alone(several, run)
     answers = several.train(config, 2, fault="full@1")
     why = "the run is finished, but its last checkpoint could not be written"
     assert all(answer.startswith(f"RunFailure: {why}") for answer in answers)
-    told = [e["text"] for e in events(config.out_dir) if e["event"] == "checkpoint_failed"]
-    assert told[0] == "no checkpoint at step 2: process 1 could not write its part"
+    texts = [e["text"] for e in events(config.out_dir) if e["event"] == "checkpoint_failed"]
+    assert texts[0] == "no checkpoint at step 2: process 1 could not write its part"
     assert list((Path(config.out_dir) / "checkpoints").iterdir()) == []
     assert max(losses(config.out_dir)) == 3
 
@@ -196,9 +196,9 @@ def test_the_state_before_the_decay_is_kept_in_parts(several, run, fault):
     several.train(config, 2, fault=fault)
     kept = checkpoint.checkpoints(Path(config.out_dir) / "predecay")
     assert [checkpoint.step_of(path) for path in kept] == ([] if fault else [4])
-    told = {e["text"] for e in events(config.out_dir) if "predecay" in e["text"]}
+    texts = {e["text"] for e in events(config.out_dir) if "predecay" in e["text"]}
     why = "process 1 could not write its part"
-    assert told == ({f"nothing is kept in predecay/: {why}"} if fault else set())
+    assert texts == ({f"nothing is kept in predecay/: {why}"} if fault else set())
     if not fault:
         assert checkpoint.read_state(kept[0])["parts"] == 2
 

@@ -21,23 +21,23 @@ def typed(config, tmp_path):
     return str(file)
 
 
-@pytest.mark.parametrize(("words", "speaks"), [([], True), (["--json"], False)])
-def test_where_json_is_asked_for_nothing_else_is_printed(monkeypatch, typed, words, speaks):
-    told = []
+@pytest.mark.parametrize(("words", "prints"), [([], True), (["--json"], False)])
+def test_where_json_is_asked_for_nothing_else_is_printed(monkeypatch, typed, words, prints):
+    calls = []
     checked, planned = train_command._as_this_device_can, train_command.planned_here
 
-    def check(config, speaks):
-        told.append(speaks)
-        return checked(config, speaks)
+    def check(config, prints):
+        calls.append(prints)
+        return checked(config, prints)
 
-    def plan(config, device, speaks):
-        told.append(speaks)
-        return planned(config, device, speaks)
+    def plan(config, device, prints):
+        calls.append(prints)
+        return planned(config, device, prints)
 
     monkeypatch.setattr(train_command, "_as_this_device_can", check)
     monkeypatch.setattr(train_command, "planned_here", plan)
     assert main(["train", typed, "--max_iters=2", *words]) == 0
-    assert told == [speaks, speaks]
+    assert calls == [prints, prints]
 
 
 def test_train_resume_extend_and_refuse(config, typed, capsys):
@@ -70,10 +70,10 @@ def test_train_resume_extend_and_refuse(config, typed, capsys):
 
 def test_a_whole_run_says_plan_steps_and_end(config, typed, capsys):
     assert main(["train", typed]) == 0
-    said = capsys.readouterr().out
-    assert "parameters" in said
-    assert "epochs" in said
-    assert "finished at step 10, validation loss" in said
+    message = capsys.readouterr().out
+    assert "parameters" in message
+    assert "epochs" in message
+    assert "finished at step 10, validation loss" in message
     for name in ("config.toml", "plan.json", "environment.json", "log.jsonl", "run.json"):
         assert (Path(config.out_dir) / name).is_file()
 
@@ -155,9 +155,9 @@ def test_continue_starts_goes_on_and_finds_nothing_left(config, typed, capsys, m
     assert list(losses(config.out_dir)) == list(range(1, 11))
     assert main(words) == 0  # a job that is started once more
     assert len(losses(config.out_dir)) == 10
-    said = capsys.readouterr().err
-    assert "resumed: step 5 of 10" in said
-    assert "this run was finished at step 10" in said
+    message = capsys.readouterr().err
+    assert "resumed: step 5 of 10" in message
+    assert "this run was finished at step 10" in message
 
 
 def test_a_job_that_was_killed_before_its_first_checkpoint_starts_again(config, typed, capsys):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conversations import CHAT, said, write_lines
+from conversations import CHAT, dialogue, write_lines
 from runs_in_tests import TINY
 
 from onecard.data.tokenizers.special import END
@@ -22,9 +22,9 @@ from onecard.tune.packing import pack
 
 # three conversations and their windows, as the trainer reads them
 TALKS = [
-    said("abc", "cba", "de", "ed"),
-    said("hello there", "ereht olleh"),
-    said("what?", "nothing at all, as it seems"),
+    dialogue("abc", "cba", "de", "ed"),
+    dialogue("hello there", "ereht olleh"),
+    dialogue("what?", "nothing at all, as it seems"),
 ]
 
 

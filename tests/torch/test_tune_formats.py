@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conversations import CHAT, said, write_lines
+from conversations import CHAT, dialogue, write_lines
 
 from onecard.data import gpt2
 from onecard.data.tokenizers.kinds import BytesTokenizer, CharsTokenizer
@@ -15,7 +15,7 @@ from onecard.tune.gather import gather
 from onecard.tune.packing import pack
 
 FORMATS = {
-    "messages": {"messages": [{"role": "system", "content": "s"}, *said("q", "a")["messages"]]},
+    "messages": {"messages": [{"role": "system", "content": "s"}, *dialogue("q", "a")["messages"]]},
     "parts": {
         "messages": [
             {"role": "developer", "content": "s"},
@@ -56,19 +56,19 @@ def test_a_json_list_is_read_and_alpacas_input_follows_the_instruction(tmp_path)
 
 
 def test_what_cannot_be_read_is_counted_and_named_by_line(tmp_path):
-    good = json.dumps(said("hello", "hi")).encode()
-    long = json.dumps(said("x" * 10_000_000, "short")).encode()
+    good = json.dumps(dialogue("hello", "hi")).encode()
+    long = json.dumps(dialogue("x" * 10_000_000, "short")).encode()
     odd = [
         b'{"messages": [broken',
         json.dumps({"messages": [{"role": "tool", "content": "x"}]}).encode(),
-        json.dumps(said("q", "  ")).encode(),
+        json.dumps(dialogue("q", "  ")).encode(),
         long,
         '{"prompt": "caf\u00e9", "completion": "x"}'.encode("latin-1"),
         json.dumps({"title": "x"}).encode(),
         b'{"prompt": "\\ud800", "completion": "x"}',
-        json.dumps(said("only a question")).encode(),
+        json.dumps(dialogue("only a question")).encode(),
         b"[1, 2]",
-        json.dumps(said("q", None)).encode(),
+        json.dumps(dialogue("q", None)).encode(),
     ]
     path = tmp_path / "mixed.jsonl"
     path.write_bytes(b"\n".join([b"\xef\xbb\xbf" + good, *odd, b"", good, good]))
@@ -89,7 +89,9 @@ def test_what_cannot_be_read_is_counted_and_named_by_line(tmp_path):
 
 
 def test_turns_that_do_not_fit_are_left_out_and_reported(tmp_path):
-    path = write_lines(tmp_path / "x.jsonl", [said("a", "b", "c" * 100, "d"), said("a", "b")])
+    path = write_lines(
+        tmp_path / "x.jsonl", [dialogue("a", "b", "c" * 100, "d"), dialogue("a", "b")]
+    )
     found = gather([path], CHAT, room=32)
     assert found.shortened == 1
     assert found.distinct == 1  # what is left of the first is the second

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conversations import CHAT, said, write_lines
+from conversations import CHAT, dialogue, write_lines
 from runs_in_tests import TINY, events, losses
 
 from onecard.cli import main
@@ -34,7 +34,7 @@ def made(tmp_path_factory):
         (place / "text.txt").write_text(" ".join(words * 8))
         assert main(["data", "text.txt", "--tokenizer", "bytes", "--out", "data/toy"]) == 0
         train(TINY.replace(vocab_size=None, dataset="toy", out_dir="base", block_size=32))
-    write_lines(place / "talks.jsonl", [said(w, w[::-1]) for w in words])
+    write_lines(place / "talks.jsonl", [dialogue(w, w[::-1]) for w in words])
     return place
 
 
@@ -121,7 +121,7 @@ def test_the_log_shows_what_was_forgotten_of_the_bases_text(base, capsys):
 
 
 def test_it_says_beforehand_what_there_is(base, capsys):
-    write_lines(base / "copies.jsonl", [said(f"q{n % 14}", f"a{n % 14}") for n in range(1000)])
+    write_lines(base / "copies.jsonl", [dialogue(f"q{n % 14}", f"a{n % 14}") for n in range(1000)])
     assert main(["tune", "base", "copies.jsonl", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     for words in (
@@ -141,7 +141,7 @@ def test_it_says_beforehand_what_there_is(base, capsys):
 
 
 def test_shares_of_several_files_are_shares_of_tokens(base, capsys):
-    write_lines(base / "more.jsonl", [said("x" * (n % 9 + 1), "y") for n in range(300)])
+    write_lines(base / "more.jsonl", [dialogue("x" * (n % 9 + 1), "y") for n in range(300)])
     files = ["talks.jsonl=75%", "more.jsonl=25%"]
     assert main(["tune", "base", *files, "--dry-run", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -149,7 +149,7 @@ def test_shares_of_several_files_are_shares_of_tokens(base, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "no file of conversations"),
         (["missing.jsonl"], "there is no file"),
@@ -164,12 +164,12 @@ def test_shares_of_several_files_are_shares_of_tokens(base, capsys):
         (["talks.jsonl", "--base-data", "nowhere"], "no data set"),
     ],
 )
-def test_bad_wishes_get_one_sentence(base, capsys, words, said):
+def test_bad_wishes_get_one_sentence(base, capsys, words, message):
     (base / "broken.jsonl").write_text('{"messages": [\n{oops\n')
     (base / "empty.jsonl").write_text("\n")
     assert main(["tune", "base", *words]) == 2
     errors = capsys.readouterr().err
-    assert said in errors
+    assert message in errors
     assert "Traceback" not in errors
     assert not (base / "base-chat").exists()
     found = [error for _, error in read_conversations(base / "broken.jsonl")]
@@ -188,7 +188,9 @@ def test_released_weights_and_nanogpts_checkpoint_are_tuned_too(tmp_path, monkey
     model = make_model(TINY.replace(**args, dropout=0.0))
     (tmp_path / "nano").mkdir()
     torch.save({"model": model.state_dict(), "model_args": args}, tmp_path / "nano" / "ckpt.pt")
-    write_lines(tmp_path / "t.jsonl", [said("Hello there", "General"), said("One", "Two")] * 4)
+    write_lines(
+        tmp_path / "t.jsonl", [dialogue("Hello there", "General"), dialogue("One", "Two")] * 4
+    )
     for source, out in (("released", "released-chat"), ("nano/ckpt.pt", "nano-chat")):
         words = ["--max_iters=1", "--learning_rate=1e-12", "--compile=False", "--quiet"]
         assert main(["tune", source, "t.jsonl", *words]) == 0

@@ -77,10 +77,10 @@ def test_train_on_a_card_outside_the_build(
     assert "until then `train` runs on the CPU" in rows["torch build"]["detail"]
     lacks = f"no kernels for the {name}, compute capability {capability[0]}."
     assert main([*small_run, "--device=cuda"]) == 2
-    said = capsys.readouterr().err
-    assert lacks in said
-    assert hint in said
-    assert "device = 'cpu' trains without the card" in said
+    message = capsys.readouterr().err
+    assert lacks in message
+    assert hint in message
+    assert "device = 'cpu' trains without the card" in message
     assert not (tmp_path / "out").exists()
     assert_trains_on_the_cpu(capsys, small_run, lacks, hint)
 
@@ -106,9 +106,9 @@ def test_go_plans_for_the_cpu_where_torch_cannot_use_the_card(monkeypatch, capsy
         monkeypatch.setattr(place, "seen_cards", lambda: [Seen(old.name, 8 << 30, 0)])
     fake_cuda(monkeypatch, [old], arch_list=CU130)
     assert main(["go", "--hours", "0.05", "--data", "stdlib", "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("no kernels for the NVIDIA GeForce GTX 1080") == 1
-    assert "CPU" in said.split("What will happen")[1].splitlines()[1]
+    message = capsys.readouterr().out
+    assert message.count("no kernels for the NVIDIA GeForce GTX 1080") == 1
+    assert "CPU" in message.split("What will happen")[1].splitlines()[1]
     fake_cuda(monkeypatch, [old], arch_list=("sm_61",))
     asked = Question(("hours", "1"), None, None, None, None, "here")
     assert for_what_torch_can_use(asked) == (asked, None)
@@ -124,9 +124,9 @@ def test_train_with_an_old_driver(monkeypatch, capsys, small_run):
     monkeypatch.setattr(device_choice.sys, "platform", "linux")
     old = "driver 550.54.14 is too old for CUDA 13.0: install 580 or newer"
     assert main([*small_run, "--device=cuda"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "although the driver shows a NVIDIA GeForce RTX 4070" in said
-    assert old in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert "although the driver shows a NVIDIA GeForce RTX 4070" in message
+    assert old in message
     assert_trains_on_the_cpu(capsys, small_run, "the driver shows a NVIDIA GeForce RTX 4070", old)
 
 
@@ -184,5 +184,5 @@ def test_paging_changes_no_setting_of_the_config(monkeypatch, capsys, tmp_path):
     keep(found, [row])
     monkeypatch.setattr("onecard.train.doctor.answers.ask", lambda device: found)
     assert machine.choose_device("auto") == CUDA
-    assert train_command._as_this_device_can(RunConfig(), speaks=True) == RunConfig()
+    assert train_command._as_this_device_can(RunConfig(), prints=True) == RunConfig()
     assert "a new device" not in capsys.readouterr().out

@@ -114,9 +114,9 @@ def test_an_output_that_is_gone_is_reported_once_and_then_left_alone(capsys, ter
             view.step({**STEP, "step": step})
             view.eval({"step": step, "val_loss": 4.0})
         view.message("the checkpoint failed")  # what must be seen goes to stderr from then on
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("the output cannot be written (No space left on device)")
-    assert said[1:] == ["the checkpoint failed"]
+    message = capsys.readouterr().err.splitlines()
+    assert message[0].startswith("the output cannot be written (No space left on device)")
+    assert message[1:] == ["the checkpoint failed"]
 
 
 def test_the_rest_is_a_range_from_steps_alone_to_steps_with_pauses():
@@ -158,8 +158,8 @@ def test_tensorboard_gets_the_figures_under_nanogpts_names(tmp_path):
 def test_a_logger_that_fails_is_dropped_and_the_run_goes_on(tmp_path, monkeypatch):
     from torch.utils.tensorboard import SummaryWriter
 
-    said = []
-    loggers = open_loggers(CONFIG.replace(tensorboard=True), tmp_path, said.append)
+    message = []
+    loggers = open_loggers(CONFIG.replace(tensorboard=True), tmp_path, message.append)
 
     def full(*_):
         raise OSError("No space left on device")
@@ -168,8 +168,8 @@ def test_a_logger_that_fails_is_dropped_and_the_run_goes_on(tmp_path, monkeypatc
     loggers.log(STEP)
     loggers.log(STEP)
     loggers.close()
-    assert len(said) == 1
-    assert said[0].startswith("TensorBoard failed (No space left")
+    assert len(message) == 1
+    assert message[0].startswith("TensorBoard failed (No space left")
 
 
 @pytest.mark.parametrize(

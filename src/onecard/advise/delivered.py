@@ -82,7 +82,7 @@ def compute(
             *deliveries,
         ]
     counts = deliveries[0]
-    found = [
+    rates = [
         Needed(
             reading=reading,
             ratio=counts.flops / reading.needed_flops,
@@ -95,14 +95,14 @@ def compute(
         )
         for reading in readings(model, tokens)
     ]
-    first = found[0]
+    first = rates[0]
     return Compute(
         delivered_flops=counts.flops,
         needed_flops=first.reading.needed_flops,
         ratio=first.ratio,
         basis=counts.name,
         deliveries=deliveries,
-        readings=found,
+        readings=rates,
         predicted_seconds=first.reading.needed_flops / rate,
         hypothetical=tuned is None,
     )

@@ -145,7 +145,7 @@ def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
     if same:
         notes.append(Note("fit-same"))
     elif before.memory.fits == "no":
-        notes.append(Note("fit-mended", bytes=before.memory.process_bytes.mid, now=now))
+        notes.append(Note("fit-now-fits", bytes=before.memory.process_bytes.mid, now=now))
     elif before.memory.fits == "tight":
         notes.append(Note("fit-loosened", bytes=before.memory.process_bytes.mid, now=now))
     elif now < was * 0.995:

@@ -41,13 +41,13 @@ def instead(
     because: str | None,
 ) -> list[Instead]:
     """The ways that are open, the nearest to what was asked first. Where it can be trained, a smaller one is none."""
-    found = [_rent(config, first, seconds)]
+    ways = [_rent(config, first, seconds)]
     if because is not None:
-        found.insert(0, _smaller(device, gpus, seconds, model.params))
+        ways.insert(0, _smaller(device, gpus, seconds, model.params))
     if because == "time":
-        found.append(_cards(first, gpus))
-    found.append(_finetune(model, device))
-    return [way for way in found if way is not None]
+        ways.append(_cards(first, gpus))
+    ways.append(_finetune(model, device))
+    return [way for way in ways if way is not None]
 
 
 def _smaller(device: Device, gpus: int, seconds: float, limit: int) -> Instead | None:

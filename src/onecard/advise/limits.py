@@ -1,7 +1,7 @@
 """What limits the best run: whether more memory, more time or more data would lower its loss, and by how much.
 
-found = limits(search, best)
-found.by, found.memory_gain
+bounds = limits(search, best)
+bounds.by, bounds.memory_gain
 """
 
 import dataclasses

@@ -39,11 +39,11 @@ class Reading:
 
 def readings(model: NamedModel, tokens: float | None) -> list[Reading]:
     """Every reading, the one that decides first: the tokens asked for, else compute-optimal."""
-    found = []
+    counts = []
     if tokens is not None:
-        found.append(_reading("asked", "", model.params, tokens, tokens, tokens, "--tokens"))
+        counts.append(_reading("asked", "", model.params, tokens, tokens, tokens, "--tokens"))
     optimal = compute_optimal_tokens(model.params)
-    found.append(
+    counts.append(
         _reading(
             "compute_optimal",
             "",
@@ -55,7 +55,7 @@ def readings(model: NamedModel, tokens: float | None) -> list[Reading]:
         )
     )
     if model.own_tokens is not None:
-        found.append(
+        counts.append(
             _reading("config", "", model.params, *(model.own_tokens,) * 3, "its own max_iters")
         )
     others = [
@@ -64,7 +64,7 @@ def readings(model: NamedModel, tokens: float | None) -> list[Reading]:
         if known.name == model.known or _alike(known.params, known.preset, model)
     ]
     for known in sorted(others, key=lambda known: (known.preset is None, known.tokens)):
-        found.append(
+        counts.append(
             _reading(
                 "as_trained",
                 known.name,
@@ -75,7 +75,7 @@ def readings(model: NamedModel, tokens: float | None) -> list[Reading]:
                 known.source,
             )
         )
-    return found
+    return counts
 
 
 def _alike(params: int, preset: str | None, model: NamedModel) -> bool:

@@ -29,11 +29,11 @@ def outlooks(
     config: RunConfig, lengths: Collection[float], device: Device, gpus: int
 ) -> list[Outlook]:
     """By the plan: evaluations and checkpoints are in the time."""
-    found, most = [], MOST_STEPS * config.tokens_per_step
+    ahead, most = [], MOST_STEPS * config.tokens_per_step
     for tokens in sorted({ROUND_TOKENS, *lengths}):
         planned = plan(for_tokens(config, min(tokens, most)), device, gpus=gpus)
         loss = planned.loss
-        found.append(
+        ahead.append(
             Outlook(
                 tokens,
                 planned.time.total_seconds,
@@ -41,4 +41,4 @@ def outlooks(
                 loss.dataset if loss else "",
             )
         )
-    return found
+    return ahead

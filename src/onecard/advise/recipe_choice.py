@@ -5,7 +5,7 @@
 
 The lower expected loss wins, as far as public runs of both reach; the range of the difference and what the choice costs
 (llama.cpp and nanoGPT cannot load the modern model) are in the answer. Each is compared as it would be run, GPT-2's at its
-careful learning rate; what a bolder one may gain is said beside it.
+careful learning rate; what a bolder one may gain is reported beside it.
 """
 
 import math
@@ -71,11 +71,11 @@ class Contest:
 
     def notes(self) -> list[Note]:
         """Why this recipe, or what the other one would give; and what follows from the modern one."""
-        found = [note for note in (self._why(),) if note is not None]
+        reasons = [note for note in (self._why(),) if note is not None]
         if self.best.config.shape.modern:
-            found.append(Note("modern-exports"))
-            found += self._grounds()
-        return found
+            reasons.append(Note("modern-exports"))
+            reasons += self._grounds()
+        return reasons
 
     def _grounds(self) -> list[Note]:
         """What the modern recipe's gain rests on: GPT-2's careful rate, and public runs of that size."""
@@ -86,7 +86,7 @@ class Contest:
         ):
             return []
         left = careful(self.other)
-        found = [Note("recipe-rate", gain=left, loss=self.other.loss - left)]
+        reasons = [Note("recipe-rate", gain=left, loss=self.other.loss - left)]
         known, size = loss_fit()["modern_runs"], self.best.estimate.size
         sizes = known["sizes"]
         near = sum(size / NEAR <= each <= size * NEAR for each in sizes)
@@ -95,7 +95,7 @@ class Contest:
             grounds = Note("recipe-runs", near=near, sources=known["sources"], **figures)
         else:
             grounds = Note("recipe-runs-far", **figures)
-        return [*(found if left >= WORTH_SAYING else []), grounds]
+        return [*(reasons if left >= WORTH_SAYING else []), grounds]
 
     def _why(self) -> Note | None:
         if self.other is None or self.gain is None:
@@ -166,7 +166,7 @@ def gain_of(ours: Candidate, theirs: Candidate) -> Range:
 
 
 def careful(run: Candidate) -> float:
-    """Nats that a run's learning rate costs against the best one: said beside the gain, which is of the runs as they would be."""
+    """Nats that a run's learning rate costs against the best one: reported beside the gain, which is of the runs as they would be."""
     known = run.estimate
     return max(0.0, rate_left(run.config, known.size, known.tokens, known.recipe, loss_fit()))
 

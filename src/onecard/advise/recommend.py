@@ -72,7 +72,7 @@ def recommend(
     answer = plan(config, device, data=data, price=price)
     runs = neighbours(search, best)
     matters = sensitivity(search, best, runs)
-    found = limits(search, best)
+    bounds = limits(search, best)
     return Recommendation(
         schema=SCHEMA,
         version=__version__,
@@ -81,11 +81,11 @@ def recommend(
         plan=answer,
         expected_loss=best.estimate.final,
         savers=best.tuned.savers.names,
-        limited_by=found.by,
-        limits=found,
+        limited_by=bounds.by,
+        limits=bounds,
         reasons=[
             *([] if recipe else why),
-            _limit_reason(search, best, found),
+            _limit_reason(search, best, bounds),
             *_choices(best, device),
         ],
         runners_up=runners_up(search, best, runs),
@@ -127,17 +127,21 @@ def _named(best: Candidate, data: str | int | None, budget: Budget) -> RunConfig
     return best.config.replace(dataset=name, max_hours=hours)
 
 
-def _limit_reason(search: Search, best: Candidate, found: Limits) -> Note:
+def _limit_reason(search: Search, best: Candidate, bounds: Limits) -> Note:
     """What to have more of, to do better, and how much better."""
-    figures = {"memory": found.memory_gain, "compute": found.compute_gain, "data": found.data_gain}
-    if found.by == "memory":
+    figures = {
+        "memory": bounds.memory_gain,
+        "compute": bounds.compute_gain,
+        "data": bounds.data_gain,
+    }
+    if bounds.by == "memory":
         return Note(
             "limit-memory-time" if search.budget.loss is not None else "limit-memory",
             card=search.device.usable_bytes,
             name=short_name(search.device.name),
             **figures,
         )
-    if found.by == "data":
+    if bounds.by == "data":
         return Note("limit-data", tokens=best.tokens, epochs=MOST_EPOCHS, **figures)
     if search.budget.loss is not None:
         return Note("limit-compute-loss", **figures)

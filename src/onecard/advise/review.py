@@ -2,7 +2,7 @@
 
 >>> answer = review("fineweb-81M-24gb", "RTX 4090")
 >>> answer.plan.params.nanogpt, answer.claims
-(81360000, [Claim(said='160M', where='out_dir', params=160000000)])
+(81360000, [Claim(size='160M', where='out_dir', params=160000000)])
 """
 
 import re
@@ -33,7 +33,7 @@ OFF = 0.15  # a name that says 124M for 123.6M or 125M is right; 160M for 81M is
 class Claim:
     """A size that the config's own names say, and that it does not have."""
 
-    said: str
+    size: str
     where: str
     params: int
 
@@ -85,24 +85,24 @@ def review(
 
 
 def _claims(source: str, as_is: RunPlan) -> list[Claim]:
-    """Sizes in the names that are not the model's: each said size once."""
+    """Sizes in the names that are not the model's: each size once."""
     config = as_is.config
     names = {
         "out_dir": config.out_dir,
         "wandb_run_name": config.wandb_run_name,
         "file": Path(source).stem,
     }
-    found: dict[str, Claim] = {}
-    for where, text in names.items():
-        for said in re.findall(
-            r"(?<![\w.])(\d+(?:\.\d+)?[MBmb])(?![\w])", re.sub(r"[-_/]", " ", text)
+    claims: dict[str, Claim] = {}
+    for where, name in names.items():
+        for text in re.findall(
+            r"(?<![\w.])(\d+(?:\.\d+)?[MBmb])(?![\w])", re.sub(r"[-_/]", " ", name)
         ):
-            size = parse_count(said)
+            size = parse_count(text)
             if all(
                 abs(size / true - 1) > OFF for true in (as_is.params.nanogpt, as_is.params.total)
             ):
-                found.setdefault(said.upper(), Claim(said, where, size))
-    return list(found.values())
+                claims.setdefault(text.upper(), Claim(text, where, size))
+    return list(claims.values())
 
 
 def _fitted(
@@ -157,7 +157,7 @@ def _identity(as_is: RunPlan, claims: list[Claim]) -> list[Note]:
         )
     ]
     for claim in claims:
-        notes.append(Note("review-claim", where=claim.where, said=claim.said))
+        notes.append(Note("review-claim", where=claim.where, size=claim.size))
     return notes
 
 

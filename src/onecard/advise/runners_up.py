@@ -31,23 +31,23 @@ def runners_up(search: Search, best: Candidate, runs: list[Candidate]) -> list[A
     """One smaller, one larger, and the best in half the time, each the best of its kind."""
     smaller = [run for run in runs if run.params <= 0.75 * best.params]
     larger = [run for run in runs if run.params >= 1.3 * best.params]
-    found = []
+    others = []
     if smaller:
-        found.append(_alternative("smaller", min(smaller, key=search.score), best, search))
+        others.append(_alternative("smaller", min(smaller, key=search.score), best, search))
     if larger:
-        found.append(_alternative("larger", min(larger, key=search.score), best, search))
+        others.append(_alternative("larger", min(larger, key=search.score), best, search))
     if search.budget.seconds is not None:
         sooner = _sooner(search)
         if sooner is not None and sooner.seconds < 0.75 * best.seconds:
-            found.append(_alternative("sooner", sooner, best, search))
+            others.append(_alternative("sooner", sooner, best, search))
     for run in sorted(runs, key=search.score):
-        if len(found) >= 3:
+        if len(others) >= 3:
             break
-        if run.params != best.params and all(run.config != other.config for other in found):
-            found.append(
+        if run.params != best.params and all(run.config != other.config for other in others):
+            others.append(
                 _alternative("smaller" if run.params < best.params else "larger", run, best, search)
             )
-    return sorted(found, key=lambda other: (other.kind == "sooner", other.params))
+    return sorted(others, key=lambda other: (other.kind == "sooner", other.params))
 
 
 def _sooner(search: Search) -> Candidate | None:

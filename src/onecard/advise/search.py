@@ -137,9 +137,9 @@ class Search:
         """With the schedule that the run would have."""
         steps = max(1, round(tokens / model.tokens_per_step))
         run = variant(model, **schedule_of(model, steps))
-        found = expected_loss(run, tokens, self.family, self.corpus.tokens)
-        assert found is not None, "checked when the search was made"
-        return found
+        expected = expected_loss(run, tokens, self.family, self.corpus.tokens)
+        assert expected is not None, "checked when the search was made"
+        return expected
 
     def _final_loss(self, model: RunConfig, tokens: float) -> float:
         return self.estimate(model, tokens).final.mid

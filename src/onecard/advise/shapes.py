@@ -32,12 +32,12 @@ class Shape:
 @cache
 def shapes() -> tuple[Shape, ...]:
     """All of them, from small to large."""
-    found = {
+    by_size = {
         Shape(max(2, round(width / ratio)), width) for width in WIDTHS for ratio in PROPORTIONS
     }
     return tuple(
         sorted(
-            found,
+            by_size,
             key=lambda shape: (
                 shape.n_embd**2 * shape.n_layer * 12 + GPT2_PADDED_VOCAB * shape.n_embd,
                 shape.n_layer,

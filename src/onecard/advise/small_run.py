@@ -197,11 +197,11 @@ def _micro_batched(run: RunConfig, device: Device, dtype: str) -> RunConfig | No
 def _in_quick_pieces(run: RunConfig, device: Device) -> RunConfig:
     """The same steps in the micro-batches that are the quickest: the largest that fit need not be, on a CPU above all."""
     dtype = device.dtype_of(run.matmul_dtype)
-    found = fastest(run, device, dtype, micro_batches(run), choices=(savers_of(run),))
-    if found is None or found.config.batch_size >= run.batch_size:
+    tuned = fastest(run, device, dtype, micro_batches(run), choices=(savers_of(run),))
+    if tuned is None or tuned.config.batch_size >= run.batch_size:
         return run
     held_out = run.eval_iters * run.batch_size
-    return variant(found.config, eval_iters=max(1, held_out // found.config.batch_size))
+    return variant(tuned.config, eval_iters=max(1, held_out // tuned.config.batch_size))
 
 
 def _scheduled(run: RunConfig, steps: int) -> RunConfig:

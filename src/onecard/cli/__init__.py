@@ -240,9 +240,9 @@ def wait_passively_where_busy(
 def processor_is_busy() -> bool:
     """By Linux's count of what waited for a core; else by the programs that want one, where the system tells."""
     with contextlib.suppress(OSError):
-        found = re.search(r"some avg10=([\d.]+)", _PRESSURE.read_text(encoding="ascii"))
-        if found:
-            return float(found[1]) / 100 >= BUSY
+        match = re.search(r"some avg10=([\d.]+)", _PRESSURE.read_text(encoding="ascii"))
+        if match:
+            return float(match[1]) / 100 >= BUSY
     with contextlib.suppress(OSError, AttributeError):
         return os.getloadavg()[0] >= 0.75 * (os.cpu_count() or 1)
     return False

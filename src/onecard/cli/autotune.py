@@ -29,15 +29,15 @@ def run_autotune(args: argparse.Namespace) -> int:
     target = Path(args.out) if args.out else path if path.is_file() else None
     config, limit = load(args.autotune), parse_duration(args.limit)
     with progress_bar(quiet=args.json) as tell:
-        found = autotune(config, limit, tell, args.device, args.fp8)
-    if target is not None and found.changes:
-        write_changes(path if path.is_file() else None, target, found)
-    calibrated = feed_calibration(found, args.device)
+        tuning = autotune(config, limit, tell, args.device, args.fp8)
+    if target is not None and tuning.changes:
+        write_changes(path if path.is_file() else None, target, tuning)
+    calibrated = feed_calibration(tuning, args.device)
     if args.json:
-        print(json.dumps({**_as_json(found), "written": str(target) if target else None}))
+        print(json.dumps({**_as_json(tuning), "written": str(target) if target else None}))
         return 0
-    show(found)
-    if found.changes:
+    show(tuning)
+    if tuning.changes:
         print(f"written to {target}" if target else "a preset is not written: --out FILE keeps it")
     if calibrated:
         print("the calibration of this device was refined by it")
@@ -52,21 +52,21 @@ def tuned_before_run(config: RunConfig, planned_seconds: float, quiet: bool) -> 
             to_stream(sys.stdout, "--autotune: the run is too short for a search to pay back")
         return config
     with progress_bar(quiet=quiet) as tell:
-        found = autotune(config, limit, tell)
+        tuning = autotune(config, limit, tell)
     if not quiet:
-        show(found)
-    return found.config
+        show(tuning)
+    return tuning.config
 
 
-def write_changes(source: Path | None, target: Path, found: Tuning) -> None:
+def write_changes(source: Path | None, target: Path, tuning: Tuning) -> None:
     """The changed keys in place, all else as it stands; a preset's config in full."""
     if source is None or source.suffix != target.suffix:
         if target.suffix != ".toml":
             raise UserError(f"{target.name} is no .toml file", hint="--out run.toml")
-        write_text(target, to_toml(found.config))
+        write_text(target, to_toml(tuning.config))
         return
     text = source.read_text(encoding="utf-8")
-    for key, value in found.changes.items():
+    for key, value in tuning.changes.items():
         text = _with_key(text, key, value, python=source.suffix == ".py")
     write_text(target, text)
 
@@ -87,35 +87,37 @@ def _with_key(text: str, key: str, value: Any, python: bool) -> str:
     return f"{key} = {shown}\n{text}"  # a TOML key belongs before the first table
 
 
-def feed_calibration(found: Tuning, asked: str) -> bool:
+def feed_calibration(tuning: Tuning, asked: str) -> bool:
     """What the winner's step took, for the next plan; where nothing was probed there is nothing to refine."""
-    device = machine.choose_device(asked if asked != "auto" else found.config.device)
+    device = machine.choose_device(asked if asked != "auto" else tuning.config.device)
     known = load_calibration(machine.facts_of(device))
-    usual = found.config.threads is None and found.config.affinity == "none"
+    usual = tuning.config.threads is None and tuning.config.affinity == "none"
     if known is None or not usual:
         return False
-    write_calibration(refine(known, measured(found.config, found.rows), found.after_seconds))
+    write_calibration(refine(known, measured(tuning.config, tuning.rows), tuning.after_seconds))
     return True
 
 
-def show(found: Tuning) -> None:
+def show(tuning: Tuning) -> None:
     out = console()
-    out.print(_table(found))
-    if found.changes:
-        out.print(f"[bold]{found.gain:.2f} times as fast[/] with {words(found.changes)}")
+    out.print(_table(tuning))
+    if tuning.changes:
+        out.print(f"[bold]{tuning.gain:.2f} times as fast[/] with {words(tuning.changes)}")
     else:
         out.print(
             "[bold]nothing more is to be gained[/]: the config's own settings are the fastest"
         )
-    out.print(f"searched for {show_duration(found.spent_seconds)}, steps of {found.rows} sequences")
+    out.print(
+        f"searched for {show_duration(tuning.spent_seconds)}, steps of {tuning.rows} sequences"
+    )
 
 
-def _table(found: Tuning) -> Table:
+def _table(tuning: Tuning) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("tried")
     for title in ("step", "steps", "beside it", "gain"):
         table.add_column(title, justify="right", no_wrap=True)
-    for trial in found.trials:
+    for trial in tuning.trials:
         taken = trial.seconds
         gain = beside = shown = "–"
         if taken is not None:
@@ -127,14 +129,14 @@ def _table(found: Tuning) -> Table:
     return table
 
 
-def _as_json(found: Tuning) -> dict[str, Any]:
+def _as_json(tuning: Tuning) -> dict[str, Any]:
     """Seconds, not rounded."""
     return {
-        "changes": found.changes,
-        "gain": found.gain,
-        "before_seconds": found.before_seconds,
-        "after_seconds": found.after_seconds,
-        "sequences": found.rows,
-        "spent_seconds": found.spent_seconds,
-        "trials": [vars(trial) for trial in found.trials],
+        "changes": tuning.changes,
+        "gain": tuning.gain,
+        "before_seconds": tuning.before_seconds,
+        "after_seconds": tuning.after_seconds,
+        "sequences": tuning.rows,
+        "spent_seconds": tuning.spent_seconds,
+        "trials": [vars(trial) for trial in tuning.trials],
     }

@@ -1,4 +1,4 @@
-"""`onecard data show DIR` and `onecard data verify DIR`. Names and texts come from strangers: they are made printable."""
+"""`onecard data show DIR` and `onecard data verify DIR`. Names and texts are untrusted: they are made printable."""
 
 import json
 from typing import Any
@@ -11,39 +11,39 @@ from onecard.untrusted import printable
 def show(path: str, as_json: bool) -> int:
     from onecard.data.read.preview import preview
 
-    found = preview(path)
+    content = preview(path)
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(content))
     else:
-        print("\n".join(printable(line) for line in _lines(found)))
-    return 1 if found["problems"] else 0
+        print("\n".join(printable(line) for line in _lines(content)))
+    return 1 if content["problems"] else 0
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
-    lines = [f"{found['name']}  ({found['path']}, {found['format']} format)"]
-    for source in found["sources"]:
+def _lines(content: dict[str, Any]) -> list[str]:
+    lines = [f"{content['name']}  ({content['path']}, {content['format']} format)"]
+    for source in content["sources"]:
         revision = f" @ {source['revision']}" if source.get("revision") else ""
         licence = f", licence {source['licence']}" if source.get("licence") else ""
         lines.append(f"  from {source['uri']}{revision}{licence}")
-    for name, split in found["splits"].items():
+    for name, split in content["splits"].items():
         documents = (
             f"{split['documents']:>12,} documents" if split.get("documents") is not None else ""
         )
         files = f"{split['shards']} shard{'s' * (split['shards'] != 1)}"
         disk = f"{files}, {show_bytes(split['disk_bytes'])}"
         lines.append(f"  {name:5} {split['tokens']:>15,} tokens {documents} {disk}")
-    tokenizer = found["tokenizer"]
+    tokenizer = content["tokenizer"]
     lines.append(
         f"  tokeniser {tokenizer['name']}, {tokenizer['vocab_size']:,} ids"
         if tokenizer
         else "  tokeniser unknown"
     )
-    if found["bytes_per_token"]:
-        lines.append(f"  {found['bytes_per_token']:.2f} bytes of text per token")
-    for sample in found["samples"]:
+    if content["bytes_per_token"]:
+        lines.append(f"  {content['bytes_per_token']:.2f} bytes of text per token")
+    for sample in content["samples"]:
         lines += ["", f"  --- {sample['split']}, token {sample['at']:,}"]
         lines += [f"  {line}" for line in sample["text"].split("\n")]
-    health = "; ".join(found["problems"]) or (
+    health = "; ".join(content["problems"]) or (
         "lengths, headers, tokeniser and sampled ids are right; "
         "`onecard data verify` reads every byte"
     )

@@ -63,9 +63,11 @@ def run(args: argparse.Namespace) -> int:
         return stop.exit_code
     seconds = time.perf_counter() - began
     if args.json:
-        found = {name: str(run) for name, run in runs.items()}
+        folders = {name: str(run) for name, run in runs.items()}
         model = str(places.model)
-        print(json.dumps({"report": str(page), "runs": found, "model": model, "seconds": seconds}))
+        print(
+            json.dumps({"report": str(page), "runs": folders, "model": model, "seconds": seconds})
+        )
         return 0
     ending = T(
         "{page} holds the comparison; it took {seconds:duration} in total. Next: `onecard go --hours 20`, or "

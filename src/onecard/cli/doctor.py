@@ -52,28 +52,30 @@ def run(args: argparse.Namespace) -> int:
     from onecard.train.doctor.short_run import short_run
 
     device = checked_device(args.device)
-    found = ask(device, args.device)
+    answers = ask(device, args.device)
     seconds = {**expected_seconds(args.quick), **({"short run": 5.0} if args.report else {})}
     with progress_bar(quiet=args.json) as show, _moving(show, seconds) as tell:
-        rows = diagnose(device, args.quick, tell, found)
+        rows = diagnose(device, args.quick, tell, answers)
         trained = None
-        if args.report and usable(found, rows):
+        if args.report and usable(answers, rows):
             tell("short run")
-            row, trained = short_run(found, rows)
+            row, trained = short_run(answers, rows)
             rows.append(row)
     if args.report:
         try:
-            write_json(Path(args.report), report(found, rows, trained))
+            write_json(Path(args.report), report(answers, rows, trained))
         except OSError as error:
             raise UserError(
                 f"{args.report} cannot be written: {error.strerror}", hint="name another file"
             ) from None
     if args.json:
         print(
-            json.dumps({"device": found.name, "checks": [row.to_json() for row in rows]}, indent=1)
+            json.dumps(
+                {"device": answers.name, "checks": [row.to_json() for row in rows]}, indent=1
+            )
         )
     elif args.markdown:
-        print(paste(found, rows))
+        print(paste(answers, rows))
     else:
         _show(rows)
         if args.report:

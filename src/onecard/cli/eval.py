@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     failed = None
     for source in args.models:
         try:
-            found = evaluate_model(
+            evaluation = evaluate_model(
                 source,
                 request,
                 device=args.device,
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
                 report=lambda text: print(text, file=sys.stderr),
                 each=results.append,
             )
-            sheets.extend(found.sheets)
+            sheets.extend(evaluation.sheets)
         except OnecardError as error:  # what was measured before it is still shown
             if not results and not sheets:
                 raise

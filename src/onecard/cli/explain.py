@@ -16,22 +16,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = read_sources(args, args.runs)
-    if len(found) > 1:
+    runs = read_sources(args, args.runs)
+    if len(runs) > 1:
         from onecard.cli.compare import show_comparison
 
-        return show_comparison(args, found)
+        return show_comparison(args, runs)
     from onecard.report.compare_view import explain_document
     from onecard.runs.explain import explain
 
-    findings = explain(found[0])
+    findings = explain(runs[0])
     show_report(
         args,
         lambda: {
             "schema": "onecard.explain/1",
-            "run": found[0].to_json(),
+            "run": runs[0].to_json(),
             "findings": [finding.to_json() for finding in findings],
         },
-        lambda: explain_document(found[0], findings, explain=args.explain),
+        lambda: explain_document(runs[0], findings, explain=args.explain),
     )
     return 0

@@ -11,8 +11,8 @@ def with_flags(text: str) -> str:
     return re.sub(r"the option `(\w+)(?:=([^`]*))?`", _flag, text)
 
 
-def _flag(found: re.Match[str]) -> str:
-    flag, value = "--" + found[1].replace("_", "-"), found[2]
+def _flag(match: re.Match[str]) -> str:
+    flag, value = "--" + match[1].replace("_", "-"), match[2]
     if value is None:
         return flag
     return f"{flag}={value}" if value.startswith("-") else f"{flag} {value}"

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def go(args: argparse.Namespace, out: Console) -> Path | None:
-    """All stages; the report's page, or None where the user said no."""
+    """All stages; the report's page, or None where the user answered no."""
     from onecard.cli.go_plan import expect, for_what_torch_can_use
 
     question = _question(args)

@@ -115,11 +115,11 @@ def _choose(question: Question, places: Places, device: Device) -> _Choice:
     source = question.data or DEFAULT_DATA
     known = known_dataset(source)
     size = None if known else _sized(source, None, None)
-    found = _covered(question, device, question.data if size is None else size.tokens)
-    if found is not None:
+    choice = _covered(question, device, question.data if size is None else size.tokens)
+    if choice is not None:
         if question.data is None:
-            source = found.config.dataset  # the smallest sample that is enough
-        return _Choice(found, _folder(places, source), source, size=size)
+            source = choice.config.dataset  # the smallest sample that is enough
+        return _Choice(choice, _folder(places, source), source, size=size)
     text_bytes = known.tokens * known.bytes_per_token if known else size.text_bytes if size else 0
     return _with_own_tokeniser(question, places, device, source, text_bytes)
 

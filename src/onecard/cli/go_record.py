@@ -93,17 +93,17 @@ def recall(root: Path, question: Question) -> Progress | None:
         for key in ("cost", "loss"):
             if expected[key] is not None:
                 expected[key] = tuple(expected[key])
-        found = Progress(
+        progress = Progress(
             root, Question(**asked), Expectation(**expected), [str(s) for s in kept["done"]]
         )
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"{file} is damaged", hint="name another folder with --out, or remove that file"
         ) from None
-    if found.question != question:
-        was = " ".join([*found.question.words, *(["--data", d] if (d := asked["data"]) else [])])
+    if progress.question != question:
+        was = " ".join([*progress.question.words, *(["--data", d] if (d := asked["data"]) else [])])
         raise UserError(
             f"{root} was started with other options ({was})",
             hint="repeat that command to continue, or name another folder with --out",
         )
-    return found
+    return progress

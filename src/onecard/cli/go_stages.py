@@ -164,7 +164,7 @@ class _Stages:
         )
         try:
             assert page.stdout is not None
-            with contextlib.suppress(ValueError, KeyError):  # it did not start, and said why
+            with contextlib.suppress(ValueError, KeyError):  # it did not start, and printed why
                 self.out.print(str(json.loads(page.stdout.readline())["url"]), markup=False)
             yield
         finally:

@@ -134,7 +134,7 @@ def _device(asked: str) -> Device:
 
 
 def _forget(device: Device, as_json: bool) -> int:
-    files = [path for path, found in read_calibrations() if found.device == device.name]
+    files = [path for path, calibration in read_calibrations() if calibration.device == device.name]
     for path in files:
         path.unlink(missing_ok=True)
     if as_json:

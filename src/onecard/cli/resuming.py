@@ -33,7 +33,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def resumes(config: RunConfig, args: argparse.Namespace, speaks: bool) -> bool:
+def resumes(config: RunConfig, args: argparse.Namespace, prints: bool) -> bool:
     """Whether this start continues with the run in out_dir. --continue decides by its checkpoints; what ended before its
     first one is put aside, because a new run never writes into another's folder."""
     if not args.go_on:
@@ -46,7 +46,7 @@ def resumes(config: RunConfig, args: argparse.Namespace, speaks: bool) -> bool:
         return True
     if process_rank() == 0:
         aside = set_aside(folder)
-        if aside is not None and speaks and not args.json:
+        if aside is not None and prints and not args.json:
             to_stream(
                 sys.stdout,
                 f"the run in {folder} ended before its first checkpoint; it starts again (what it left is in {aside})",

@@ -48,7 +48,7 @@ def read_sources(args: argparse.Namespace, sources: list[str]) -> list[RunFigure
     flags = parse_overrides(args.overrides)
     device = resolve_device(args.gpu) if args.gpu else None
     price = parse_price(args.price) if args.price else None
-    found: list[Run] = []
+    runs_read: list[Run] = []
     for i, source in enumerate(sources):
         config = args.config[min(i, len(args.config) - 1)] if args.config else None
         with _bar(source) as progress:
@@ -60,8 +60,8 @@ def read_sources(args: argparse.Namespace, sources: list[str]) -> list[RunFigure
                 file=sys.stderr,
             )
             runs = runs[-1:]
-        found += runs
-    return [figures(run, device, price) for run in found]
+        runs_read += runs
+    return [figures(run, device, price) for run in runs_read]
 
 
 @contextmanager

@@ -46,11 +46,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     rank = process_rank()
     try:
-        config, speaks = chosen_config(args), rank == 0
+        config, prints = chosen_config(args), rank == 0
         if args.profile:
-            return _profile(config, as_json=args.json, speaks=speaks)
-        resume = resumes(config, args, speaks)
-        return train_config(config, args, speaks, resume, named_changes(args))
+            return _profile(config, as_json=args.json, prints=prints)
+        resume = resumes(config, args, prints)
+        return train_config(config, args, prints, resume, named_changes(args))
     except OnecardError as error:
         if (rank and isinstance(error, UserError)) or not error.message:
             return error.exit_code  # the first process says the same
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def train_config(
     config: RunConfig,
     args: argparse.Namespace,
-    speaks: bool,
+    prints: bool,
     resume: bool,
     change: frozenset[str] = frozenset(),
     plan_shown: bool = False,
@@ -70,23 +70,23 @@ def train_config(
     from onecard.train.io.view import View
     from onecard.train.run.loop import train
 
-    config = _as_this_device_can(config, speaks and not args.json)
+    config = _as_this_device_can(config, prints and not args.json)
     device = choose_device(config.device, local_rank())
-    planned = planned_here(config, device, speaks and not args.json)
+    planned = planned_here(config, device, prints and not args.json)
     if planned is not None and getattr(args, "autotune", False) and _may_be_tuned(args):
         from onecard.cli.autotune import tuned_before_run
 
         whole = planned.time.total_seconds.mid
         config = tuned_before_run(config, whole, quiet=args.json or args.quiet)
         planned = planned_here(config, device, False)
-    if planned is not None and speaks and not (args.json or args.quiet or plan_shown):
+    if planned is not None and prints and not (args.json or args.quiet or plan_shown):
         _show_plan(planned)
     extend = bool(getattr(args, "extend", False))
     faults = _ordered_faults()
     from onecard.evals.in_training import training_benchmark
 
     benchmark = training_benchmark(config)  # items that are not there stop the run before it starts
-    if not speaks:
+    if not prints:
         train(config, resume=resume, faults=faults, change=change, branch=extend)
         return 0
     if extend and not args.json:
@@ -133,7 +133,7 @@ def _forecast(config: RunConfig) -> None:
             to_stream(sys.stdout, text)
 
 
-def planned_here(config: RunConfig, device: Any, speaks: bool) -> "RunPlan | None":
+def planned_here(config: RunConfig, device: Any, prints: bool) -> "RunPlan | None":
     """The plan for the very device and number of processes that train."""
     from onecard.model.machine import facts_of
     from onecard.planner import plan
@@ -143,7 +143,7 @@ def planned_here(config: RunConfig, device: Any, speaks: bool) -> "RunPlan | Non
     try:
         return plan(config, facts_of(device), gpus=cards)
     except UserError as error:  # a card that is not in the table can still train
-        if speaks:
+        if prints:
             to_stream(sys.stdout, f"no plan: {error.message}")
         return None
 
@@ -166,7 +166,7 @@ def _may_be_tuned(args: argparse.Namespace) -> bool:
     return True
 
 
-def _as_this_device_can(config: RunConfig, speaks: bool) -> RunConfig:
+def _as_this_device_can(config: RunConfig, prints: bool) -> RunConfig:
     """The fall-backs that `onecard doctor` chose for the card; on one it has not seen, its quick form first. A failing
     check never ends a run that could continue slower."""
     from onecard.model.machine import choose_device
@@ -179,33 +179,33 @@ def _as_this_device_can(config: RunConfig, speaks: bool) -> RunConfig:
     from onecard.train.doctor.kept import kept_for, with_fallbacks
 
     try:
-        found = ask(device)
-        if kept_for(found) is None and process_count() == 1:
-            if speaks:
+        answers = ask(device)
+        if kept_for(answers) is None and process_count() == 1:
+            if prints:
                 print(
-                    f"a new device, {found.name}: a short check first (`onecard doctor` is the long one)"
+                    f"a new device, {answers.name}: a short check first (`onecard doctor` is the long one)"
                 )
-            for row in diagnose(device, quick=True, answers=found):
-                if speaks and row.status != "ok":
+            for row in diagnose(device, quick=True, answers=answers):
+                if prints and row.status != "ok":
                     print(f"{row.check}: {row.detail}")
-        kept = kept_for(found)
+        kept = kept_for(answers)
     except Exception as error:
         print(f"the check of the device failed ({error}); the run continues", file=sys.stderr)
         return config
     if kept is None:
         return config
     config, lines = with_fallbacks(config, kept)
-    if speaks:
+    if prints:
         print("".join(f"{line}\n" for line in lines), end="")
     return config
 
 
-def _profile(config: RunConfig, as_json: bool, speaks: bool) -> int:
+def _profile(config: RunConfig, as_json: bool, prints: bool) -> int:
     from onecard.train.profile import profile_run
 
-    found = profile_run(config)
-    if speaks:
-        print(json.dumps(found.to_json()) if as_json else found)
+    profile = profile_run(config)
+    if prints:
+        print(json.dumps(profile.to_json()) if as_json else profile)
     return 0
 
 
@@ -235,9 +235,9 @@ def _ended(outcome: Any, args: argparse.Namespace, verb: str) -> int:
             f"stopped and saved at step {outcome.step:,}; `onecard train --resume --out_dir={outcome.folder}` continues",
         )
     else:
-        found = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"
+        loss = "" if outcome.val_loss is None else f", validation loss {outcome.val_loss:.4f}"
         to_stream(
             sys.stdout,
-            f"finished at step {outcome.step:,}{found}; try it with `onecard {verb} {outcome.folder}`",
+            f"finished at step {outcome.step:,}{loss}; try it with `onecard {verb} {outcome.folder}`",
         )
     return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by

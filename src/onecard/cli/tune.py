@@ -79,20 +79,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    speaks = process_rank() == 0
+    prints = process_rank() == 0
     if args.resume:
-        return _resumed(args, speaks)
+        return _resumed(args, prints)
     if args.dry_run:
-        if speaks:
+        if prints:
             _begin(args)
         return 0
     from onecard.train.run.workers import made_by_first
 
     made = made_by_first(lambda: json.dumps(asdict(_begin(args))))
     if made is None:
-        return UserError.exit_code  # the first process has said why
+        return UserError.exit_code  # the first process has printed why
     config = RunConfig.from_values(json.loads(made))
-    return train_config(config, args, speaks, resume=False, plan_shown=True)
+    return train_config(config, args, prints, resume=False, plan_shown=True)
 
 
 def _begin(args: argparse.Namespace) -> RunConfig:
@@ -110,7 +110,7 @@ def _begin(args: argparse.Namespace) -> RunConfig:
     return planned.config
 
 
-def _resumed(args: argparse.Namespace, speaks: bool) -> int:
+def _resumed(args: argparse.Namespace, prints: bool) -> int:
     if args.files:
         raise UserError(
             "--resume continues with what the run began with: no files are named",
@@ -123,7 +123,7 @@ def _resumed(args: argparse.Namespace, speaks: bool) -> int:
             hint="name the tuned run's folder",
         )
     config = load(saved, [*args.overrides, f"out_dir={args.base}"])
-    return train_config(config, args, speaks, resume=True, plan_shown=True)
+    return train_config(config, args, prints, resume=True, plan_shown=True)
 
 
 def _planned(args: argparse.Namespace) -> "TuningPlan":
@@ -165,7 +165,7 @@ def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan |
     from onecard.model.machine import choose_device
 
     device = choose_device(planned.config.device, local_rank())
-    machine = planned_here(planned.config, device, speaks=False)
+    machine = planned_here(planned.config, device, prints=False)
     while machine is not None and machine.memory.fits == "no" and not chosen:
         micro, more = planned.config.batch_size, planned.config.gradient_accumulation_steps
         if micro % 2:
@@ -176,7 +176,7 @@ def _fitted(planned: "TuningPlan", chosen: bool) -> "tuple[TuningPlan, RunPlan |
             eval_iters=2 * planned.config.eval_iters,
         )
         planned = replace(planned, config=config)
-        machine = planned_here(config, device, speaks=False)
+        machine = planned_here(config, device, prints=False)
     return planned, machine
 
 

@@ -33,21 +33,21 @@ def run(args: argparse.Namespace) -> int:
     from onecard.train.verify import verify_resume
 
     with View(config, None, args.steps, quiet=args.json) as view:
-        found = verify_resume(config, args.steps, view)
+        proof = verify_resume(config, args.steps, view)
     if args.json:
-        print(json.dumps(dataclasses.asdict(found)))
-    elif found.exact:
+        print(json.dumps(dataclasses.asdict(proof)))
+    elif proof.exact:
         print(
-            f"exact: {found.steps} losses and all weights are the same to the last bit after a stop at step "
-            f"{found.stopped_at}"
+            f"exact: {proof.steps} losses and all weights are the same to the last bit after a stop at step "
+            f"{proof.stopped_at}"
         )
     else:
         print(
-            f"not bit for bit: losses differ by up to {found.largest_loss_difference:.2g}, weights by up to "
-            f"{found.largest_weight_difference:.2g}"
+            f"not bit for bit: losses differ by up to {proof.largest_loss_difference:.2g}, weights by up to "
+            f"{proof.largest_weight_difference:.2g}"
         )
         print(
             "  torch has no deterministic form of one of this config's kernels; an ordinary resume has the same data and "
             "state, and losses that agree to rounding"
         )
-    return 0 if found.exact else 1
+    return 0 if proof.exact else 1

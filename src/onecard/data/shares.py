@@ -60,10 +60,10 @@ def split_share(word: str) -> tuple[str, float | None]:
 
 def parse_percent(text: str, what: str = "the share") -> float:
     """A share from "60%": 0.6. It must be above zero and at most 100 %."""
-    found = re.fullmatch(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*%\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*%\s*", text)
+    if match is None:
         raise UserError(f"{what}: {text!r} is not a share", hint="write it like 60% or 12.5%")
-    return _checked_share(float(found[1]) / 100, what)
+    return _checked_share(float(match[1]) / 100, what)
 
 
 def checked_shares(pairs: Sequence[tuple[str, float | None]]) -> list[float]:
@@ -131,12 +131,12 @@ def shortages(
 ) -> list[Shortage]:
     """The sources that would have to be repeated for a mix of `total` tokens, the scarcest first."""
     largest = largest_mix(shares, available)
-    found = [
+    short = [
         Shortage(name, round(share * total), have, largest)
         for name, share, have in zip(names, shares, available, strict=True)
         if round(share * total) > have
     ]
-    return sorted(found, key=lambda item: -item.times)
+    return sorted(short, key=lambda item: -item.times)
 
 
 def largest_mix(shares: Sequence[float], available: Sequence[int]) -> int:

@@ -38,7 +38,7 @@ def text_name(path: Path) -> str:
 
 
 def evaluate_text(
-    speaker: Sampler,
+    sampler: Sampler,
     name: str,
     path: Path,
     stride: int | None = None,
@@ -49,18 +49,18 @@ def evaluate_text(
     """Bits per byte, loss and perplexity of a text, each of its bytes scored once."""
     began = time.perf_counter()
     texts = documents(path, most_bytes)
-    precision = precision_for(speaker.model)
-    measured = text_loss(speaker, texts, precision, stride, lambda done: progress(done, None))
+    precision = precision_for(sampler.model)
+    measured = text_loss(sampler, texts, precision, stride, lambda done: progress(done, None))
     figures = (
         Figure("bits_per_byte", measured.bits_per_byte),
         Figure("loss", measured.loss),
         Figure("perplexity", measured.perplexity),
     )
-    room = speaker.model.config.block_size
+    room = sampler.model.config.block_size
     what = "validation split, " if is_prepared(path) else ""
     return Result(
         model=name,
-        step=speaker.step,
+        step=sampler.step,
         task=text_name(path),
         protocol=f"{what}windows of {room} tokens, stride {measured.stride}",
         items=measured.bytes,
@@ -68,12 +68,12 @@ def evaluate_text(
         figures=figures,
         seconds=time.perf_counter() - began,
         key=key,
-        tokenizer=tokenizer_name(speaker),
+        tokenizer=tokenizer_name(sampler),
     )
 
 
 def evaluate_task(
-    speaker: Sampler,
+    sampler: Sampler,
     name: str,
     task_name: str,
     path: Path,
@@ -85,14 +85,14 @@ def evaluate_task(
     """HellaSwag or LAMBADA over the items of a file; with `partial`, an interrupted one continues from there."""
     began, task = time.perf_counter(), TASKS[task_name]
     items = task.items(path, limit)
-    encode, start = speaker.tokenizer.encode, speaker.encode("")[0]
+    encode, start = sampler.tokenizer.encode, sampler.encode("")[0]
     questions = [task.question(item, encode, start) for item in items]
-    check_vocabulary(speaker, questions)
-    scores = scores_of(speaker.model, questions, progress, partial)
-    room = speaker.model.config.block_size
+    check_vocabulary(sampler, questions)
+    scores = scores_of(sampler.model, questions, progress, partial)
+    room = sampler.model.config.block_size
     return Result(
         model=name,
-        step=speaker.step,
+        step=sampler.step,
         task=task_name,
         protocol=task.protocol,
         items=len(items),
@@ -101,7 +101,7 @@ def evaluate_task(
         seconds=time.perf_counter() - began,
         of=task.size if len(items) < task.size else None,
         key=key,
-        tokenizer=tokenizer_name(speaker),
+        tokenizer=tokenizer_name(sampler),
     )
 
 
@@ -113,12 +113,12 @@ def scores_of(
 ) -> list[list[Score]]:
     """The scores of all questions; those in the file `partial` are not computed again, new ones are added to it."""
     total = sum(len(question.endings) for question in questions)
-    found = _read_partial(partial, questions) if partial is not None else {}
+    by_question = _read_partial(partial, questions) if partial is not None else {}
     left = sorted(
-        (number for number in range(len(questions)) if number not in found),
+        (number for number in range(len(questions)) if number not in by_question),
         key=lambda number: -sum(map(len, (questions[number].context, *questions[number].endings))),
     )
-    done = sum(len(scores) for scores in found.values())
+    done = sum(len(scores) for scores in by_question.values())
     group = SAVED_EVERY if partial is not None else max(len(left), 1)
     for start in range(0, len(left), group):
         numbers = left[start : start + group]
@@ -130,23 +130,23 @@ def scores_of(
             lambda more, before=before: progress(before + more, total),  # type: ignore[misc]
         )
         done += sum(len(scores) for scores in part)
-        found.update(zip(numbers, part, strict=True))
+        by_question.update(zip(numbers, part, strict=True))
         if partial is not None:
-            _add_partial(partial, {number: found[number] for number in numbers})
-    return [found[number] for number in range(len(questions))]
+            _add_partial(partial, {number: by_question[number] for number in numbers})
+    return [by_question[number] for number in range(len(questions))]
 
 
 def _read_partial(path: Path, questions: Sequence[Question]) -> dict[int, list[Score]]:
     """Whole lines that an interrupted evaluation left; whatever else is in the file is computed again."""
-    found: dict[int, list[Score]] = {}
+    done: dict[int, list[Score]] = {}
     with contextlib.suppress(OSError):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):
                 number, scores = json.loads(line)
                 parsed = [Score(float(chance), bool(greedy)) for chance, greedy in scores]
                 if len(parsed) == len(questions[number].endings):
-                    found[int(number)] = parsed
-    return found
+                    done[int(number)] = parsed
+    return done
 
 
 def _add_partial(path: Path, scores: dict[int, list[Score]]) -> None:
@@ -154,15 +154,15 @@ def _add_partial(path: Path, scores: dict[int, list[Score]]) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:
-            for number, found in scores.items():
-                plain = [[score.log_probability, score.greedy] for score in found]
+            for number, endings in scores.items():
+                plain = [[score.log_probability, score.greedy] for score in endings]
                 file.write(json.dumps([number, plain]) + "\n")
 
 
-def check_vocabulary(speaker: Sampler, questions: Sequence[Question]) -> None:
+def check_vocabulary(sampler: Sampler, questions: Sequence[Question]) -> None:
     """A tokeniser with more tokens than the model has rows would read beyond its table."""
-    rows = speaker.model.config.shape.vocab_size
-    if speaker.tokenizer.vocab_size <= rows:
+    rows = sampler.model.config.shape.vocab_size
+    if sampler.tokenizer.vocab_size <= rows:
         return
     largest = max(max(*q.context, *(t for e in q.endings for t in e)) for q in questions)
     if largest >= rows:
@@ -174,8 +174,8 @@ def precision_for(model: GPT) -> Precision:
     return precision_of("auto", model.lm_head.weight.device)
 
 
-def tokenizer_name(speaker: Sampler) -> str:
-    return f"{speaker.tokenizer.name}, {speaker.tokenizer.vocab_size:,} tokens"
+def tokenizer_name(sampler: Sampler) -> str:
+    return f"{sampler.tokenizer.name}, {sampler.tokenizer.vocab_size:,} tokens"
 
 
 def weights_digest(model: GPT) -> str:

@@ -27,7 +27,7 @@ _MOST_NEW_TOKENS = 256  # of a generated answer whose task names no limit
 
 
 def language_model(
-    speaker: Sampler, progress: Progress = no_progress, partial: Path | None = None
+    sampler: Sampler, progress: Progress = no_progress, partial: Path | None = None
 ) -> Any:
     """Our model as the harness's LM class; it tokenises pairs exactly as the harness's own back ends do."""
     from lm_eval.api.model import TemplateLM
@@ -39,35 +39,35 @@ def language_model(
 
         @property
         def eot_token_id(self) -> int:
-            return speaker.encode("")[0]
+            return sampler.encode("")[0]
 
         @property
         def max_length(self) -> int:
-            return speaker.model.config.block_size
+            return sampler.model.config.block_size
 
         def tok_encode(
             self, string: str, add_special_tokens: bool | None = None, **_: Any
         ) -> list[int]:
-            return speaker.tokenizer.encode(string)
+            return sampler.tokenizer.encode(string)
 
         def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
             questions, places = _grouped(requests)
             self.truncated += sum(truncated(q, self.max_length) for q in questions)
-            scores = scores_of(speaker.model, questions, progress, partial)
-            found = [scores[question][ending] for question, ending in places]
-            return [(score.log_probability, score.greedy) for score in found]
+            scores = scores_of(sampler.model, questions, progress, partial)
+            pairs = [scores[question][ending] for question, ending in places]
+            return [(score.log_probability, score.greedy) for score in pairs]
 
         def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
-            return [-text_nats(speaker, request.args[0]) for request in requests]
+            return [-text_nats(sampler, request.args[0]) for request in requests]
 
         def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-            return [_answer(speaker, *request.args) for request in requests]
+            return [_answer(sampler, *request.args) for request in requests]
 
     return OnecardLM()
 
 
 def run_tasks(
-    speaker: Sampler,
+    sampler: Sampler,
     name: str,
     tasks: Sequence[str],
     *,
@@ -84,7 +84,7 @@ def run_tasks(
     began = time.perf_counter()
     manager = task_manager(include)
     wanted = [_task(task, manager, (data or {}).get(task)) for task in tasks]
-    model = language_model(speaker, progress, partial)
+    model = language_model(sampler, progress, partial)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     try:
         answer = lm_eval.simple_evaluate(
@@ -110,7 +110,7 @@ def run_tasks(
     seconds = time.perf_counter() - began
     version = lm_eval.__version__
     return [
-        _result(speaker, name, task, answer, model.truncated, seconds, version, key)
+        _result(sampler, name, task, answer, model.truncated, seconds, version, key)
         for task in answer["results"]
     ]
 
@@ -175,17 +175,17 @@ def _grouped(requests: Any) -> tuple[list[Question], list[tuple[int, int]]]:
     return questions, [(numbers[context], ending) for context, ending in places]
 
 
-def _answer(speaker: Sampler, context: str, settings: Mapping[str, Any]) -> str:
+def _answer(sampler: Sampler, context: str, settings: Mapping[str, Any]) -> str:
     """Greedy (or sampled) text until one of the task's stop words."""
     until = settings.get("until") or []
     stops = [until] if isinstance(until, str) else list(until)
-    room = speaker.model.config.block_size
+    room = sampler.model.config.block_size
     count = min(int(settings.get("max_gen_toks") or _MOST_NEW_TOKENS), max(room - 1, 1))
-    prompt = speaker.encode(context)[-max(room - count, 1) :]
+    prompt = sampler.encode(context)[-max(room - count, 1) :]
     heat = float(settings.get("temperature") or 0.0) if settings.get("do_sample") else 0.0
-    eot = speaker.tokenizer.eot
+    eot = sampler.tokenizer.eot
     stream = TextStream(
-        speaker,
+        sampler,
         prompt,
         Sampling(heat),
         most_tokens=count,
@@ -196,7 +196,7 @@ def _answer(speaker: Sampler, context: str, settings: Mapping[str, Any]) -> str:
 
 
 def _result(
-    speaker: Sampler,
+    sampler: Sampler,
     name: str,
     task: str,
     answer: Mapping[str, Any],
@@ -206,12 +206,12 @@ def _result(
     key: str,
 ) -> Result:
     figures = []
-    found = answer["results"][task]
-    for label, value in found.items():
+    values = answer["results"][task]
+    for label, value in values.items():
         metric, _, kind = label.partition(",")
         if metric.endswith("_stderr") or not isinstance(value, int | float):
             continue
-        error = found.get(f"{metric}_stderr,{kind}")
+        error = values.get(f"{metric}_stderr,{kind}")
         if not math.isfinite(value):
             continue
         if isinstance(error, int | float) and math.isfinite(error) and metric.startswith("acc"):
@@ -224,7 +224,7 @@ def _result(
     items, whole = int(counts.get("effective", 0)), int(counts.get("original", 0))
     return Result(
         model=name,
-        step=speaker.step,
+        step=sampler.step,
         task=task,
         protocol=f"lm-evaluation-harness {version}, {shots}-shot",
         items=items,
@@ -233,5 +233,5 @@ def _result(
         seconds=seconds,
         of=whole if items < whole else None,
         key=key,
-        tokenizer=tokenizer_name(speaker),
+        tokenizer=tokenizer_name(sampler),
     )

@@ -35,15 +35,15 @@ class TrainingBenchmark:
     def __call__(self, model: GPT, data: Dataset, step: int) -> Mapping[str, Mapping[str, float]]:
         if data.tokenizer is None:
             raise UserError("the data set does not name its tokeniser, which benchmarks need")
-        speaker = Sampler(model, data.tokenizer, step)
-        weights, found = weights_digest(model), {}
+        sampler = Sampler(model, data.tokenizer, step)
+        weights, figures = weights_digest(model), {}
         for one in self.wanted:
             key = result_key(weights, one.task, one.path, limit=one.limit)
             name = self.folder.resolve().name
-            result = evaluate_task(speaker, name, one.task, one.path, one.limit, key=key)
+            result = evaluate_task(sampler, name, one.task, one.path, one.limit, key=key)
             keep(with_next_level(result, self.folder), self.folder)
-            found[one.task] = {figure.name: figure.value for figure in result.figures}
-        return found
+            figures[one.task] = {figure.name: figure.value for figure in result.figures}
+        return figures
 
 
 def training_benchmark(config: RunConfig) -> TrainingBenchmark | None:

@@ -60,10 +60,10 @@ def _from_hub(task: str, home: _Home) -> Path:
 
 
 def _chosen(names: list[str], home: _Home) -> str:
-    found = sorted(
+    matching = sorted(
         (n for n in names if home.wanted in n and n.endswith(_ENDINGS)),
         key=lambda name: (len(name), name),
     )
-    if not found:
+    if not matching:
         raise LookupError(home.wanted)
-    return found[0]
+    return matching[0]

@@ -66,15 +66,15 @@ def read_prompts(source: str) -> list[str]:
     path = Path(source)
     try:
         paths = sorted(path.glob("*.txt")) if path.is_dir() else [path]
-        found = [prompt for p in paths for prompt in _prompts(_text(p))]
+        prompts = [prompt for p in paths for prompt in _prompts(_text(p))]
     except OSError as error:
         raise UserError(
             f"{source} cannot be read: {error.strerror}",
             hint=f"a file with a prompt a line, a folder of them, or {', '.join(SHIPPED)}",
         ) from None
-    if not found:
+    if not prompts:
         raise UserError(f"{source} holds no prompts", hint="a prompt a line in a .txt file")
-    return found[:_MOST_PROMPTS]
+    return prompts[:_MOST_PROMPTS]
 
 
 def _text(path: Path) -> str:
@@ -88,7 +88,7 @@ def _prompts(text: str) -> list[str]:
 
 
 def answer_prompts(
-    speaker: Sampler,
+    sampler: Sampler,
     name: str,
     prompts: Sequence[str],
     tokens: int = 60,
@@ -98,25 +98,25 @@ def answer_prompts(
     answers: list[Answer] = []
     for number, prompt in enumerate(prompts):
         for greedy in (True, False):
-            answers.append(_answer(speaker, prompt, tokens, greedy, SEED + number))
+            answers.append(_answer(sampler, prompt, tokens, greedy, SEED + number))
         progress(number + 1, len(prompts))
     return Sheet(
         name,
-        speaker.step,
+        sampler.step,
         tuple(answers),
         figures_of([answer for answer in answers if answer.greedy]),
         figures_of([answer for answer in answers if not answer.greedy]),
     )
 
 
-def _answer(speaker: Sampler, prompt: str, count: int, greedy: bool, seed: int) -> Answer:
+def _answer(sampler: Sampler, prompt: str, count: int, greedy: bool, seed: int) -> Answer:
     sampling = Sampling(temperature=0.0) if greedy else Sampling(TEMPERATURE, TOP_K, seed=seed)
-    eot = speaker.tokenizer.eot
+    eot = sampler.tokenizer.eot
     stops = () if eot is None else (eot,)
-    written = Generation(speaker.encode(prompt), sampling, count, stops)
-    for _ in write_together(speaker.model, [written], speaker.vocab_size):
+    written = Generation(sampler.encode(prompt), sampling, count, stops)
+    for _ in write_together(sampler.model, [written], sampler.vocab_size):
         pass
-    text = speaker.tokenizer.decode(written.ids)
+    text = sampler.tokenizer.decode(written.ids)
     return Answer(prompt, text, greedy, written.ended == "stop", len(written.ids))
 
 

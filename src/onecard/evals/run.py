@@ -1,8 +1,8 @@
 """A whole evaluation: several models on texts, tasks and prompts; what was measured before is not measured again.
 
     request = Request(texts=(Path("notes.txt"),), tasks={"hellaswag": Path("items.jsonl")}, limit=1000)
-    found = evaluate_model("out", request)
-    found.results, found.sheets
+    evaluation = evaluate_model("out", request)
+    evaluation.results, evaluation.sheets
 
 Results are kept in the run's folder as they come. An interrupted task continues from its last saved items.
 """
@@ -83,9 +83,9 @@ def evaluate_model(
     each: Callable[[Result], None] = lambda result: None,
 ) -> Found:
     """Everything that is asked of one model; `each` gets a result as soon as it is there, whatever fails after it."""
-    speaker = open_model(source, device, dataset, report, which)
+    sampler = open_model(source, device, dataset, report, which)
     run = run_folder_of(Path(source))
-    work = _Work(speaker, _name(source), run if is_run_folder(run) else None, request, watch)
+    work = _Work(sampler, _name(source), run if is_run_folder(run) else None, request, watch)
     results = []
     for result in itertools.chain(work.texts(), work.tasks(), work.harness()):
         results.append(result)
@@ -101,11 +101,11 @@ class _Work:
     """One model's evaluation: each part asks for its kept result first."""
 
     def __init__(
-        self, speaker: Sampler, name: str, run: Path | None, request: Request, watch: Watch
+        self, sampler: Sampler, name: str, run: Path | None, request: Request, watch: Watch
     ):
-        self.speaker, self.name, self.run = speaker, name, run
+        self.sampler, self.name, self.run = sampler, name, run
         self.request, self.watch = request, watch
-        self.weights = weights_digest(speaker.model)
+        self.weights = weights_digest(sampler.model)
         earlier = kept(run) if run is not None and not request.again else []
         self.earlier: dict[str, list[Result]] = {}  # a group of tasks has several results
         for result in filter(lambda result: result.key, earlier):
@@ -145,8 +145,8 @@ class _Work:
             yield from self.earlier[key]
             return
         with self.watch(f"{self.name}: {what}") as progress:
-            found = measure(self.speaker, self.name, progress=progress, key=key, **more)
-        for result in found if isinstance(found, list) else [found]:
+            measured = measure(self.sampler, self.name, progress=progress, key=key, **more)
+        for result in measured if isinstance(measured, list) else [measured]:
             yield self._kept(result)
         _remove(more.get("partial"))
 
@@ -155,7 +155,7 @@ class _Work:
         if ask.prompts:
             with self.watch(f"{self.name}: prompts") as progress:
                 sheet = answer_prompts(
-                    self.speaker, self.name, ask.prompts, ask.prompt_tokens, progress
+                    self.sampler, self.name, ask.prompts, ask.prompt_tokens, progress
                 )
             if self.run is not None:
                 with contextlib.suppress(OSError):
@@ -191,7 +191,7 @@ def _remove(path: Path | None) -> None:
 
 def parse_task_data(words: list[str]) -> dict[str, Path]:
     """TASK=FILE pairs."""
-    found = {}
+    files = {}
     for word in words:
         task, equals, file = word.partition("=")
         if not (task and equals and file):
@@ -199,5 +199,5 @@ def parse_task_data(words: list[str]) -> dict[str, Path]:
                 f"the option `task_data` cannot be {word!r}",
                 hint="the option `task_data=piqa=piqa.jsonl`",
             )
-        found[task] = Path(file)
-    return found
+        files[task] = Path(file)
+    return files

@@ -60,7 +60,7 @@ def score_all(
     """A score for each ending of each question, in their order. What does not fit is cut off on the left."""
     device = model.lm_head.weight.device
     row_tokens = row_tokens or _ROW_TOKENS.get(device.type, _ROW_TOKENS_OF_A_CARD)
-    found: list[list[Score | None]] = [[None] * len(q.endings) for q in questions]
+    results: list[list[Score | None]] = [[None] * len(q.endings) for q in questions]
     rows = [row for number, q in enumerate(questions) for row in _rows(number, q, model)]
     rows.sort(key=lambda row: len(row.ids), reverse=True)
     done = 0
@@ -70,10 +70,10 @@ def score_all(
                 scores = _scores(model, _hidden(model, batch, device), batch)
             endings = [(row.question, ending) for row in batch for ending, _, _ in row.asked]
             for (question, ending), score in zip(endings, scores, strict=True):
-                found[question][ending] = score
+                results[question][ending] = score
             done += len(endings)
             progress(done)
-    return [[score for score in scores if score is not None] for scores in found]
+    return [[score for score in scores if score is not None] for scores in results]
 
 
 def truncated(question: Question, block_size: int) -> bool:
@@ -157,9 +157,9 @@ def _scores(model: GPT, hidden: Tensor, batch: list[_Row]) -> list[Score]:
     states = hidden[torch.tensor(rows, device=device), torch.tensor(places, device=device)]
     chances, greedy = likelihoods(model, states, torch.tensor(tokens, device=device))
     likely, best = iter(chances.tolist()), iter(greedy.tolist())  # one wait for the card a batch
-    found = []
+    scores = []
     for *_, ending in asked:
         count = len(ending)
         total = math.fsum(itertools.islice(likely, count))
-        found.append(Score(total, all(list(itertools.islice(best, count)))))
-    return found
+        scores.append(Score(total, all(list(itertools.islice(best, count)))))
+    return scores

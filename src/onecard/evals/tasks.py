@@ -43,21 +43,21 @@ class Task:
 
     def items(self, path: Path, limit: int | None = None) -> list[Choice]:
         """The items of a .jsonl, .jsonl.xz or .parquet file; one that does not parse is named by its number."""
-        found: list[Choice] = []
+        choices: list[Choice] = []
         rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
         for number, row in rows:
-            if limit is not None and len(found) >= limit:
+            if limit is not None and len(choices) >= limit:
                 break
             try:
-                found.append(self.parse(json.loads(row) if isinstance(row, str) else row))
+                choices.append(self.parse(json.loads(row) if isinstance(row, str) else row))
             except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 raise UserError(
                     f"{path}, line {number}: not an item of {self.name} ({type(error).__name__})",
                     hint="one JSON object a line, as the data set has them",
                 ) from None
-        if not found:
+        if not choices:
             raise UserError(f"{path} holds no items", hint="one JSON object a line")
-        return found
+        return choices
 
     def question(self, item: Choice, encode: Encode, start: int) -> Question:
         """Context and endings as ids: an ending is what the whole text has beyond the context's own ids.
@@ -96,8 +96,8 @@ def _hellaswag_item(item: dict[str, Any]) -> Choice:
 
 def _hellaswag_figures(items: Sequence[Choice], scores: Sequence[Sequence[Score]]) -> list[Figure]:
     plain, by_length = [], []
-    for item, found in zip(items, scores, strict=True):
-        chances = [score.log_probability for score in found]
+    for item, endings in zip(items, scores, strict=True):
+        chances = [score.log_probability for score in endings]
         # the harness divides by characters of the ending, without the space before it
         normal = [c / max(len(e) - 1, 1) for c, e in zip(chances, item.endings, strict=True)]
         plain.append(chances.index(max(chances)) == item.right)
@@ -116,7 +116,7 @@ def _lambada_item(item: dict[str, Any]) -> Choice:
 
 
 def _lambada_figures(items: Sequence[Choice], scores: Sequence[Sequence[Score]]) -> list[Figure]:
-    words = [found[0] for found in scores]
+    words = [endings[0] for endings in scores]
     mean = sum(score.log_probability for score in words) / len(words)
     return [
         _share("acc", [score.greedy for score in words]),

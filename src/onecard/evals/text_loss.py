@@ -1,6 +1,6 @@
 """Bits per byte and perplexity of a model on any text.
 
-    measured = text_loss(speaker, documents, precision)
+    measured = text_loss(sampler, documents, precision)
     measured.bits_per_byte, measured.perplexity
 
 Bits per byte compare models with different tokenisers; a loss in nats per token does not. Windows of block_size tokens
@@ -50,14 +50,14 @@ class _Window:
 
 
 def text_loss(
-    speaker: Sampler,
+    sampler: Sampler,
     documents: Iterable[str],
     precision: Precision,
     stride: int | None = None,
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> TextLoss:
     """Every document begins after the end-of-text token (or the first token of the vocabulary), which is not scored."""
-    model, tokenizer = speaker.model, speaker.tokenizer
+    model, tokenizer = sampler.model, sampler.tokenizer
     room = model.config.block_size
     step = stride or max(room // 2, 1)
     if not 1 <= step <= room:
@@ -119,8 +119,8 @@ def _nats(model: GPT, batch: list[_Window], precision: Precision) -> float:
     return -float(chances.sum(dtype=torch.float64))
 
 
-def text_nats(speaker: Sampler, text: str) -> float:
+def text_nats(sampler: Sampler, text: str) -> float:
     """The summed loss of one text in windows that do not overlap, as lm-evaluation-harness rolls over it."""
-    precision = precision_of("auto", speaker.model.lm_head.weight.device)
-    room = speaker.model.config.block_size
-    return text_loss(speaker, [text], precision, stride=room).nats if text else 0.0
+    precision = precision_of("auto", sampler.model.lm_head.weight.device)
+    room = sampler.model.config.block_size
+    return text_loss(sampler, [text], precision, stride=room).nats if text else 0.0

@@ -138,17 +138,17 @@ def _add_vocabulary(
 
 def _tensors(trained: Trained) -> dict[str, NDArray[np.float32]]:
     """By llama.cpp's names, as numpy; biases that the model does not have are zeros."""
-    found: dict[str, NDArray[np.float32]] = {}
+    arrays: dict[str, NDArray[np.float32]] = {}
     for name, parameter in trained.model.named_parameters():
         tensor = parameter.detach().numpy()
         if name in ("transformer.wte.weight", "lm_head.weight"):
             tensor = tensor[: trained.vocab_size]
         target = _OUTER.get(name) or _block_name(name)
-        found[target] = tensor
+        arrays[target] = tensor
         if not trained.config.bias and target.endswith(_WITH_BIAS):
             zeros = np.zeros(tensor.shape[0], np.float32)
-            found[f"{target.removesuffix('weight')}bias"] = zeros
-    return found
+            arrays[f"{target.removesuffix('weight')}bias"] = zeros
+    return arrays
 
 
 def _block_name(name: str) -> str:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from onecard.data.tokenizers.special import END, SpecialTokenizer, speaks
+from onecard.data.tokenizers.special import END, SpecialTokenizer, has_chat_tokens
 from onecard.export.tokenizer_files import write_tokenizer
 from onecard.export.trained import Trained
 from onecard.model.modern import ROTARY_BASE, SOFT_CAP
@@ -41,15 +41,15 @@ def write_folder(folder: Path, trained: Trained, dtype: str = "float32") -> None
 
 def gpt2_tensors(trained: Trained) -> dict[str, Tensor]:
     """By transformers' names and shapes; biases that the model does not have are zeros."""
-    found = {}
+    tensors = {}
     for name, tensor in _parameters(trained).items():
-        found[name] = tensor.t() if name.endswith(TRANSPOSED) else tensor
+        tensors[name] = tensor.t() if name.endswith(TRANSPOSED) else tensor
         if not trained.config.bias and name.endswith((*TRANSPOSED, "ln_1.weight", "ln_2.weight")):
             rows = tensor.shape[0]  # a linear layer's outputs; a norm's width
-            found[f"{name.removesuffix('weight')}bias"] = torch.zeros(rows)
+            tensors[f"{name.removesuffix('weight')}bias"] = torch.zeros(rows)
     if not trained.config.bias:
-        found["transformer.ln_f.bias"] = torch.zeros(trained.config.n_embd)
-    return found
+        tensors["transformer.ln_f.bias"] = torch.zeros(trained.config.n_embd)
+    return tensors
 
 
 def gpt2_config(trained: Trained) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _parameters(trained: Trained) -> dict[str, Tensor]:
 
 def _separators(trained: Trained) -> dict[str, Any]:
     tokenizer = trained.tokenizer
-    if isinstance(tokenizer, SpecialTokenizer) and speaks(tokenizer):
+    if isinstance(tokenizer, SpecialTokenizer) and has_chat_tokens(tokenizer):
         # an answer ends with its turn; a text without roles with the separator, as before
         return {
             "bos_token_id": tokenizer.eot,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onecard.data.tokenizers.special import speaks
+from onecard.data.tokenizers.special import has_chat_tokens
 from onecard.errors import OnecardError
 from onecard.export.trained import Trained
 from onecard.planner.params import params
@@ -145,7 +145,7 @@ def _use(trained: Trained, to: str) -> str:
     if to != "hf":
         return _USE_GGUF if to == "gguf" else _USE_NANOGPT
     trust = ", trust_remote_code=True" if trained.config.shape.modern else ""
-    return (_USE_CHAT if speaks(trained.tokenizer) else _USE).format(trust=trust)
+    return (_USE_CHAT if has_chat_tokens(trained.tokenizer) else _USE).format(trust=trust)
 
 
 def _data_table(sources: list[dict[str, Any]], dataset: str) -> str:
@@ -243,9 +243,9 @@ def _sources(folder: Path, dataset: str) -> list[dict[str, Any]]:
 
     try:
         manifest = kept_record(folder / "data").get("manifest")
-        found = manifest.get("sources") if isinstance(manifest, dict) else None
-        if isinstance(found, list):
-            return [source for source in found if isinstance(source, dict)]
+        sources = manifest.get("sources") if isinstance(manifest, dict) else None
+        if isinstance(sources, list):
+            return [source for source in sources if isinstance(source, dict)]
     except OnecardError:
         pass  # an older run, whose data folder may still be there
     try:

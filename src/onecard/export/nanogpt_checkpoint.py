@@ -110,5 +110,5 @@ def _cut(name: str, tensor: Tensor, trained: Trained) -> Tensor:
 
 
 def _newest(trained: Trained) -> Path | None:
-    found = [f for f in checkpoints(trained.run_folder) if step_of(f) == trained.step]
-    return found[-1] if found else None
+    folders = [f for f in checkpoints(trained.run_folder) if step_of(f) == trained.step]
+    return folders[-1] if folders else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from onecard.data.tokenizers.bpe import BpeTokenizer, bpe_spec, byte_characters, special_token
 from onecard.data.tokenizers.kinds import EOT, BytesTokenizer, CharsTokenizer, Tokenizer
-from onecard.data.tokenizers.special import END, SpecialTokenizer, speaks
+from onecard.data.tokenizers.special import END, SpecialTokenizer, has_chat_tokens
 from onecard.errors import UserError
 from onecard.tune.template import CHAT_TEMPLATE
 
@@ -62,7 +62,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context: int) -> None:
     }
     if tokenizer.eot is not None:
         settings |= {"bos_token": EOT, "eos_token": EOT}
-    if speaks(tokenizer):
+    if has_chat_tokens(tokenizer):
         settings |= {"eos_token": END, "pad_token": EOT, "chat_template": CHAT_TEMPLATE}
     text = json.dumps(settings, indent=2)
     (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")

@@ -141,11 +141,11 @@ def runs_on(capability: Capability, arch_list: Sequence[str]) -> bool:
     """Whether a build with these kernels runs on a card: same generation and not newer, or PTX to be compiled there."""
     major, minor = capability
     for arch in arch_list:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", arch)
-        if found is None:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", arch)
+        if match is None:
             continue
-        code = (int(found[2]), int(found[3]))
-        if found[1] == "compute":
+        code = (int(match[2]), int(match[3]))
+        if match[1] == "compute":
             if code <= capability:
                 return True
         elif code == capability or (

@@ -70,13 +70,13 @@ def known_dataset(name: str) -> DatasetFacts | None:
 
 def find_dataset(name: str) -> DatasetFacts:
     """Like `known_dataset`, but an unknown name is a user's mistake with the nearest names."""
-    found = known_dataset(name)
-    if found is None:
+    dataset = known_dataset(name)
+    if dataset is None:
         names = {key for entry in all_datasets() for key in (entry.name, *entry.aliases)}
         known = family_names()
         hint = nearest(name, names.union(known)) or f"known: {', '.join(known)}"
         raise UserError(f"unknown data set {name!r}", hint=hint)
-    return found
+    return dataset
 
 
 def family_names() -> list[str]:

@@ -117,11 +117,11 @@ def find_gpu(name: str, memory_gib: float | None = None) -> Device:
     """
     if name.lower().endswith(".toml"):
         return card(read_user_cards(Path(name), must_exist=True)[0], Path(name))
-    found = _matches(name, memory_gib)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = [device.name for device in found]
+    matches = _matches(name, memory_gib)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = [device.name for device in matches]
         raise UserError(
             f"{name!r} can mean {', '.join(names[:-1])} or {names[-1]}",
             hint=f'say which: the option `gpu="{names[0]}"`',

@@ -200,9 +200,9 @@ def _flops_per_clock(info: str) -> int:
 
 
 def _gigahertz(info: str) -> float:
-    found = [float(value) for value in re.findall(r"cpu MHz\s*:\s*([\d.]+)", info)]
+    megahertz = [float(value) for value in re.findall(r"cpu MHz\s*:\s*([\d.]+)", info)]
     # a common sustained clock where the system does not tell
-    return max(found) / 1000 if found else 3.0
+    return max(megahertz) / 1000 if megahertz else 3.0
 
 
 def _memory() -> tuple[int, int]:

@@ -62,7 +62,7 @@ def speed(name: str) -> float:
 
 def links(names: str | None) -> Links:
     """The links named, by commas: one between cards and one between machines at most."""
-    found = Links()
+    chosen = Links()
     for name in filter(None, (names or "").replace(" ", "").lower().split(",")):
         row = _rows().get(name)
         if row is None:
@@ -71,18 +71,18 @@ def links(names: str | None) -> Links:
                 hint=nearest(name, _rows()) or f"known are {', '.join(_rows())}",
             )
         if row["between"] == "machines":
-            found = Links(found.cards, found.nvlink, speed(name))
+            chosen = Links(chosen.cards, chosen.nvlink, speed(name))
         else:
             each_way = float(row["bytes_per_second"]) if row["bytes_per_second"] else None
-            found = Links(each_way, name == "nvlink", found.machines)
-    return found
+            chosen = Links(each_way, name == "nvlink", chosen.machines)
+    return chosen
 
 
 def links_of(names: str | None, device: Device, cards: int) -> Links:
     """The links named, for so many of these cards in a machine; NVLink is refused where they do not have it."""
-    found = links(names)
-    if not found.nvlink:
-        return found
+    chosen = links(names)
+    if not chosen.nvlink:
+        return chosen
     has = nvlink(device.name)
     if has is None:
         raise UserError(
@@ -94,4 +94,4 @@ def links_of(names: str | None, device: Device, cards: int) -> Links:
             f"NVLink joins two of the {device.name}, not {cards}",
             hint=f"the slowest link counts, which is PCIe: pcie{device.pcie:g}",
         )
-    return replace(found, cards=has.bytes_per_second)
+    return replace(chosen, cards=has.bytes_per_second)

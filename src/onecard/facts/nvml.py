@@ -86,7 +86,7 @@ class Nvml:
         count = ctypes.c_uint()
         if not self._ask("nvmlDeviceGetCount_v2", ctypes.byref(count)):
             return []
-        found = []
+        seen = []
         for index in range(count.value):
             handle, memory = ctypes.c_void_p(), _Memory()
             name, uuid = (ctypes.create_string_buffer(96) for _ in range(2))
@@ -99,7 +99,7 @@ class Nvml:
                 continue
             self._ask("nvmlDeviceGetUUID", handle, uuid, 96)
             self._ask("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
-            found.append(
+            seen.append(
                 NvmlCard(
                     _text(name),
                     _text(uuid),
@@ -109,7 +109,7 @@ class Nvml:
                     self._milliwatts("nvmlDeviceGetPowerManagementLimit", handle),
                 )
             )
-        return found
+        return seen
 
     def reading(self, uuid: str) -> Reading:
         handle = self._handle(uuid)
@@ -181,7 +181,7 @@ def cuda_uuids() -> list[str] | None:
         count = ctypes.c_int()
         if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
             return None
-        found = []
+        uuids = []
         for index in range(count.value):
             device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
             if (
@@ -189,10 +189,10 @@ def cuda_uuids() -> list[str] | None:
                 or cuda.cuDeviceGetUuid_v2(raw, device) != 0
             ):
                 return None
-            found.append(uuid_text(bytes(raw)))
+            uuids.append(uuid_text(bytes(raw)))
     except (OSError, AttributeError):
         return None
-    return found
+    return uuids
 
 
 def _text(buffer: Any) -> str:
@@ -228,7 +228,7 @@ def chosen(cards: list[Card], visible: str | None) -> list[Card]:
     """CUDA_VISIBLE_DEVICES by its own rules: numbers or the beginnings of UUIDs, up to the first that names no card."""
     if visible is None:
         return cards
-    found: list[Card] = []
+    selected: list[Card] = []
     for word in (word.strip() for word in visible.split(",")):
         if word.isdigit():
             named = cards[int(word) : int(word) + 1]
@@ -236,5 +236,5 @@ def chosen(cards: list[Card], visible: str | None) -> list[Card]:
             named = [card for card in cards if word and card.uuid.startswith(word)]
         if len(named) != 1:
             break
-        found += named
-    return found
+        selected += named
+    return selected

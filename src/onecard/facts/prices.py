@@ -85,10 +85,10 @@ def parse_money(text: str) -> tuple[float, str]:
     ((30.0, 'USD'), (2.5, 'EUR'), (10.0, 'INR'))
     """
     symbols = {"€": "EUR", "$": "USD", "£": "GBP", "₹": "INR"}
-    found = re.fullmatch(r"([€$£₹]?)\s*(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?", text.strip())
-    amount = float(found[2].replace(",", ".")) if found else 1e6
-    if found is None or not amount < 1e6:
+    match = re.fullmatch(r"([€$£₹]?)\s*(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?", text.strip())
+    amount = float(match[2].replace(",", ".")) if match else 1e6
+    if match is None or not amount < 1e6:
         raise UserError(
             f"{text!r} is not an amount of money", hint="write it like 10USD or 2.50EUR"
         )
-    return amount, (found[3] or symbols.get(found[1], "USD")).upper()
+    return amount, (match[3] or symbols.get(match[1], "USD")).upper()

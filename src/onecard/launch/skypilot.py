@@ -60,16 +60,16 @@ def _yaml(value: dict[str, object], indent: str = "") -> str:
 
 
 def _resources(job: Job, options: SkyOptions) -> dict[str, object]:
-    found: dict[str, object] = {}
+    resources: dict[str, object] = {}
     if not job.on_cpu:
         wanted = [f"{name}:{job.cards}" for name in accelerators(job, options.accelerators)]
-        found["accelerators"] = wanted[0] if len(wanted) == 1 else wanted
-    found["use_spot"] = options.spot
+        resources["accelerators"] = wanted[0] if len(wanted) == 1 else wanted
+    resources["use_spot"] = options.spot
     if options.most_per_hour is not None:
-        found["max_hourly_cost"] = round(options.most_per_hour, 4)
+        resources["max_hourly_cost"] = round(options.most_per_hour, 4)
     # a machine that is taken away is replaced in any case; this is for errors of the run itself
-    found["job_recovery"] = {"max_restarts_on_errors": 2}
-    return found
+    resources["job_recovery"] = {"max_restarts_on_errors": 2}
+    return resources
 
 
 def accelerators(job: Job, asked: tuple[str, ...]) -> tuple[str, ...]:

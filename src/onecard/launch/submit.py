@@ -26,7 +26,7 @@ def command(engine: str, path: Path) -> list[str]:
 
 
 def require_program(engine: str) -> None:
-    """Said before anything is written."""
+    """Checked before anything is written."""
     program = _PROGRAMS[engine]
     if shutil.which(program) is None:
         raise UserError(f"{program} is not installed here", hint=_ELSEWHERE[engine])
@@ -36,14 +36,14 @@ def submit(engine: str, path: Path, quiet: bool = False) -> str | None:
     """Start the job; Slurm's job id, None for engines that are followed until they end."""
     if engine == "slurm":
         done = subprocess.run(command(engine, path), capture_output=True, text=True)
-        found = re.search(r"Submitted batch job (\d+)", done.stdout)
-        if done.returncode or found is None:
+        match = re.search(r"Submitted batch job (\d+)", done.stdout)
+        if done.returncode or match is None:
             why = (done.stderr or done.stdout).strip().splitlines()
             raise RunFailure(
                 f"sbatch refused the job: {why[-1] if why else done.returncode}",
                 hint=f"{path} is written; sbatch's options are in its first lines",
             )
-        return found[1]
+        return match[1]
     code = subprocess.run(
         command(engine, path), stdout=subprocess.DEVNULL if quiet else None
     ).returncode

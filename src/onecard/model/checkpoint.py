@@ -71,8 +71,8 @@ def _order(folder: Path) -> tuple[int, int]:
 
 def checkpoints(out_dir: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first."""
-    found = [p for p in (out_dir / "checkpoints").glob("step_*") if _order(p)[0] >= 0]
-    return sorted((p for p in found if p.is_dir()), key=_order)
+    folders = [p for p in (out_dir / "checkpoints").glob("step_*") if _order(p)[0] >= 0]
+    return sorted((p for p in folders if p.is_dir()), key=_order)
 
 
 def save(

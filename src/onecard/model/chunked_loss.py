@@ -58,11 +58,11 @@ def _weigh(
     """Logits (over soft_cap) become their exponentials, times the cap's slope, in place; each row's loss, sum of
     exponentials and slope at its target. On a CPU a few rows at a time, which then stay in its cache."""
     rows = max(1, _BLOCK // logits.shape[1]) if lean.on_cpu(logits) else len(logits)
-    found = [
+    pieces = [
         _weigh_rows(part, t[:, None], soft_cap, lower)
         for part, t in zip(logits.split(rows), targets.split(rows), strict=True)
     ]
-    losses, sums, slopes = zip(*found, strict=True)
+    losses, sums, slopes = zip(*pieces, strict=True)
     return torch.cat(losses), torch.cat(sums), None if soft_cap is None else torch.cat(slopes)
 
 

@@ -135,11 +135,11 @@ def unseen_card(device: torch.device, asked: str, takes: str = "") -> str | None
         return (
             None if reason is None else f"card: {reason[0]}; {trains}. To use the card: {reason[1]}"
         )
-    found = seen_cards()
-    if not found:
+    present = seen_cards()
+    if not present:
         return None
     return (
-        f"card: the driver shows a {found[0].name}, but this torch ({torch.__version__}) cannot use it; {trains}. "
+        f"card: the driver shows a {present[0].name}, but this torch ({torch.__version__}) cannot use it; {trains}. "
         f"To use the card: {_why_unseen()}"
     )
 

@@ -220,7 +220,7 @@ def generate(
 
 @dataclass(frozen=True)
 class Sampler:
-    """A model with the words it speaks."""
+    """A model with its tokeniser."""
 
     model: GPT
     tokenizer: Tokenizer

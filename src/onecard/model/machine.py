@@ -142,8 +142,8 @@ def _process_peak_bytes() -> int | None:
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError):
             status = Path("/proc/self/status").read_text()
-            if found := re.search(r"(?m)^VmHWM:\s+(\d+) kB", status):
-                return int(found[1]) * 1024
+            if match := re.search(r"(?m)^VmHWM:\s+(\d+) kB", status):
+                return int(match[1]) * 1024
     try:
         import resource
     except ImportError:  # Windows
@@ -216,8 +216,8 @@ def facts_of(device: torch.device) -> Device:
     wanted = uuid_of(device)
     same = [card for card in cards if wanted and card.uuid == wanted]
     index = device.index or 0
-    if found := same or cards[index : index + 1]:
-        return known_device(found[0])
+    if matching := same or cards[index : index + 1]:
+        return known_device(matching[0])
     properties = torch.cuda.get_device_properties(device)
     return find_seen(properties.name, properties.total_memory)
 

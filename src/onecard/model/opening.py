@@ -1,7 +1,7 @@
 """A model with its tokeniser from wherever it is: a run, a Hugging Face folder, nanoGPT's ckpt.pt, a released GPT-2.
 
->>> speaker = open_model("out")                      # doctest: +SKIP
->>> speaker = open_model("openai-community/gpt2")    # doctest: +SKIP
+>>> sampler = open_model("out")                      # doctest: +SKIP
+>>> sampler = open_model("openai-community/gpt2")    # doctest: +SKIP
 
 A folder's own Python is never executed: GPT-2's and onecard's own modern layout are known by their config.json.
 """
@@ -109,13 +109,13 @@ def _run_tokenizer(source: Path, dataset: str | None, config: RunConfig) -> Toke
     for place in places:
         try:
             if place == run / "data" and (run / "data" / RECORD).is_file():
-                found = kept_tokenizer(run / "data")
+                tokenizer = kept_tokenizer(run / "data")
             else:
-                found = open_dataset(place).tokenizer
+                tokenizer = open_dataset(place).tokenizer
         except UserError:
             continue  # the data may be on another disk by now; GPT-2's words need no file
-        if found is not None:
-            return found
+        if tokenizer is not None:
+            return tokenizer
     if config.shape.vocab_size >= GPT2_VOCAB and config.learn_from == "all":
         return gpt2()
     raise UserError(
@@ -165,10 +165,10 @@ def _from_hub(name: str) -> str:
 
 
 def _tokenizer_of(dataset: str) -> Tokenizer:
-    found = open_dataset(dataset).tokenizer
-    if found is None:
+    tokenizer = open_dataset(dataset).tokenizer
+    if tokenizer is None:
         raise UserError(f"the data set {dataset!r} does not name its tokeniser")
-    return found
+    return tokenizer
 
 
 def _filled(

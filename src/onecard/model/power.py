@@ -62,9 +62,9 @@ def _reader(device: torch.device) -> Reader:
 
 def pci_address(device: torch.device) -> str | None:
     """As the kernel's folders name it; None where this torch does not report it."""
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
-    domain, bus, place = (getattr(found, name, None) for name in names)
+    domain, bus, place = (getattr(properties, name, None) for name in names)
     if domain is None or bus is None or place is None:
         return None
     return f"{domain:04x}:{bus:02x}:{place:02x}.0"

@@ -90,12 +90,12 @@ def waited_seconds() -> dict[int, float]:
 
 def _read_tasks(field: int) -> dict[int, int]:
     """A field of each thread's schedstat: 0, nanoseconds that it ran; 1, that it waited for a core."""
-    found: dict[int, int] = {}
+    ticks: dict[int, int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(_TASKS):
             with contextlib.suppress(OSError, ValueError, IndexError):
-                found[int(name)] = int((_TASKS / name / "schedstat").read_text().split()[field])
-    return found
+                ticks[int(name)] = int((_TASKS / name / "schedstat").read_text().split()[field])
+    return ticks
 
 
 def _place(task: int, allowed: set[int]) -> None:

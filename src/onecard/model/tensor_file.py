@@ -93,14 +93,14 @@ def in_memory_parts(
 ) -> dict[str, Tensor]:
     """Tensors put together from files that hold some rows each, as `tensors` says: the whole shape, and where each file's
     rows start. What is not in it is whole in one of the files. ValueError where they do not fit together."""
-    found: dict[str, list[Tensor]] = {}
+    parts: dict[str, list[Tensor]] = {}
     reached: dict[str, int] = {}
     for number, path in enumerate(paths):
         with report_if_cut_short(path), safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118
                 known = tensors.get(name)
                 if known is None:
-                    found[name] = [_rows(file, name, cut(name))]
+                    parts[name] = [_rows(file, name, cut(name))]
                     continue
                 rows = file.get_slice(name).get_shape()[0]
                 start = known["starts"][number]
@@ -109,10 +109,10 @@ def in_memory_parts(
                 reached[name] = start + rows
                 first, last = cut(name) or (0, known["shape"][0])
                 here = max(first, start) - start, max(min(last, start + rows) - start, 0)
-                if here[0] < here[1] or name not in found:
-                    found.setdefault(name, []).append(_rows(file, name, here))
+                if here[0] < here[1] or name not in parts:
+                    parts.setdefault(name, []).append(_rows(file, name, here))
     whole = {
-        name: torch.cat(pieces) if len(pieces) > 1 else pieces[0] for name, pieces in found.items()
+        name: torch.cat(pieces) if len(pieces) > 1 else pieces[0] for name, pieces in parts.items()
     }
     for name, known in tensors.items():
         if name in whole and (

@@ -42,10 +42,10 @@ class TextPieces:
         if self.stopped:
             return ""
         text = self._waiting + new
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
+        stops = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        if stops:
             self.stopped, self._waiting = True, ""
-            return text[: min(found)]
+            return text[: min(stops)]
         held = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._waiting = text[len(text) - held :]
         return text[: len(text) - held]

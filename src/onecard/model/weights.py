@@ -125,8 +125,8 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
 
 def _conv1d(tensors: dict[str, Tensor]) -> bool:
     """Whether c_attn is (width, 3 · width), as transformers keeps it."""
-    found = [t for name, t in tensors.items() if name.endswith("attn.c_attn.weight")]
-    return bool(found) and found[0].shape[1] == 3 * found[0].shape[0]
+    weights = [t for name, t in tensors.items() if name.endswith("attn.c_attn.weight")]
+    return bool(weights) and weights[0].shape[1] == 3 * weights[0].shape[0]
 
 
 def load_plain(file: Path) -> Any:

@@ -46,11 +46,11 @@ def load_calibration(device: Device, notes: list[Note] | None = None) -> Calibra
     """The newest calibration of this very device under this torch and power limit; what was ignored goes to `notes`."""
     if not _is_this_machines(device):
         return None
-    found = read_calibrations(notes)
-    good = [each for _, each in found if not _difference(each, device)]
+    calibrations = read_calibrations(notes)
+    good = [each for _, each in calibrations if not _difference(each, device)]
     # beside a good one, those of other devices and former torches are no news
     if notes is not None and not good:
-        notes += [_ignored(path, _difference(each, device)) for path, each in found]
+        notes += [_ignored(path, _difference(each, device)) for path, each in calibrations]
     best = max(good, key=lambda each: each.date, default=None)
     if notes is not None and best is not None and (note := disturbance(best)):
         notes.append(note)
@@ -78,16 +78,16 @@ def disturbance(calibration: Calibration) -> Note | None:
 def read_calibrations(notes: list[Note] | None = None) -> list[tuple[Path, Calibration]]:
     """Every calibration in the folder; a file that is none gets a sentence in `notes`."""
     folder = find_config_folder()
-    found: list[tuple[Path, Calibration]] = []
+    calibrations: list[tuple[Path, Calibration]] = []
     if folder is None:
-        return found
+        return calibrations
     for path in sorted((folder / _FOLDER).glob("*.json")):
         try:
-            found.append((path, read_calibration(path)))
+            calibrations.append((path, read_calibration(path)))
         except (OSError, ValueError, RecursionError) as error:
             if notes is not None:
                 notes.append(_ignored(path, str(error)))
-    return found
+    return calibrations
 
 
 def _ignored(path: Path, why: str) -> Note:
@@ -130,18 +130,18 @@ def _is_this_machines(device: Device) -> bool:
     )
 
 
-def _difference(found: Calibration, device: Device) -> str:
+def _difference(calibration: Calibration, device: Device) -> str:
     """What keeps a calibration from this device, in a few words; "" where it is of this very one."""
-    watts, limit = found.power_limit_watts, device.power_limit_watts
-    if found.device != device.name:
-        return f"it is of {found.device or 'no device'}, not of {device.name}"
-    if abs(found.memory_bytes - device.usable_bytes) > _SAME_MEMORY * device.usable_bytes:
-        return f"it is of one with {show_bytes(found.memory_bytes)}, not {show_bytes(device.usable_bytes)}"
+    watts, limit = calibration.power_limit_watts, device.power_limit_watts
+    if calibration.device != device.name:
+        return f"it is of {calibration.device or 'no device'}, not of {device.name}"
+    if abs(calibration.memory_bytes - device.usable_bytes) > _SAME_MEMORY * device.usable_bytes:
+        return f"it is of one with {show_bytes(calibration.memory_bytes)}, not {show_bytes(device.usable_bytes)}"
     if (watts is None) != (limit is None) or (
         watts is not None and limit is not None and abs(watts - limit) >= 1
     ):
         was, now = ("unknown" if each is None else f"{each:.0f} W" for each in (watts, limit))
         return f"its power limit was {was}, and now is {now}"
-    if found.torch != torch_version():
-        return f"it was measured with torch {found.torch}, and installed is {torch_version() or 'none'}"
+    if calibration.torch != torch_version():
+        return f"it was measured with torch {calibration.torch}, and installed is {torch_version() or 'none'}"
     return ""

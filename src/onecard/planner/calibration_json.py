@@ -75,10 +75,10 @@ def _table(content: dict[str, Any], key: str, known: Iterable[str]) -> dict[str,
 
 
 def _list(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    found = content.get(key)
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    items = content.get(key)
+    if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
         raise ValueError(f"{key} is missing")
-    return found
+    return items
 
 
 def _text(content: dict[str, Any], key: str) -> str:

@@ -80,21 +80,21 @@ def corpus_of(data: str | int, asked: bool = True, like: str = "") -> Corpus:
         return corpus_of(parse_count(data), like=like)
     folder = prepared_folder(data)
     if folder is not None:
-        found = _summary(folder)
+        summary = _summary(folder)
         known = known_dataset(folder.name)
         mix = _mix(folder)
         return Corpus(
             folder.name,
-            sum(unique for _, _, unique in mix) or found.tokens_train,
+            sum(unique for _, _, unique in mix) or summary.tokens_train,
             _family(known) if known else None,
-            found.vocab_size,
+            summary.vocab_size,
             mix,
             known.tokens if known else None,
         )
     facts = find_dataset(data) if asked and not Path(data).exists() else known_dataset(data)
     if facts is None and asked:  # it exists, but is not a prepared folder: the reader explains
-        found = _summary(data)
-        return Corpus(Path(data).name, found.tokens_train, None, found.vocab_size)
+        summary = _summary(data)
+        return Corpus(Path(data).name, summary.tokens_train, None, summary.vocab_size)
     if facts is None:
         return Corpus(data, None, None)
     return Corpus(facts.name, facts.tokens, _family(facts), facts.vocab_size)
@@ -120,15 +120,15 @@ def _mix(folder: Path) -> tuple[tuple[str, float, int], ...]:
         return ()
     from onecard.data import read_manifest
 
-    found = []
+    shares = []
     for source in read_manifest(folder).sources:
         tokens = source.get("splits", {}).get("train", {}).get("tokens")
         if tokens is None or source.get("share") is None:
             return ()
         times = max(float(source.get("epochs") or 1), 1.0)
         name = str(source.get("name") or source["uri"])
-        found.append((name, float(source["share"]), round(tokens / times)))
-    return tuple(found)
+        shares.append((name, float(source["share"]), round(tokens / times)))
+    return tuple(shares)
 
 
 def _family(facts: DatasetFacts) -> str:

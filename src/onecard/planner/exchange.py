@@ -109,9 +109,7 @@ def _shown(volume: float, link: float, device: Device, hidden: float) -> float:
 def link_bandwidth(device: Device, nvlinked: bool) -> float:
     """Bytes per second each way between cards: NVLink on boards that come with it, else PCIe 4.0 through the host.
     A bridge between two cards is bought apart and has to be named."""
-    found = nvlink(device.name)
+    link = nvlink(device.name)
     return (
-        found.bytes_per_second
-        if nvlinked and found and found.joins == "all"
-        else speed(DEFAULT_LINK)
+        link.bytes_per_second if nvlinked and link and link.joins == "all" else speed(DEFAULT_LINK)
     )

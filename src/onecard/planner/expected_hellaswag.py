@@ -1,7 +1,7 @@
 """The HellaSwag accuracy to expect at a loss, where public runs say anything about it: facts/hellaswag_fit.json.
 
->>> found = expected_hellaswag("fineweb-edu", Range(3.0, 3.05, 3.1))
->>> found.low < 0.306 < found.high
+>>> range_of = expected_hellaswag("fineweb-edu", Range(3.0, 3.05, 3.1))
+>>> range_of.low < 0.306 < range_of.high
 True
 >>> expected_hellaswag("openwebtext", Range(3.0, 3.05, 3.1)) is None
 True

@@ -29,13 +29,13 @@ def source_epochs(
     return out
 
 
-def source_notes(found: Sequence[SourceEpochs]) -> Iterator[Note]:
+def source_notes(sources: Sequence[SourceEpochs]) -> Iterator[Note]:
     """One line for all sources, one more for each that is repeated too often."""
-    if not found:
+    if not sources:
         return
-    listed = ", ".join(f"{s.name} {s.epochs:.2f}" for s in found)
+    listed = ", ".join(f"{s.name} {s.epochs:.2f}" for s in sources)
     yield Note("source-epochs", "epochs by source: {listed}", listed=listed)
-    for source in found:
+    for source in sources:
         if source.epochs > _MANY:
             yield Note(
                 "source-repeated",

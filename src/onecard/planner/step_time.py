@@ -196,8 +196,8 @@ def cached_bytes(w: Workload, device: Device, fit: Fit) -> float:
     """Of the bytes between kernels, those that the next kernel still finds in the chip's last cache: most where a layer's
     stream fits in it."""
     stream = 6.0 * w.tokens * w.n_embd
-    found = device.cache_bytes / (device.cache_bytes + stream)
-    return float(fit["cache_hits"] * found * layer_bytes(w, fit))
+    share = device.cache_bytes / (device.cache_bytes + stream)
+    return float(fit["cache_hits"] * share * layer_bytes(w, fit))
 
 
 def update_found(w: Workload, device: Device) -> float:
@@ -206,8 +206,8 @@ def update_found(w: Workload, device: Device) -> float:
     if not w.optimizer_loop or w.fused_optimizer:
         return 0.0
     tensors = 4 * DTYPE_BYTES["float32"] * w.layer_params / (2 + len(w.layer_matrices))
-    found = device.cache_bytes / (device.cache_bytes + tensors)
-    return (UNFUSED - 7) * DTYPE_BYTES["float32"] * w.params * found
+    share = device.cache_bytes / (device.cache_bytes + tensors)
+    return (UNFUSED - 7) * DTYPE_BYTES["float32"] * w.params * share
 
 
 def code_of(w: Workload) -> str:

@@ -16,7 +16,7 @@ def ways(
     config: RunConfig, device: Device, dtype: str, gpus: int, nodes: int, link: Links
 ) -> list[ShardWay]:
     """A way that the config's other keys exclude is left out."""
-    found: list[ShardWay] = []
+    tried: list[ShardWay] = []
     for way in choices("shard"):
         try:
             changed = config.replace(shard=way)
@@ -25,7 +25,7 @@ def ways(
         work = Workload.on(device, changed, dtype, gpus, nodes, link)
         time = workload_time(work, device)
         memory = peak_memory(changed, device, dtype, gpus, advice=False, nodes=nodes)
-        found.append(
+        tried.append(
             ShardWay(
                 way,
                 memory.process_bytes.mid,
@@ -35,4 +35,4 @@ def ways(
                 time.parts["exchange"],
             )
         )
-    return found
+    return tried

@@ -130,15 +130,15 @@ def _base_text(figures: RunFigures) -> Value:
 
 def _benchmarks(runs: Sequence[RunFigures]) -> list[Row]:
     """The newest kept result of each task, and nanochat's CORE metric."""
-    found = [newest(list(each.run.results)) for each in runs]
+    newest_results = [newest(list(each.run.results)) for each in runs]
     core = (
         next((entry.core for entry in reversed(each.run.evals) if entry.core is not None), None)
         for each in runs
     )
     rows: list[Row] = [(T("CORE metric"), *(if_known(value, ".4f") for value in core))]
-    for task in dict.fromkeys(task for results in found for task in results):
+    for task in dict.fromkeys(task for results in newest_results for task in results):
         title = TASK_TITLES.get(task, task.removeprefix("text "))
-        rows.append((title, *(_result(results.get(task)) for results in found)))
+        rows.append((title, *(_result(results.get(task)) for results in newest_results)))
     return rows
 
 

@@ -57,14 +57,14 @@ def eval_document(results: Sequence[Result], sheets: Sequence[Sheet] = ()) -> Do
 
 def protocol_words(protocol: str) -> Text:
     """A result's protocol in words that can be translated; one that is not ours as it is."""
-    if (found := _WINDOWS.fullmatch(protocol)) is None:
+    if (match := _WINDOWS.fullmatch(protocol)) is None:
         return _PROTOCOLS.get(protocol, protocol)
     windows = T(
         "windows of {room:int} tokens, stride {stride:int}",
-        room=int(found[2]),
-        stride=int(found[3]),
+        room=int(match[2]),
+        stride=int(match[3]),
     )
-    return T("validation split, {windows}", windows=windows) if found[1] else windows
+    return T("validation split, {windows}", windows=windows) if match[1] else windows
 
 
 def _section(results: Sequence[Result]) -> Section:
@@ -100,21 +100,21 @@ def _section(results: Sequence[Result]) -> Section:
 
 
 def _remarks(result: Result, alone: bool) -> list[Text]:
-    found: list[Text] = []
+    remarks: list[Text] = []
     meaning = meaning_of(result)
     if meaning is not None:
-        found.append(
+        remarks.append(
             T("{model}: {meaning}", model=result.model, meaning=meaning) if not alone else meaning
         )
     if result.truncated:
-        found.append(
+        remarks.append(
             T(
                 "{model}: {n:int} contexts were longer than the model's and were cut on the left",
                 model=result.model,
                 n=result.truncated,
             )
         )
-    return found
+    return remarks
 
 
 def _limited(result: Result) -> T:

@@ -7,7 +7,7 @@
 '10.486,5'
 
 English needs neither a catalogue nor Babel, so that `onecard plan` answers at once. A region chooses the numbers:
-`es_MX` speaks Spanish and writes 10,486.5.
+`es_MX` is Spanish with 10,486.5.
 """
 
 import gettext
@@ -30,7 +30,7 @@ NAMES = {"en": "English", "es": "español", "hi": "हिन्दी"}
 
 
 class Language:
-    """How one reader is spoken to."""
+    """Words and numbers of one language."""
 
     def __init__(self, code: str, locale: str, catalogue: gettext.NullTranslations, words: Words):
         self.code = code
@@ -41,7 +41,7 @@ class Language:
     def text(self, words: Text) -> str:
         """The words in this language, their figures formatted; a plain str is a name and stays as it is.
 
-        Names come from strangers' files too: what could move a terminal's cursor or hide text is written as an escape.
+        Names come from other people's files too: what could move a terminal's cursor or hide text is written as an escape.
         """
         if isinstance(words, str):
             return printable(words)

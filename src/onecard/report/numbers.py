@@ -192,9 +192,9 @@ class LocaleWords(Words):
                 return self.catalogue.gettext(words.text).format(year=text.removeprefix(start))
         months = self.locale.months["format"]["abbreviated"]
         quarters = self.locale.quarters["format"]["abbreviated"]
-        text = re.sub(r"\bQ([1-4])\b", lambda found: str(quarters[int(found[1])]), text)
+        text = re.sub(r"\bQ([1-4])\b", lambda match: str(quarters[int(match[1])]), text)
         return re.sub(
-            "|".join(_MONTHS), lambda found: str(months[_MONTHS.index(found[0]) + 1]), text
+            "|".join(_MONTHS), lambda match: str(months[_MONTHS.index(match[0]) + 1]), text
         )
 
     def joined(self, text: str) -> str:

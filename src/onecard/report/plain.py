@@ -48,8 +48,8 @@ def plain(text: str, encoding: str) -> str:
     """`text` as it is where `encoding` has all of it, else with the rest written in ASCII."""
     if _carries(text, encoding):
         return text
-    text = re.sub("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda found: "^" + found[0].translate(_RAISED), text)
-    return "".join(char if _carries(char, encoding) else _said(char) for char in text)
+    text = re.sub("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda match: "^" + match[0].translate(_RAISED), text)
+    return "".join(char if _carries(char, encoding) else _spelled(char) for char in text)
 
 
 def _carries(text: str, encoding: str) -> bool:
@@ -60,7 +60,7 @@ def _carries(text: str, encoding: str) -> bool:
     return True
 
 
-def _said(char: str) -> str:
+def _spelled(char: str) -> str:
     if char in _ASCII:
         return _ASCII[char]
     return unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode() or "?"

@@ -163,7 +163,12 @@ def _others(answer: Recommendation) -> Section:
     )
     table = Table(columns, tuple(_row(other, answer) for other in answer.runners_up))
     trades = tuple(
-        T("{kind}: {trade}", kind=_kind(other, answer), trade=other.trade)
+        T(
+            "{kind} ({params:count}): {trade}",
+            kind=_kind(other, answer),
+            params=other.params,
+            trade=other.trade,
+        )
         for other in answer.runners_up
     )
     return Section(T("What else"), (table, Notes(trades)) if answer.runners_up else ())

@@ -61,9 +61,9 @@ def _cells(row: dict[str, Any]) -> tuple[Value, ...]:
 def _evals(row: dict[str, Any]) -> Text:
     """The newest figure of each task, shares as such."""
     parts: list[Text] = []
-    for task, found in row["evals"].items():
+    for task, figure in row["evals"].items():
         name = TASK_TITLES.get(task, task.removeprefix("text "))
-        share = found["figure"].startswith("acc")
-        value = Quantity(found["value"], ".1%" if share else ".3f")
+        share = figure["figure"].startswith("acc")
+        value = Quantity(figure["value"], ".1%" if share else ".3f")
         parts.append(T("{name} {value}", name=name, value=value))
     return reduce(lambda some, more: T("{some}, {more}", some=some, more=more), parts or [NONE])

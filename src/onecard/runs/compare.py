@@ -135,12 +135,12 @@ def _why_not(runs: tuple[RunFigures, ...]) -> Note | None:
 
 
 def _differences(runs: tuple[RunFigures, ...]) -> tuple[Difference, ...]:
-    found = []
+    differences = []
     for spec in fields(RunConfig):
         values = tuple(_value(f, spec.name) for f in runs)
         if _UNKNOWN not in values and any(value != values[0] for value in values):
-            found.append(Difference(spec.name, values, _effect(spec.name, runs)))
-    return tuple(found)
+            differences.append(Difference(spec.name, values, _effect(spec.name, runs)))
+    return tuple(differences)
 
 
 _UNKNOWN = object()
@@ -225,11 +225,11 @@ def _best(
     runs: tuple[RunFigures, ...], figure: Callable[[RunFigures], float | None], margin: float
 ) -> str | None:
     """The run with the highest figure; None when one is unknown or the two best are within the margin."""
-    found = [figure(f) for f in runs]
-    known = [value for value in found if value is not None]
+    values = [figure(f) for f in runs]
+    known = [value for value in values if value is not None]
     if len(known) < len(runs):
         return None
     first, second = sorted(known, reverse=True)[:2]
     if first - second <= margin * abs(first):
         return None
-    return runs[found.index(first)].name
+    return runs[values.index(first)].name

@@ -33,7 +33,7 @@ def half_width(items: int, share: float = 0.5) -> float:
 
 
 def meaning_of(result: Result) -> T | None:
-    """Where the figure stands between chance and the released models, and the way to the next one where that can be said;
+    """Where the figure stands between chance and the released models, and the way to the next one where that is known;
     None where nothing is known to compare with."""
     place, level = _place_of(result), result.next_level
     if place is None or level is None:

@@ -19,7 +19,7 @@ FOLDER = "evals"
 TASK_TITLES = {"hellaswag": "HellaSwag", "lambada": "LAMBADA"}
 Z = 1.959964  # standard deviations on either side of a 95 % interval
 _MOST_FILES = 10_000
-_SHOWN = 200  # characters of a name in a stranger's file
+_SHOWN = 200  # characters of a name in another program's file
 
 
 @dataclass(frozen=True)
@@ -133,19 +133,19 @@ def keep(result: Result, run_folder: Path) -> Path:
 
 def kept(run_folder: Path) -> list[Result]:
     """The results in a run's folder, newest step last; files that are none are passed over."""
-    found = []
+    results = []
     with contextlib.suppress(OSError):
         for path in sorted((run_folder / FOLDER).glob("*.json"))[:_MOST_FILES]:
             with contextlib.suppress(OSError, ValueError):
-                found.append(Result.from_json(read_json(path, most_bytes=1 << 20)))
-    return sorted(found, key=lambda result: result.step)
+                results.append(Result.from_json(read_json(path, most_bytes=1 << 20)))
+    return sorted(results, key=lambda result: result.step)
 
 
 def main_figure(result: Result) -> Figure | None:
     """The one figure that stands for a result: the length-normalised accuracy, the accuracy, the bits per byte."""
     for name in ("acc_norm", "acc", "bits_per_byte"):
-        if (found := result.figure(name)) is not None:
-            return found
+        if (figure := result.figure(name)) is not None:
+            return figure
     return result.figures[0] if result.figures else None
 
 

@@ -31,7 +31,7 @@ def noted_exports(run_folder: Path) -> tuple[str, ...]:
 
 def _entries(run_folder: Path) -> list[dict[str, Any]]:
     try:
-        found = read_json(run_folder / FILE, most_bytes=1 << 20)
+        entries = read_json(run_folder / FILE, most_bytes=1 << 20)
     except (OSError, ValueError):
         return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []

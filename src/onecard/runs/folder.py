@@ -148,11 +148,11 @@ def _start(builder: RunBuilder, line: dict[str, Any]) -> None:
     )
 
 
-def _by_source(found: Any) -> dict[str, float]:
+def _by_source(losses: Any) -> dict[str, float]:
     """The losses of a mix's sources; what is no such table is as if it were not there."""
-    if not isinstance(found, dict):
+    if not isinstance(losses, dict):
         return {}
-    pairs = {str(name)[:_SHOWN]: finite(found[name]) for name in list(found)[:_MOST_SOURCES]}
+    pairs = {str(name)[:_SHOWN]: finite(losses[name]) for name in list(losses)[:_MOST_SOURCES]}
     return {name: loss for name, loss in pairs.items() if loss is not None and loss >= 0}
 
 

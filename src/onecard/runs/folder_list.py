@@ -23,16 +23,16 @@ _SKIPPED = {"checkpoints", "samples", "evals", "node_modules", "__pycache__"}
 def list_runs(folders: list[str], price: Price | None = None) -> list[dict[str, Any]]:
     """Each run below the folders: path, state, step, loss, hours, kWh and cost; None where nothing was logged yet."""
     price = price or electricity("WORLD")
-    found: dict[Path, dict[str, Any]] = {}
+    rows: dict[Path, dict[str, Any]] = {}
     for folder in folders:
         if not Path(folder).is_dir():
             raise UserError(
                 f"no folder {folder!r}", hint="name a folder that holds runs, or none for this one"
             )
         for path in run_folders(Path(folder)):
-            if path.resolve() not in found:
-                found[path.resolve()] = _row(path, price)
-    return list(found.values())
+            if path.resolve() not in rows:
+                rows[path.resolve()] = _row(path, price)
+    return list(rows.values())
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
@@ -87,9 +87,9 @@ def _row(path: Path, price: Price) -> dict[str, Any]:
 
 def _evals(run: Run) -> dict[str, Any]:
     """The newest result of each task: its main figure."""
-    found = {}
+    results = {}
     for task, result in newest(list(run.results)).items():
         figure = main_figure(result)
         if figure is not None:
-            found[task] = {"figure": figure.name, "value": figure.value, "step": result.step}
-    return found
+            results[task] = {"figure": figure.name, "value": figure.value, "step": result.step}
+    return results

@@ -33,10 +33,10 @@ class _Entry:
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """`dirty`: True where a tracked file's size or time is not the index's, None where the index does not tell."""
-    found = _repository(folder)
-    if found is None:
+    repository = _repository(folder)
+    if repository is None:
         return None
-    top, git = found
+    top, git = repository
     commit = _head(git)
     return None if commit is None else {"commit": commit, "dirty": _dirty(top, git)}
 
@@ -115,12 +115,12 @@ def _differs(top: Path, entry: _Entry) -> bool:
     if stat.S_IFMT(entry.mode) not in (stat.S_IFREG, stat.S_IFLNK):
         return False  # a submodule, or a folder of a sparse index
     try:
-        found = os.lstat(os.path.join(os.fsencode(top), entry.path))
+        status = os.lstat(os.path.join(os.fsencode(top), entry.path))
     except OSError:
         return True
-    seconds, nanoseconds = divmod(found.st_mtime_ns, 10**9)
+    seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
     same_time = entry.mtime[0] == seconds % 2**32 and entry.mtime[1] in (0, nanoseconds)
-    return found.st_size % 2**32 != entry.size or not same_time
+    return status.st_size % 2**32 != entry.size or not same_time
 
 
 def _entries(content: bytes) -> Iterator[_Entry]:

@@ -172,20 +172,20 @@ def _rewinds(file: BinaryIO) -> list[tuple[int, dict[str, int]]]:
 
     A step line that goes back voids every kind from that step on; an evaluation done again voids only evaluations.
     """
-    found: list[tuple[int, str, int]] = []
+    rewinds: list[tuple[int, str, int]] = []
     last: dict[str, int] = {}
     for at, line in _objects(file):
         kind, step = (line.get("kind"), line.get("step")) if line else (None, None)
         if kind not in _STEPPED or not isinstance(step, int):
             continue
         if step <= last.get(kind, -1):
-            found.append((at, kind, step))
+            rewinds.append((at, kind, step))
             if kind == "step":
                 last = {k: s for k, s in last.items() if s < step}
         last[kind] = step
     answer: list[tuple[int, dict[str, int]]] = []
     lowest: dict[str, int] = {}
-    for at, kind, step in reversed(found):
+    for at, kind, step in reversed(rewinds):
         kinds = _STEPPED if kind == "step" else (kind,)
         lowest = {**lowest, **{k: min(step, lowest.get(k, step)) for k in kinds}}
         answer.append((at, lowest))

@@ -44,10 +44,10 @@ def with_next_level(result: Result, run_folder: Path) -> Result:
         family, unique = _data(config, plan)
     except (UserError, OSError):
         return result  # a folder that somebody took apart
-    found = more_tokens(config, family, unique, result.step, loss, accuracy) if family else None
-    if found is None:
+    level = more_tokens(config, family, unique, result.step, loss, accuracy) if family else None
+    if level is None:
         return result
-    return replace(result, next_level=NextLevel(above[0], found.mid, found.low, found.high))
+    return replace(result, next_level=NextLevel(above[0], level.mid, level.low, level.high))
 
 
 def _loss_at(record: RunRecord, step: int) -> float | None:

@@ -62,10 +62,10 @@ def read_runs(
 
 def _split(source: str) -> tuple[str, int | None]:
     """ "train.log#2" is the second run of train.log, unless a file has that very name."""
-    found = re.fullmatch(r"(.+)#(\d{1,6})", source)
-    if found is None or Path(source).exists():
+    match = re.fullmatch(r"(.+)#(\d{1,6})", source)
+    if match is None or Path(source).exists():
         return source, None
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def _read(source: str, progress: Progress | None) -> list[Run]:

@@ -29,7 +29,7 @@ ADVICE = dict(
         ),
         sentence("fit-unneeded", "no memory saver is needed on this card"),
         sentence(
-            "fit-mended",
+            "fit-now-fits",
             "as it was it does not fit ({bytes:bytes}); now it does, with {now:duration} a step",
         ),
         sentence(
@@ -74,7 +74,7 @@ ADVICE = dict(
             "{tokens:count} tokens",
         ),
         sentence("review-loss", "it should end at a loss of {loss:.2f}"),
-        sentence("review-claim", "its {where} says {said}, which it is not"),
+        sentence("review-claim", "its {where} says {size}, which it is not"),
         sentence("review-fits", "it fits: {used:bytes} of the {name}'s {card:bytes}"),
         sentence(
             "review-tight",

@@ -1,7 +1,7 @@
 """The fastest settings of a config on this very machine, measured with real train steps.
 
->>> found = autotune(RunConfig(n_layer=2, max_iters=100), seconds=20)        # doctest: +SKIP
->>> found.changes, round(found.gain, 2)                                      # doctest: +SKIP
+>>> tuning = autotune(RunConfig(n_layer=2, max_iters=100), seconds=20)        # doctest: +SKIP
+>>> tuning.changes, round(tuning.gain, 2)                                      # doctest: +SKIP
 ({'chunked_loss': True}, 1.71)
 
 The total batch and the numbers that come out stay what the config asks for; what may change is how a step is computed

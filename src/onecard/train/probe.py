@@ -170,15 +170,15 @@ def probe(quick: bool = False, tell: Tell | None = None, asked: str = "auto") ->
     if compiled:
         try:
             configs = [config_of(shape, True) for shape in compiled]
-            found = measure_steps(device, configs, budget / 3, tell)
+            measured = measure_steps(device, configs, budget / 3, tell)
         except RuntimeError:  # what the eager steps showed is kept
-            found = []
-        if found:
+            measured = []
+        if measured:
             # few shapes, for each has to be compiled: what they do not tell is as in eager mode
             near = {kind: max(cost, 0.1 * hints[kind]) for kind, cost in costs["eager"].items()}
-            costs["compiled"] = fit_costs(found, near, host)
-            spread["compiled"] = spread["eager"] + spread_of(found, near, host)
-        seen += found
+            costs["compiled"] = fit_costs(measured, near, host)
+            spread["compiled"] = spread["eager"] + spread_of(measured, near, host)
+        seen += measured
     tell(1.0, 1.0, "done")
     return Calibration(
         device=facts.name,

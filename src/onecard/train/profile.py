@@ -132,9 +132,9 @@ def profile_steps(
         )
         for event in watched.key_averages()
     ]
-    found = StepProfile(plain, _parts(rows, steps), _ranked(rows, steps)[:15], trace)
-    write_text(out_dir / "profile.txt", f"{found}\n")
-    return found
+    result = StepProfile(plain, _parts(rows, steps), _ranked(rows, steps)[:15], trace)
+    write_text(out_dir / "profile.txt", f"{result}\n")
+    return result
 
 
 def _seconds_of(step: Callable[[], object], steps: int, on_card: bool) -> float:

@@ -7,7 +7,12 @@ from pathlib import Path
 from onecard.config import RunConfig, load
 from onecard.config.model_rules import padded_vocab
 from onecard.data import Dataset, Tokenizer, open_dataset
-from onecard.data.tokenizers.special import SpecialTokenizer, plain, speaks, with_chat_tokens
+from onecard.data.tokenizers.special import (
+    SpecialTokenizer,
+    has_chat_tokens,
+    plain,
+    with_chat_tokens,
+)
 from onecard.errors import UserError
 from onecard.model.opening import open_model
 from onecard.planner.params import params
@@ -38,7 +43,7 @@ class Base:
     @property
     def new_ids_from(self) -> int:
         """The first id whose row is new: what comes after the tokens that the model knows."""
-        known = self.tokenizer if speaks(self.tokenizer) else plain(self.tokenizer)
+        known = self.tokenizer if has_chat_tokens(self.tokenizer) else plain(self.tokenizer)
         return min(known.vocab_size, self.config.shape.vocab_size)
 
 
@@ -63,13 +68,13 @@ def base_text(base: Base, named: str | None, report: Callable[[str], None]) -> D
     if named is None and (not base.is_run or base.config.learn_from == "answers"):
         return None  # a tuned run's own data are conversations
     try:
-        found = open_dataset(named or base.config.dataset)
+        dataset = open_dataset(named or base.config.dataset)
     except UserError as error:
         if named is not None:
             raise
         report(f"the base's own text was not found ({error.message})")
         return None
-    known, theirs = plain(base.tokenizer), found.tokenizer
+    known, theirs = plain(base.tokenizer), dataset.tokenizer
     if theirs is None or plain(theirs).describe() != known.describe():
         if named is not None:
             raise UserError(
@@ -77,6 +82,6 @@ def base_text(base: Base, named: str | None, report: Callable[[str], None]) -> D
                 hint=f"prepare it with the option `tokenizer={known.name}`",
             )
         return None
-    if {"train", "val"} <= found.splits.keys():
-        return found
+    if {"train", "val"} <= dataset.splits.keys():
+        return dataset
     return None

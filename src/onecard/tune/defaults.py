@@ -46,18 +46,18 @@ def choices(
     base: Base, prepared: Prepared, distinct: int, epochs: float | None, given: dict[str, Any]
 ) -> list[Choice]:
     """What the run is set to where the user did not say; the length follows from the batch that was chosen."""
-    found = [_rate(base)]
-    rate = float(given.get("learning_rate") or found[0].value)
+    chosen = [_rate(base)]
+    rate = float(given.get("learning_rate") or chosen[0].value)
     passes = epochs or epochs_for(distinct)
     why = Note("tune-epochs", distinct=distinct) if epochs is None else Note("tune-epochs-asked")
-    found.append(Choice("epochs", passes, why))
+    chosen.append(Choice("epochs", passes, why))
     wanted = min(_MOST_SEQUENCES, max(1, round(prepared.windows * passes / _STEPS)))
     micro = int(given.get("batch_size") or min(wanted, _MICRO_BATCH))
     accumulation = int(given.get("gradient_accumulation_steps") or max(1, round(wanted / micro)))
     sequences = micro * accumulation
     steps = int(given.get("max_iters") or max(1, round(prepared.windows * passes / sequences)))
     batch = Note("tune-batch", sequences=sequences, steps=steps)
-    found += [
+    chosen += [
         Choice("batch_size", micro, batch),
         Choice("gradient_accumulation_steps", accumulation, batch),
         Choice("max_iters", steps, Note("tune-steps", epochs=passes, windows=prepared.windows)),
@@ -68,8 +68,8 @@ def choices(
         *_evaluations(prepared, steps, sequences, micro),
     ]
     if not base.is_run and base.rows >= SMALLEST_PADDED:
-        found.append(Choice("chunked_loss", True, Note("tune-chunked", rows=base.rows)))
-    return found
+        chosen.append(Choice("chunked_loss", True, Note("tune-chunked", rows=base.rows)))
+    return chosen
 
 
 def _evaluations(prepared: Prepared, steps: int, sequences: int, micro: int) -> list[Choice]:

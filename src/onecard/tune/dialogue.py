@@ -9,7 +9,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from onecard.data.tokenizers.special import SpecialTokenizer, speaks
+from onecard.data.tokenizers.special import SpecialTokenizer, has_chat_tokens
 from onecard.errors import UserError
 from onecard.model.generate import Sampler, Sampling
 from onecard.model.text_pieces import TextStream
@@ -47,7 +47,7 @@ class Dialogue:
 
     @property
     def tuned(self) -> bool:
-        return speaks(self.sampler.tokenizer)
+        return has_chat_tokens(self.sampler.tokenizer)
 
     @property
     def room(self) -> int:

@@ -88,8 +88,8 @@ def conversation_of(record: Any) -> Conversation:
     """A record of any of the formats; UnreadableError says what it lacks."""
     if not isinstance(record, dict):
         raise UnreadableError("skip-not-object")
-    found = next((record[key] for key in _LISTS if key in record), None)
-    messages = _from_list(found) if found is not None else _from_columns(record)
+    turns = next((record[key] for key in _LISTS if key in record), None)
+    messages = _from_list(turns) if turns is not None else _from_columns(record)
     while messages and messages[-1].role != "assistant":
         messages.pop()  # nothing comes after it that could be learned
     if not messages:
@@ -188,13 +188,13 @@ def _listed(path: Path) -> Iterator[tuple[int, int, Any]]:
 
 def _whole_list(path: Path) -> list[Any]:
     try:
-        found = read_json(path, _MOST_LIST_BYTES)
+        records = read_json(path, _MOST_LIST_BYTES)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} begins as a JSON list and cannot be read as one: {error}",
             hint=f"one record a line can be larger and broken in places; {_EXAMPLE}",
         ) from None
-    return found if isinstance(found, list) else [found]
+    return records if isinstance(records, list) else [records]
 
 
 def _short(value: Any) -> str:

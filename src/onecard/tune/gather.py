@@ -1,7 +1,7 @@
 """Conversation files read and encoded: what is there, what is distinct, what was left out and why.
 
->>> found = gather([Path("chats.jsonl")], with_chat_tokens(gpt2()), room=1024)      # doctest: +SKIP
->>> len(found.items), found.distinct, found.skipped[0].lines               # doctest: +SKIP
+>>> gathered = gather([Path("chats.jsonl")], with_chat_tokens(gpt2()), room=1024)      # doctest: +SKIP
+>>> len(gathered.items), gathered.distinct, gathered.skipped[0].lines               # doctest: +SKIP
 (998, 14, (7, 31))
 """
 
@@ -95,11 +95,13 @@ def gather(
             progress(start + at, all_bytes)
 
         for line, read in read_conversations(path, reached):
-            found = read if isinstance(read, UnreadableError) else _encoded(read, tokenizer, room)
-            if isinstance(found, UnreadableError):
-                reasons.setdefault((place, found.reason), []).append(line)
+            conversation = (
+                read if isinstance(read, UnreadableError) else _encoded(read, tokenizer, room)
+            )
+            if isinstance(conversation, UnreadableError):
+                reasons.setdefault((place, conversation.reason), []).append(line)
                 continue
-            ids, learned, whole, digest = found
+            ids, learned, whole, digest = conversation
             shortened += not whole
             items.append(Item(place, ids, learned, digest))
         if len(items) == before:

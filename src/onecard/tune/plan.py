@@ -201,17 +201,17 @@ def _expectation(parameters: int) -> Note:
 
 
 def _notes(gathered: Gathered, prepared: Prepared, keep: float, base_text: bool) -> list[Note]:
-    found = []
+    notes = []
     distinct, count = gathered.distinct, len(gathered.items)
     if distinct < _FEW_DISTINCT * count:
-        found.append(Note("tune-few-distinct", distinct=distinct, conversations=count))
+        notes.append(Note("tune-few-distinct", distinct=distinct, conversations=count))
     if prepared.held_out_again:
-        found.append(Note("tune-held-out-again"))
-    found += [skips.note for skips in gathered.skipped]
+        notes.append(Note("tune-held-out-again"))
+    notes += [skips.note for skips in gathered.skipped]
     if gathered.shortened:
-        found.append(Note("tune-shortened", count=gathered.shortened))
+        notes.append(Note("tune-shortened", count=gathered.shortened))
     if keep:
-        found.append(Note("tune-keep-base", share=keep))
+        notes.append(Note("tune-keep-base", share=keep))
     elif not base_text:
-        found.append(Note("tune-no-base-text"))
-    return found
+        notes.append(Note("tune-no-base-text"))
+    return notes

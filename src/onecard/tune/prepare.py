@@ -70,7 +70,7 @@ def prepare_windows(
     mixing: Mixing,
     base: Dataset | None,
 ) -> tuple[Prepared, dict[str, list[Window]]]:
-    """The windows of every split, and what is to be said of them."""
+    """The windows of every split, and the notes about them."""
     train, held_out = _split(gathered.items, mixing.seed)
     drawn = _drawn(train, names, mixing)
     by_file = [_of_file(train, file) for file in range(len(names))]

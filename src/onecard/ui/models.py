@@ -53,11 +53,11 @@ class Models:
             return self._found
 
     def _exported(self) -> dict[str, Path]:
-        root, found = self.settings.root, {}
+        root, folders = self.settings.root, {}
         for path, files in itertools.islice(folders_below(root), _MOST_FOLDERS):
             if "config.json" in files and "model.safetensors" in files:
-                found[path.relative_to(root).as_posix() if path != root else "."] = path
-        return found
+                folders[path.relative_to(root).as_posix() if path != root else "."] = path
+        return folders
 
     def path(self, name: str) -> Path:
         path = self.folders().get(name)
@@ -77,12 +77,12 @@ class Models:
 
         while len(self._open) >= self.settings.limits.models:
             self._open.popitem(last=False)
-        found = open_model(str(path), self.settings.device, self._dataset(path))
-        self._open[key] = found
-        return found
+        model = open_model(str(path), self.settings.device, self._dataset(path))
+        self._open[key] = model
+        return model
 
     def _dataset(self, path: Path) -> str | None:
-        """The data whose tokeniser a run needs, by its config.toml; a place that a stranger's run names is not opened."""
+        """The data whose tokeniser a run needs, by its config.toml; a place that an untrusted run names is not opened."""
         if not is_run_folder(path):
             return None
         name = RunRecord(path).config().dataset

@@ -1,4 +1,4 @@
-"""The API that OpenAI's clients speak: /v1/models, /v1/completions, /v1/chat/completions, streaming and not.
+"""The API that OpenAI's clients use: /v1/models, /v1/completions, /v1/chat/completions, streaming and not.
 
 Beside their parameters: top_k, min_p and repetition_penalty.
 """

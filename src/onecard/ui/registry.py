@@ -118,7 +118,7 @@ class Registry:
         return self._dropped.get(name)
 
     def drop(self, file_name: str, content: bytes) -> list[str]:
-        """Read a stranger's log; it is kept as figures, not as a file."""
+        """Read another trainer's log; it is kept as figures, not as a file."""
         safe = (
             "".join(c for c in file_name if c.isalnum() or c in "._- ")[-80:].lstrip(". ") or "log"
         )

@@ -122,13 +122,13 @@ class RunWatch:
 
     def findings(self, words: Language) -> list[dict[str, Any]]:
         """What `onecard explain` says of it so far."""
-        read_to, found = self._explained
+        read_to, findings = self._explained
         if read_to != self.follower.offset:
             with self._turn:  # together: more may be read while it is explained
                 read_to, run = self.follower.offset, self._builder.done()
-            found = () if run is None else explain(figures(run, price=self.price))
-            self._explained = (read_to, found)
-        return [{"rule": f.note.code, "text": words.text(f.note)} for f in found]
+            findings = () if run is None else explain(figures(run, price=self.price))
+            self._explained = (read_to, findings)
+        return [{"rule": f.note.code, "text": words.text(f.note)} for f in findings]
 
     def plan_band(self) -> dict[str, Any] | None:
         """The expected loss from its plan: (step, low, high), and what turns steps into tokens, hours and FLOPs."""
@@ -193,13 +193,13 @@ def _tail(log: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
                 return [], None
             file.seek(max(0, size - TAIL_BYTES))
             lines = file.read(TAIL_BYTES).split(b"\n")
-            found = [line for raw in lines if (line := parse_line(raw)) is not None]
+            entries = [line for raw in lines if (line := parse_line(raw)) is not None]
             steps = [
                 line
-                for line in found
+                for line in entries
                 if line.get("kind") == "step" and type(line.get("step")) is int
             ]
-            evals = [line for line in found if line.get("kind") == "eval"]
+            evals = [line for line in entries if line.get("kind") == "eval"]
             return steps, evals[-1] if evals else _last_eval(file, size)
     except (OSError, ValueError):
         return [], None

@@ -78,8 +78,8 @@ class RunsApi:
         name, words = request.query_params.get("id", ""), language_of(request)
         run = self.registry.dropped(name)
         if run is not None:
-            found = run
-            return self._stream(lambda: _once(dropped_run(found, self.registry, name, words)))
+            watched = run
+            return self._stream(lambda: _once(dropped_run(watched, self.registry, name, words)))
         await in_thread(lambda: self.registry.folder(name))
         return self._stream(lambda: self._run_changes(name, words))
 
@@ -202,7 +202,7 @@ async def _once(message: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
 
 
 def dropped_run(run: Run, registry: Registry, name: str, words: Language) -> dict[str, Any]:
-    """A stranger's log in the form of a run's page."""
+    """Another trainer's log in the form of a run's page."""
     figured = registry.figures(name)
     tokens = figured.tokens_per_step
     curve = run.curve

@@ -95,9 +95,9 @@ def _encoded(
     try:
         for number in _scarcest_first(plan, goals):
             expected = int(text_bytes * plan.shares[number])
-            found = encodings[number] = Encoding(plan, work, expected, report, number)
-            parts[number] = found.run(crew, goals[number])
-            _stop_if_too_small(plan, number, goals[number], found)
+            encoding = encodings[number] = Encoding(plan, work, expected, report, number)
+            parts[number] = encoding.run(crew, goals[number])
+            _stop_if_too_small(plan, number, goals[number], encoding)
         while True:
             chosen = _chosen(plan, parts, limits)
             short = [
@@ -123,16 +123,16 @@ def _chosen(plan: Plan, parts: Sequence[list[Part]], limits: Sequence[int | None
     How far a source happened to be encoded, which depends on the number of workers and on kills, must not show.
     """
     before: list[Taken] = []
-    found = []
+    chosen = []
     for mine, limit in zip(parts, limits, strict=True):
         copies = copies_of(plan, [*before, *(Taken(part) for part in mine)])
         exact, dropped = (lists[len(before) :] for lists in copies)
         here = _beginning(mine, dropped, limit)
         copied = counted(here, exact)
         near = counted(here, dropped) - copied if plan.options.dedup == "near" else 0
-        found.append(_Chosen(here, _train_tokens(mine, dropped), copied, near))
+        chosen.append(_Chosen(here, _train_tokens(mine, dropped), copied, near))
         before += here
-    return found
+    return chosen
 
 
 def _scarcest_first(plan: Plan, goals: list[int | None]) -> list[int]:
@@ -144,10 +144,10 @@ def _scarcest_first(plan: Plan, goals: list[int | None]) -> list[int]:
     return sorted(range(len(goals)), key=spare)
 
 
-def _stop_if_too_small(plan: Plan, number: int, goal: int | None, found: Encoding) -> None:
+def _stop_if_too_small(plan: Plan, number: int, goal: int | None, encoding: Encoding) -> None:
     """One that is counted and has less than its share, with no choice made: nothing else is tokenised for nothing."""
-    have = found.reach_tokens
-    if goal is None or plan.options.too_small or not found.exhausted or have >= goal - 1:
+    have = encoding.reach_tokens
+    if goal is None or plan.options.too_small or not encoding.exhausted or have >= goal - 1:
         return
     total, plenty = round((goal - 1) / plan.shares[number]), 1 << 62
     available = [have if place == number else plenty for place in range(len(plan.shares))]
@@ -266,7 +266,7 @@ def counted(taken: list[Taken], dropped: Dropped) -> int:
     return sum(_copies_among(item, gone) for item, gone in zip(taken, dropped, strict=False))
 
 
-def _copies_among(item: Taken, found: np.ndarray[Any, np.dtype[np.uint32]]) -> int:
-    if not len(found) or item.below is None:
-        return len(found)
-    return int((item.part.rows()["order"][found] < item.below).sum())
+def _copies_among(item: Taken, places: np.ndarray[Any, np.dtype[np.uint32]]) -> int:
+    if not len(places) or item.below is None:
+        return len(places)
+    return int((item.part.rows()["order"][places] < item.below).sum())

@@ -47,8 +47,8 @@ def drop_duplicates(items: Sequence[Taken]) -> list[npt.NDArray[np.uint32]]:
     dropped: list[list[int]] = [[] for _ in items]
     passes = np.uint64(sum(item.part.documents for item in items) // _DEDUP_ROWS + 1)
     for share in range(int(passes)):
-        found = [_share(item, place, share, passes) for place, item in enumerate(items)]
-        table = np.concatenate(found) if found else np.zeros(0, _SEEN)
+        kept = [_share(item, place, share, passes) for place, item in enumerate(items)]
+        table = np.concatenate(kept) if kept else np.zeros(0, _SEEN)
         table = table[np.argsort(table["hash0"], kind="stable")]
         alike = np.flatnonzero(table["hash0"][1:] == table["hash0"][:-1])
         near = table[np.unique(np.concatenate([alike, alike + 1]))]
@@ -187,15 +187,15 @@ def by_source(
 
 def smallest_hash(taken: list[Taken]) -> tuple[int, list[int]]:
     """How many documents there are, and (place, row) of the one with the smallest hash."""
-    found, documents = [], 0
+    smallest, documents = [], 0
     for place, item in enumerate(taken):
         rows = item.part.rows()
         kept = np.flatnonzero(item.mask(rows, 0))
         documents += len(kept)
         if len(kept):
             row = kept[np.argmin(rows["hash0"][kept])]
-            found.append((int(rows["hash0"][row]), place, int(row)))
-    return documents, list(min(found)[1:]) if found else []
+            smallest.append((int(rows["hash0"][row]), place, int(row)))
+    return documents, list(min(smallest)[1:]) if smallest else []
 
 
 def of_split(
@@ -215,11 +215,11 @@ class Order:
 
     def __init__(self, work: Path):
         folder = work / "order"
-        found = json.loads((folder / "order.json").read_text())
-        self.splits: dict[str, dict[str, Any]] = found["splits"]
-        self.promoted: list[list[int]] = found["promoted"]
+        saved = json.loads((folder / "order.json").read_text())
+        self.splits: dict[str, dict[str, Any]] = saved["splits"]
+        self.promoted: list[list[int]] = saved["promoted"]
         self.taken = []
-        for place, (kind, name, below) in enumerate(found["parts"]):
+        for place, (kind, name, below) in enumerate(saved["parts"]):
             gone = folder / f"dropped-{place:06d}.npy"
             dropped = np.load(gone) if gone.exists() else None
             path = work / kind / name

@@ -116,8 +116,8 @@ class PartBuilder:
     def _ready(self, batch: Batch) -> tuple[Ids, Offsets, list[bytes]]:
         """Documents that are tokens already, without separators at their ends; what is no id is left out and counted."""
         good, places = [], []
-        for found, place in zip(batch.ids, batch.places, strict=True):
-            ids = _token_ids(found, self.tokenizer.vocab_size)
+        for tokens, place in zip(batch.ids, batch.places, strict=True):
+            ids = _token_ids(tokens, self.tokenizer.vocab_size)
             if ids is None:
                 self.skipped["not token ids"] += 1
                 continue
@@ -184,9 +184,9 @@ class PartBuilder:
         self.clear()
 
 
-def _token_ids(found: Any, vocab_size: int) -> Ids | None:
+def _token_ids(values: Any, vocab_size: int) -> Ids | None:
     try:
-        ids = np.asarray(found)
+        ids = np.asarray(values)
     except (ValueError, OverflowError):
         return None
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":

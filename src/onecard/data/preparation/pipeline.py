@@ -78,11 +78,11 @@ def prepare(
             work.remove_on_exit = _begun(folder) in (None, request)
             return done
         try:
-            found = _prepare(
+            manifest = _prepare(
                 words, work, chosen, request, _workers(workers), fresh, report, announce
             )
             work.remove_on_exit = True
-            return found
+            return manifest
         except OnecardError:
             # a mistyped word leaves no trace
             work.remove_on_exit = not has_results(work.path, REPLACED)
@@ -113,8 +113,8 @@ def sized(
         count = sum(shard.tokens for shards in scan(adopted).splits.values() for shard in shards)
         return Size(count, 0, 0, 0, 0.0), adopted
     chosen = chosen.resolved(words)
-    found = sized_sources(words, chosen)
-    size = estimate(found, str(chosen.tokenizer), chosen.tokens, _workers(workers), chosen)
+    sizes = sized_sources(words, chosen)
+    size = estimate(sizes, str(chosen.tokenizer), chosen.tokens, _workers(workers), chosen)
     return size, _output(words, out, chosen)
 
 
@@ -177,28 +177,28 @@ def _finished(
                 hint="choose an empty or new folder with the option `out`",
             )
         return None
-    found = read_manifest(folder)
+    manifest = read_manifest(folder)
     if fresh:
-        if not found.request:
+        if not manifest.request:
             raise UserError(
                 f"{folder} holds tokens that others made",
                 hint="choose another folder with the option `out`",
             )
         return None
-    changed = next((word for word in words if _changed(word, options, found)), None)
-    if found.request == request and changed is None:
-        return found
+    changed = next((word for word in words if _changed(word, options, manifest)), None)
+    if manifest.request == request and changed is None:
+        return manifest
     if _begun(folder) == request:  # an earlier `fresh` of the same request: continue it
         return None
     other = (
         "replace it with the option `fresh` (it stays until the new one is finished), "
         "or choose another folder with the option `out`"
     )
-    if found.request == request:
+    if manifest.request == request:
         raise UserError(f"{changed} has changed since {folder} was made from it", hint=other)
-    uri = found.sources[0]["uri"] if found.sources else "unknown text"
+    uri = manifest.sources[0]["uri"] if manifest.sources else "unknown text"
     raise UserError(
-        f"{folder} holds another data set already: {found.tokens:,} tokens of {uri}", hint=other
+        f"{folder} holds another data set already: {manifest.tokens:,} tokens of {uri}", hint=other
     )
 
 
@@ -208,12 +208,12 @@ def _begun(folder: Path) -> str | None:
     return None if saved is None else saved.request
 
 
-def _changed(word: str, options: Options, found: Manifest) -> bool:
+def _changed(word: str, options: Options, manifest: Manifest) -> bool:
     """Whether a local source is other than when the set was made from it: by the file system's word, else by content."""
     if is_remote(word):
         return False  # the commit is fixed when the work begins
     source = resolve_source(word, options.tokens)
-    seen = next((entry for entry in found.sources if entry["uri"] == source.uri), {})
+    seen = next((entry for entry in manifest.sources if entry["uri"] == source.uri), {})
     if seen.get("state") and seen["state"] == state_digest(source):
         return False
     return seen.get("files") != content_digest(source)

@@ -51,11 +51,11 @@ def count_of(source: Source, number: int, tokenizer: str, rough: int, options: O
         return Count(rough)
     if any(packed(Path(item.path)) for item in source.inputs):
         return Count(rough, _COMPRESSED_MARGIN)
-    found = None
+    count = None
     if tokenizer in ("gpt2", "bytes"):
         encoder: Tokenizer = gpt2() if tokenizer == "gpt2" else BytesTokenizer()
-        found = _sampled(source, reading_of(options, number, source), encoder)
-    return found or Count(rough, _UNKNOWN_MARGIN)
+        count = _sampled(source, reading_of(options, number, source), encoder)
+    return count or Count(rough, _UNKNOWN_MARGIN)
 
 
 def _sampled(source: Source, reading: Reading, tokenizer: Tokenizer) -> Count | None:
@@ -65,11 +65,11 @@ def _sampled(source: Source, reading: Reading, tokenizer: Tokenizer) -> Count | 
         return None
     last = max(1, _SAMPLED_UNITS - 1)
     places = sorted({round(n * (len(units) - 1) / last) for n in range(_SAMPLED_UNITS)})
-    found = [_tokens_per_byte(units[place], reading, tokenizer) for place in places]
-    rates = [entry[0] for entry in found if entry is not None]
+    per_byte = [_tokens_per_byte(units[place], reading, tokenizer) for place in places]
+    rates = [entry[0] for entry in per_byte if entry is not None]
     if len(rates) < len(places):
         return None
-    everything = len(places) == len(units) and all(entry[1] for entry in found if entry)
+    everything = len(places) == len(units) and all(entry[1] for entry in per_byte if entry)
     # the places have about the same size, so their plain mean will do where not all were read
     tokens = sum(rate * units[place].size for rate, place in zip(rates, places, strict=True)) / sum(
         units[place].size for place in places

@@ -110,24 +110,24 @@ def _uncertain(
 
 def _estimate(sources: list[Source], tokenizer: str, tokens: int | None, workers: int) -> Size:
     text = download = 0.0
-    found = 0.0
+    estimate = 0.0
     for source in sources:
         per_token = bytes_per_token(tokenizer)
         if tokenizer == "gpt2":
             per_token = source.bytes_per_token or (2.14 if source.uri == "stdlib" else per_token)
         for item in source.inputs:
-            if tokens is not None and found >= tokens:
+            if tokens is not None and estimate >= tokens:
                 break
             if source.pretokenized:
-                found += max(item.size - 1024, 0) / 2 if "_val_" not in item.path else 0
+                estimate += max(item.size - 1024, 0) / 2 if "_val_" not in item.path else 0
             else:
-                found += item.text_bytes / per_token
+                estimate += item.text_bytes / per_token
                 text += item.text_bytes
             download += (
                 item.size if source.repo is not None and not cached(source, item.path) else 0
             )
-    share = min(1.0, tokens / found) if tokens is not None and found else 1.0
-    count, text = int(found * share), text * share
+    share = min(1.0, tokens / estimate) if tokens is not None and estimate else 1.0
+    count, text = int(estimate * share), text * share
     pretokenized = all(source.pretokenized for source in sources)
     work = 0 if pretokenized else 2 * count + ROW.itemsize * int(text) // _DOCUMENT_BYTES
     seconds = (
@@ -143,10 +143,10 @@ def cached(source: Source, path: str) -> bool:
     """Whether the hub's cache already has the file."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(
+    place = try_to_load_from_cache(
         str(source.repo), path, revision=source.revision, repo_type="dataset"
     )
-    return isinstance(found, str)
+    return isinstance(place, str)
 
 
 def check_disk(size: Size, out: Path, already: int) -> None:

@@ -148,8 +148,8 @@ def _write_shards(
     plan: Plan, work: Path, crew: Crew, order: dict[str, Any], report: Report
 ) -> dict[str, list[Any]]:
     """Every shard, by whichever worker is free; those an earlier run finished are kept."""
-    found = shard_jobs(order, plan.name, plan.options.shard_tokens)
-    jobs = [{"op": "shard", **job} for job in found]
+    shards = shard_jobs(order, plan.name, plan.options.shard_tokens)
+    jobs = [{"op": "shard", **job} for job in shards]
     everything = sum(split["tokens"] for split in order["splits"].values())
     entries: dict[str, Any] = {}
     queue = iter(jobs)

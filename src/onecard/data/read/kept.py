@@ -46,17 +46,17 @@ def keep_record(data: Dataset, folder: Path) -> None:
 
 def kept_record(folder: Path) -> dict[str, Any]:
     """The record that `keep_record` wrote."""
-    found = read_json_object(folder / RECORD, "the data record", hint="the data folder has it too")
+    record = read_json_object(folder / RECORD, "the data record", hint="the data folder has it too")
     try:
-        if found.get("schema") != SCHEMA:
+        if record.get("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
-        if "tokenizer" not in found:
+        if "tokenizer" not in record:
             raise ValueError("it names no tokeniser")
-        if found["tokenizer"] is not None:
-            check_tokenizer_entry(found["tokenizer"])
+        if record["tokenizer"] is not None:
+            check_tokenizer_entry(record["tokenizer"])
     except ValueError as error:
         raise UserError(f"the data record {folder / RECORD} is damaged: {error}") from None
-    return found
+    return record
 
 
 def kept_tokenizer(folder: Path) -> Tokenizer | None:

@@ -52,8 +52,8 @@ class Layout:
 
     @property
     def eot(self) -> int | None:
-        found = None if self.tokenizer is None else self.tokenizer.get("eot")
-        return None if found is None else int(found)
+        eot = None if self.tokenizer is None else self.tokenizer.get("eot")
+        return None if eot is None else int(eot)
 
 
 def summary(path: str | os.PathLike[str]) -> Summary:

@@ -64,13 +64,13 @@ def bytes_per_token(splits: dict[str, dict[str, Any]]) -> float | None:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder; one that is damaged or of another schema is named."""
     path = folder / MANIFEST
-    found = read_json_object(path, "the manifest", hint="prepare the data again")
-    if found.get("schema") != SCHEMA:
+    content = read_json_object(path, "the manifest", hint="prepare the data again")
+    if content.get("schema") != SCHEMA:
         raise UserError(
             f"{path} is not a manifest of this version ({SCHEMA})", hint="prepare the data again"
         )
     try:
-        return checked_manifest(found)
+        return checked_manifest(content)
     except ValueError as error:
         raise UserError(
             f"the manifest {path} is damaged: {error}", hint="prepare the data again"
@@ -82,13 +82,13 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     write_text(path, text + "\n")
 
 
-def checked_manifest(found: dict[str, Any]) -> Manifest:
+def checked_manifest(content: dict[str, Any]) -> Manifest:
     """A manifest from parsed JSON; ValueError names the first field that is missing or wrong."""
     values = {}
     for entry in fields(Manifest):
-        if entry.name in found:
-            _require(_CHECKS[entry.name](found[entry.name]), entry.name, found[entry.name])
-            values[entry.name] = found[entry.name]
+        if entry.name in content:
+            _require(_CHECKS[entry.name](content[entry.name]), entry.name, content[entry.name])
+            values[entry.name] = content[entry.name]
         elif entry.default is MISSING and entry.default_factory is MISSING:
             raise ValueError(f"{entry.name} is missing")
     return Manifest(**values)

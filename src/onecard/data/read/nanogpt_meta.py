@@ -1,4 +1,4 @@
-"""nanoGPT's meta.pkl, read without pickle: a stranger's pickle runs code, so only dicts, strings and ints are followed.
+"""nanoGPT's meta.pkl, read without pickle: an untrusted pickle can run code, so only dicts, strings and ints are followed.
 
 >>> import pickle, tempfile, pathlib
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "meta.pkl"
@@ -29,10 +29,10 @@ def read_meta(path: Path) -> dict[str, Any] | None:
             f"{path} is too large for a table of characters",
             hint="delete it, if the tokens are GPT-2's",
         ) from None
-    found = _plain(path, content)
-    if not isinstance(found, dict) or not isinstance(found.get("itos"), dict):
+    meta = _plain(path, content)
+    if not isinstance(meta, dict) or not isinstance(meta.get("itos"), dict):
         return None
-    chars = [found["itos"].get(index) for index in range(len(found["itos"]))]
+    chars = [meta["itos"].get(index) for index in range(len(meta["itos"]))]
     if not chars or not all(isinstance(char, str) and len(char) == 1 for char in chars):
         return None
     try:

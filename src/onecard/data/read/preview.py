@@ -60,7 +60,7 @@ def preview(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _samples(data: Dataset, name: str, split: Split) -> list[dict[str, Any]]:
     count = _SAMPLES if name == "train" else 1
-    found = []
+    samples = []
     for index in range(count):
         at = _document_start(split, split.tokens * index // count, data.eot)
         ids = split.read(at, min(_SHOWN_TOKENS + 1, split.tokens - at))
@@ -71,8 +71,8 @@ def _samples(data: Dataset, name: str, split: Split) -> list[dict[str, Any]]:
         text = (
             data.tokenizer.decode(ids.tolist()) if data.tokenizer else " ".join(map(str, ids[:20]))
         )
-        found.append({"split": name, "at": at, "text": text + ("" if ends else " …")})
-    return found
+        samples.append({"split": name, "at": at, "text": text + ("" if ends else " …")})
+    return samples
 
 
 def _document_start(split: Split, at: int, eot: int | None) -> int:

@@ -105,8 +105,8 @@ def npy_shard(path: Path, sha256: str | None = None) -> Shard:
     import ast
 
     try:
-        found = ast.literal_eval(text.decode("latin1").strip())
-        kind, (tokens,) = str(found["descr"]), found["shape"]
+        facts = ast.literal_eval(text.decode("latin1").strip())
+        kind, (tokens,) = str(facts["descr"]), facts["shape"]
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
         raise UserError(
             f"{path}: not a list of ids in one dimension", hint="get it again"

@@ -88,9 +88,9 @@ class Split:
                         f"expected {shard.offset_bytes + TOKEN_BYTES * shard.tokens:,}"
                     )
                     continue
-                if shard.sha256 and (found := file_sha256(shard.path)) != shard.sha256:
+                if shard.sha256 and (digest := file_sha256(shard.path)) != shard.sha256:
                     problems.append(
-                        f"{shard.path}: sha256 {found[:16]}…, the manifest says {shard.sha256[:16]}…"
+                        f"{shard.path}: sha256 {digest[:16]}…, the manifest says {shard.sha256[:16]}…"
                     )
                     continue
                 for at in range(0, shard.tokens, _CHECKED_TOKENS):
@@ -202,8 +202,8 @@ class Dataset:
     @property
     def new_ids_from(self) -> int | None:
         """The first id that the model it was made for had not learned; None where it was made for none."""
-        found = (self.manifest or {}).get("filters", {}).get("new_ids_from")
-        return found if isinstance(found, int) else None
+        first = (self.manifest or {}).get("filters", {}).get("new_ids_from")
+        return first if isinstance(first, int) else None
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{name} {split.tokens:,}" for name, split in self.splits.items())

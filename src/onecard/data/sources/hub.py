@@ -56,7 +56,7 @@ def look_up(
     card: dict[str, Any] = dict(info.card_data.to_dict()) if info.card_data is not None else {}  # type: ignore[no-untyped-call]
     patterns = list(patterns) or _patterns_of(card, config, repo)
     roots = sorted({_fixed_folder(pattern) for pattern in patterns}) or [""]
-    found: dict[str, HubFile] = {}
+    by_path: dict[str, HubFile] = {}
     for root in roots:
         for entry in patiently(partial(_tree, api, repo, commit, root), repo):
             if hasattr(entry, "size") and (
@@ -64,8 +64,8 @@ def look_up(
             ):
                 digest = entry.lfs.sha256 if entry.lfs is not None else None
                 _check_path(repo, entry.path)
-                found[entry.path] = HubFile(entry.path, entry.size, digest)
-    files = _one_kind(list(found.values()), bool(patterns))
+                by_path[entry.path] = HubFile(entry.path, entry.size, digest)
+    files = _one_kind(list(by_path.values()), bool(patterns))
     if not files:
         where = f" for {config!r}" if config else ""
         raise UserError(
@@ -93,7 +93,7 @@ def fetch(repo: str, commit: str, file: HubFile, marks: Path | None = None) -> P
     disable_progress_bars()  # ours shows the whole
 
     def get(force: bool) -> Path:
-        found = hf_hub_download(
+        path = hf_hub_download(
             repo,
             file.path,
             repo_type="dataset",
@@ -101,7 +101,7 @@ def fetch(repo: str, commit: str, file: HubFile, marks: Path | None = None) -> P
             library_name="onecard",
             force_download=force,
         )
-        return Path(found)
+        return Path(path)
 
     mark = (
         None

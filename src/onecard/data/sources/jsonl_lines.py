@@ -60,13 +60,13 @@ def _content(record: dict[str, Any], reading: Reading) -> Any:
     """The text of a record, or its list of token ids."""
     if reading.filled is not None:
         return reading.filled.fill(record)
-    found = record.get(reading.column)
-    return None if isinstance(found, list) and not _is_ids(found) else found
+    content = record.get(reading.column)
+    return None if isinstance(content, list) and not _is_ids(content) else content
 
 
-def _is_ids(found: list[Any]) -> bool:
+def _is_ids(values: list[Any]) -> bool:
     """Whether a list looks like token ids, by its beginning; the whole of it is checked when it is used."""
-    return bool(found) and all(type(value) is int for value in found[:8])
+    return bool(values) and all(type(value) is int for value in values[:8])
 
 
 def text_share(path: str, reading: Reading) -> float:
@@ -89,7 +89,7 @@ def text_share(path: str, reading: Reading) -> float:
 
 
 def _check_record(path: str, at: int, record: Any, reading: Reading) -> None:
-    """The first record of a unit speaks for the file: a missing or odd column is a mistake, not a skip."""
+    """The first record of a unit stands for the file: a missing or odd column is a mistake, not a skip."""
     if not isinstance(record, dict):
         raise UserError(
             f"{path}, offset {at:,}: a line holds {type(record).__name__}, not an object",
@@ -101,8 +101,8 @@ def _check_record(path: str, at: int, record: Any, reading: Reading) -> None:
             raise UserError(
                 f"{path}, offset {at:,}: no column {column!r}; there is {there:.500}", hint=_HINT
             )
-    found = record[reading.text_columns[0]]
-    good = isinstance(found, str | None) or (isinstance(found, list) and _is_ids(found))
+    value = record[reading.text_columns[0]]
+    good = isinstance(value, str | None) or (isinstance(value, list) and _is_ids(value))
     if reading.filled is None and not good:
         kind = type(record[reading.column]).__name__
         raise UserError(

@@ -33,10 +33,10 @@ def local_source(path: Path) -> Source:
             inputs = [input_of(path)]
             name = name.split(".")[0] or name
         else:
-            found = _in_order(p for p in path.rglob("*") if p.is_file())
-            found = [p for p in found if not _hidden(p.relative_to(path))]
+            paths = _in_order(p for p in path.rglob("*") if p.is_file())
+            paths = [p for p in paths if not _hidden(p.relative_to(path))]
             _check_readable(path)
-            wanted = [p for p in found if _base_suffix(p) in (".parquet", ".npy", *_JSONL, *_TEXT)]
+            wanted = [p for p in paths if _base_suffix(p) in (".parquet", ".npy", *_JSONL, *_TEXT)]
             if not wanted:
                 raise UserError(
                     f"{path} holds no parquet, jsonl or text files",
@@ -53,7 +53,7 @@ def local_source(path: Path) -> Source:
 
 def stdlib_source() -> Source:
     root = Path(sysconfig.get_path("stdlib"))
-    found = _in_order(
+    paths = _in_order(
         p for p in root.rglob("*.py") if not _NOT_STDLIB & set(p.relative_to(root).parts)
     )
     version = ".".join(map(str, sys.version_info[:3]))
@@ -62,7 +62,7 @@ def stdlib_source() -> Source:
         "stdlib",
         f"CPython {version}",
         "PSF-2.0",
-        inputs=tuple(input_of(p, "text") for p in found),
+        inputs=tuple(input_of(p, "text") for p in paths),
     )
 
 

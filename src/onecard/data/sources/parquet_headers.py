@@ -104,15 +104,15 @@ class _Thrift:
         self.place = 0
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        found: dict[int, Any] = {}
+        fields: dict[int, Any] = {}
         field = 0
         if depth > _MOST_DEPTH:
             raise ValueError("nested too deeply")
         while kind := self._byte():
             field = field + (kind >> 4) if kind >> 4 else self._zigzag()
             kind &= 15
-            found[field] = kind == _TRUE if kind <= _FALSE else self._value(kind, depth)
-        return found
+            fields[field] = kind == _TRUE if kind <= _FALSE else self._value(kind, depth)
+        return fields
 
     def _byte(self) -> int:
         if self.place >= len(self._content):

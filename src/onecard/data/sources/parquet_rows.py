@@ -82,8 +82,8 @@ def is_token_list(kind: Any) -> bool:
 
 def chunk_of(group: RowGroup, column: str) -> Chunk:
     """A column's pages; those of a list are under its element's name."""
-    found = group.chunks.get(column)
-    return found or next(c for name, c in group.chunks.items() if name.startswith(f"{column}."))
+    chunk = group.chunks.get(column)
+    return chunk or next(c for name, c in group.chunks.items() if name.startswith(f"{column}."))
 
 
 def text_bytes(group: RowGroup, reading: Reading) -> int:
@@ -222,13 +222,13 @@ def _add_rows(batch: Batch, record: Any, place: int, row: int, reading: Reading)
 
 def _texts(record: Any, reading: Reading, skipped: Counter[str]) -> list[Any]:
     """The text of each row, made by the template where there is one; or its list of ids; or None."""
-    found = {name: _values(record, name, skipped) for name in reading.text_columns}
+    columns = {name: _values(record, name, skipped) for name in reading.text_columns}
     if reading.filled is None:
-        return found[reading.column]
-    names = list(found)
+        return columns[reading.column]
+    names = list(columns)
     return [
         reading.filled.fill(dict(zip(names, row, strict=True)))
-        for row in zip(*found.values(), strict=True)
+        for row in zip(*columns.values(), strict=True)
     ]
 
 
@@ -247,10 +247,10 @@ def _filters(record: Any, texts: list[Any], reading: Reading) -> list[bool] | No
     keep = [text is not None and len(text) >= reading.min_chars for text in texts]
     for condition in reading.conditions:
         index = record.schema.get_field_index(condition.column)
-        found = record.column(index).to_pylist()
+        values = record.column(index).to_pylist()
         keep = [
             k and condition.holds({condition.column: value})
-            for k, value in zip(keep, found, strict=True)
+            for k, value in zip(keep, values, strict=True)
         ]
     return keep
 

@@ -54,13 +54,13 @@ def adopt(
     for name, shards in layout.splits.items():
         split: dict[str, Any] = {"tokens": 0, "documents": 0, "bytes": 0, "shards": []}
         for shard in shards:
-            found = measure(shard, name, tokenizer, partial(_report, report, done, total))
+            measured = measure(shard, name, tokenizer, partial(_report, report, done, total))
             done += shard.tokens
             split["shards"].append(
                 {"file": shard.path.name, "tokens": shard.tokens, "sha256": file_sha256(shard.path)}
             )
             for key in ("tokens", "documents", "bytes"):
-                split[key] += found[key]
+                split[key] += measured[key]
         splits[name] = split
     manifest = Manifest(
         name=layout.name,
@@ -91,14 +91,14 @@ def measure(
     """A shard's tokens, documents (separators) and the exact bytes of its text; an id out of range names its offset."""
     stream = Split(split, [shard], tokenizer.vocab_size)
     lengths = tokenizer.byte_lengths
-    found = {"tokens": shard.tokens, "documents": 0, "bytes": 0}
+    totals = {"tokens": shard.tokens, "documents": 0, "bytes": 0}
     for at in range(0, shard.tokens, _AT_ONCE):
         ids = stream.read(at, min(_AT_ONCE, shard.tokens - at))
         counts = np.bincount(ids, minlength=len(lengths))
-        found["bytes"] += int(counts @ lengths)
-        found["documents"] += int(counts[tokenizer.eot]) if tokenizer.eot is not None else 0
+        totals["bytes"] += int(counts @ lengths)
+        totals["documents"] += int(counts[tokenizer.eot]) if tokenizer.eot is not None else 0
         report(at + len(ids))
-    return found
+    return totals
 
 
 def take_shards(

@@ -115,13 +115,13 @@ def _named(word: str, entries: list[DatasetFacts], tokens: int | None) -> Source
 
 
 def _hub_word(word: str) -> Source:
-    found = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::([\w./-]+))?(?:@([\w./-]+))?", word)
-    if found is None or ".." in word:
+    match = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::([\w./-]+))?(?:@([\w./-]+))?", word)
+    if match is None or ".." in word:
         raise UserError(
             f"{word!r} is not a hub name",
             hint="write hf:owner/name, hf:owner/name:config or hf:owner/name@revision",
         )
-    repo, config, revision = found.groups()
+    repo, config, revision = match.groups()
     known = next(
         (
             entry

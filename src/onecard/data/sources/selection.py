@@ -36,27 +36,27 @@ class Condition:
     value: float | str
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        found = row.get(self.column)
+        value = row.get(self.column)
         if isinstance(self.value, str):
-            if isinstance(found, bool):
-                found = str(found).lower()
-            return isinstance(found, str) and _OPERATORS[self.sign](found, self.value)
-        if isinstance(found, str):
+            if isinstance(value, bool):
+                value = str(value).lower()
+            return isinstance(value, str) and _OPERATORS[self.sign](value, self.value)
+        if isinstance(value, str):
             try:
-                found = float(found)
+                value = float(value)
             except ValueError:
                 return False
-        return isinstance(found, int | float) and _OPERATORS[self.sign](found, self.value)
+        return isinstance(value, int | float) and _OPERATORS[self.sign](value, self.value)
 
 
 def parse_condition(text: str) -> Condition:
-    found = _CONDITION.fullmatch(text.strip())
-    if found is None or not found[3].strip():
+    match = _CONDITION.fullmatch(text.strip())
+    if match is None or not match[3].strip():
         raise UserError(
             f"{text!r} is not a condition on a column",
             hint="write it like language=en, score>=3 or int_score==5",
         )
-    column, sign, value = found[1], found[2], found[3].strip()
+    column, sign, value = match[1], match[2], match[3].strip()
     value = value.strip("\"'") if value[:1] in ("'", '"') else value
     try:
         return Condition(column, sign, float(value))

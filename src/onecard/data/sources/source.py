@@ -72,8 +72,8 @@ def state_digest(source: Source) -> str | None:
         return None
     listing = []
     for item in source.inputs:
-        found = os.stat(item.path)
+        status = os.stat(item.path)
         listing.append(
-            [item.path, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+            [item.path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         )
     return hashlib.sha256(json.dumps(listing).encode()).hexdigest()

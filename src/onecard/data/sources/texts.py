@@ -111,9 +111,9 @@ def safe_cut(window: bytes) -> int:
 
     Its pattern never joins a visible character to white space after it, so nothing reaches over such a place.
     """
-    found = re.search(rb"[!-~](?=\n)", window) or re.search(rb"[!-~](?=[ \t\r\n])", window)
-    if found:
-        return found.end()
+    match = re.search(rb"[!-~](?=\n)", window) or re.search(rb"[!-~](?=[ \t\r\n])", window)
+    if match:
+        return match.end()
     start = 0  # no white space for a whole piece: any character's beginning will do
     while start < min(4, len(window)) and window[start] & 0xC0 == 0x80:
         start += 1

@@ -48,9 +48,9 @@ def token_batches(unit: Unit) -> Iterator[Batch]:
 def _until_separator(tokens: Split, start: int) -> Iterator[npt.NDArray[np.uint16]]:
     while start < tokens.tokens:
         piece = tokens.read(start, min(_AT_ONCE, tokens.tokens - start))
-        found = np.flatnonzero(piece == EOT)
-        if len(found):
-            yield piece[: found[0]]
+        ends = np.flatnonzero(piece == EOT)
+        if len(ends):
+            yield piece[: ends[0]]
             return
         yield piece
         start += len(piece)

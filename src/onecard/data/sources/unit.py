@@ -68,12 +68,12 @@ class Reading:
     @cached_property
     def conditions(self) -> tuple[Condition, ...]:
         """All conditions on columns, those of the options `language` and `min_language_score` too."""
-        found = [parse_condition(text) for text in self.where]
+        parsed = [parse_condition(text) for text in self.where]
         if self.language is not None:
-            found.append(Condition("language", "=", self.language))
+            parsed.append(Condition("language", "=", self.language))
         if self.min_language_score is not None:
-            found.append(Condition("language_score", ">=", self.min_language_score))
-        return tuple(found)
+            parsed.append(Condition("language_score", ">=", self.min_language_score))
+        return tuple(parsed)
 
     @property
     def text_columns(self) -> list[str]:

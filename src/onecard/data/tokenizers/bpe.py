@@ -105,12 +105,12 @@ class _Slow:
     def encode(self, texts: Sequence[str]) -> tuple[Ids, Offsets]:
         for text in texts:
             text.encode()  # a lone surrogate must raise here as it does in fastokens
-        found = [
+        encoded = [
             encoding.ids
             for encoding in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         ]
-        flat = np.array([i for ids in found for i in ids], np.uint16)
-        return flat, offsets_of(map(len, found), len(found))
+        flat = np.array([i for ids in encoded for i in ids], np.uint16)
+        return flat, offsets_of(map(len, encoded), len(encoded))
 
 
 def _engine(spec: str) -> _Engine:

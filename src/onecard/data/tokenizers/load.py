@@ -27,25 +27,25 @@ def load_tokenizer(entry: dict[str, Any], folder: Path) -> Tokenizer:
         )
     try:
         if name == "gpt2":
-            found: Tokenizer = gpt2()
+            tokenizer: Tokenizer = gpt2()
         elif name == "bytes":
-            found = BytesTokenizer()
+            tokenizer = BytesTokenizer()
         elif name == "chars" and "chars" in entry:
             check_characters(entry["chars"])
-            found = CharsTokenizer(entry["chars"], separator=False)
+            tokenizer = CharsTokenizer(entry["chars"], separator=False)
         else:
-            found = _from_file(name, entry.get("sha256"), folder / TOKENIZER_FILE)
+            tokenizer = _from_file(name, entry.get("sha256"), folder / TOKENIZER_FILE)
         if entry.get("special"):
-            found = SpecialTokenizer(found, entry["special"])
+            tokenizer = SpecialTokenizer(tokenizer, entry["special"])
         for key in ("vocab_size", "eot"):
-            if key in entry and entry[key] != getattr(found, key):
-                raise ValueError(f"{key} is {getattr(found, key)}, expected {entry[key]}")
+            if key in entry and entry[key] != getattr(tokenizer, key):
+                raise ValueError(f"{key} is {getattr(tokenizer, key)}, expected {entry[key]}")
     except ValueError as error:
         raise UserError(
             f"the {name} tokeniser of {folder} is damaged: {error}",
             hint="put the right tokenizer.json back, or prepare the data again",
         ) from None
-    return found
+    return tokenizer
 
 
 def _from_file(name: str, sha256: str | None, path: Path) -> Tokenizer:
@@ -60,15 +60,15 @@ def _from_file(name: str, sha256: str | None, path: Path) -> Tokenizer:
         raise ValueError(f"{path} is too large")
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise ValueError(f"{path} is not the file that the manifest names (sha256)")
-    found = parse_json(content)
-    if not isinstance(found, dict):
+    parsed = parse_json(content)
+    if not isinstance(parsed, dict):
         raise ValueError(f"{path} holds no JSON object")
     if name == "chars":
-        check_characters(found.get("chars"))
-        if not isinstance(found.get("separator"), bool):
+        check_characters(parsed.get("chars"))
+        if not isinstance(parsed.get("separator"), bool):
             raise ValueError(f"{path} does not say whether it has a separator")
-        return CharsTokenizer(found["chars"], found["separator"])
-    return _bpe(found.get("model"), path)
+        return CharsTokenizer(parsed["chars"], parsed["separator"])
+    return _bpe(parsed.get("model"), path)
 
 
 def _bpe(model: Any, path: Path) -> BpeTokenizer:

@@ -57,13 +57,13 @@ class SpecialTokenizer(Tokenizer):
 
 def with_chat_tokens(tokenizer: Tokenizer) -> SpecialTokenizer:
     """The tokeniser with the tokens of a conversation; itself where it has them."""
-    if isinstance(tokenizer, SpecialTokenizer) and speaks(tokenizer):
+    if isinstance(tokenizer, SpecialTokenizer) and has_chat_tokens(tokenizer):
         return tokenizer
     names = CHAT_TOKENS if tokenizer.eot is not None else (EOT, *CHAT_TOKENS)
     return SpecialTokenizer(tokenizer, names)
 
 
-def speaks(tokenizer: Tokenizer) -> bool:
+def has_chat_tokens(tokenizer: Tokenizer) -> bool:
     """Whether the tokeniser has the tokens of a conversation: its model was tuned on some."""
     return isinstance(tokenizer, SpecialTokenizer) and set(CHAT_TOKENS) <= set(tokenizer.special)
 

@@ -116,12 +116,12 @@ def _changes(config: RunConfig) -> Iterator[dict[str, object]]:
 def _alive(step: Step, moment: Moment) -> dict[tuple[str, str], tuple[int, int]]:
     """By name and part: bytes at this moment, and how many layers have one."""
     each = {tensor.name: tensor.bytes for tensor in step.layer_tensors}
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    sizes: dict[tuple[str, str], tuple[int, int]] = {}
     for tensor in step.alive(moment):
-        size, layers = found.get((tensor.name, tensor.part), (0, 0))
+        size, layers = sizes.get((tensor.name, tensor.part), (0, 0))
         more = tensor.bytes // each[tensor.name] if tensor.name in each else 0
-        found[tensor.name, tensor.part] = size + tensor.bytes, layers + more
-    return found
+        sizes[tensor.name, tensor.part] = size + tensor.bytes, layers + more
+    return sizes
 
 
 def _course(step: Step) -> Iterator[Point]:

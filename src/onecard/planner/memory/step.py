@@ -81,7 +81,7 @@ def optimizer(sizes: Sizes, outside: OutsideLayers) -> None:
 def stacked_bytes(work: Workload) -> int:
     """train/optim/muon.py: the matrices of one shape that are made orthogonal together, c_attn as three squares."""
     width, layers = work.n_embd, work.n_layer
-    found = []
+    stacks = []
     for columns, count in ((width, 4 * layers), (4 * width, 2 * layers)):
         together = min(count, stacked_matrices(width, columns))
         numbers, gram = together * width * columns, together * width * width
@@ -93,8 +93,8 @@ def stacked_bytes(work: Workload) -> int:
             iterated = FULL * (2 * numbers + 2 * gram)
         else:  # the steps are taken on Gram matrices; at the end their product is multiplied by x
             iterated = FULL * (2 * numbers + gram)
-        found.append(stacked + iterated)
-    return max(found)
+        stacks.append(stacked + iterated)
+    return max(stacks)
 
 
 def optimizer_state(sizes: Sizes) -> int:

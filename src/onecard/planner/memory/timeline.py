@@ -144,15 +144,15 @@ class Step(NamedTuple):
     def alive(self, moment: Moment) -> list[Tensor]:
         """The tensors alive at a moment; those of several layers as one."""
         place = PLACE[moment.place]
-        found = [tensor for tensor in self.tensors if tensor.born <= place <= tensor.dies]
+        living = [tensor for tensor in self.tensors if tensor.born <= place <= tensor.dies]
         for name, part, size, born, dies in self.layer_tensors:
             kept = born < _COUNT <= dies < END
             count = moment.layers_kept * kept + moment.layers_done * (dies == END)
             if moment.inside is not None:
                 count += born <= moment.inside <= dies
             if count:
-                found.append(Tensor(name, part, count * size, born, dies))
-        return found
+                living.append(Tensor(name, part, count * size, born, dies))
+        return living
 
 
 def sweep(layer_tensors: Sequence[Tensor], tensors: Sequence[Tensor], layers: int) -> Step:

@@ -153,25 +153,25 @@ def spikes(f: RunFigures) -> Iterator[Finding]:
     losses, steps = f.run.curve.losses, f.run.curve.steps
     if len(losses) < 50 or f.run.curve.counts[0] > 4:
         return
-    found: list[float] = []
+    jumps: list[float] = []
     for i in range(10, len(losses)):
         before = losses[i - 10 : i]
         usual = statistics.median(before)
         spread = statistics.median(abs(loss - usual) for loss in before)
         if losses[i] > usual + max(0.5, 8 * spread) and (
-            not found or steps[i] - found[-1] > 0.01 * steps[-1]
+            not jumps or steps[i] - jumps[-1] > 0.01 * steps[-1]
         ):
-            found.append(steps[i])
-    if found and not any(True for _ in diverging(f)):
+            jumps.append(steps[i])
+    if jumps and not any(True for _ in diverging(f)):
         yield Finding(
             Note(
                 "spikes",
                 "the loss jumps up and comes back ({n:int}×), first near step {step:int}: a few do no "
                 "harm; many ask for a lower learning rate or beta2 = 0.95",
-                n=len(found),
-                step=found[0],
+                n=len(jumps),
+                step=jumps[0],
             ),
-            {"steps": found[:20], "count": len(found)},
+            {"steps": jumps[:20], "count": len(jumps)},
         )
 
 

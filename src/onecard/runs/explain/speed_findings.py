@@ -31,8 +31,10 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
     fell_back = "compile-fallback" in f.run.signs
     if f.config.compile and not fell_back:
         return
-    found = gain_of(f, compile=True) if not f.config.compile else gain_of(f, compile=False)
-    gain = None if found is None else found[0] if not f.config.compile else 1 - 1 / (1 - found[0])
+    faster = gain_of(f, compile=True) if not f.config.compile else gain_of(f, compile=False)
+    gain = (
+        None if faster is None else faster[0] if not f.config.compile else 1 - 1 / (1 - faster[0])
+    )
     if fell_back:
         yield Finding(
             Note(
@@ -75,12 +77,12 @@ def attention(f: RunFigures) -> Iterator[Finding]:
     chosen = f.config is not None and f.config.attention == "math"
     if not slow and not chosen:
         return
-    found = gain_of(f, attention="flash") if chosen else None
+    faster = gain_of(f, attention="flash") if chosen else None
     if f.config is not None and not chosen:
         # the plan thinks that it is flash: turn its answer round
         back = gain_of(f, attention="math")
-        found = (1 - 1 / (1 - back[0]), back[1]) if back is not None and back[0] < 1 else None
-    gain = found[0] if found is not None else None
+        faster = (1 - 1 / (1 - back[0]), back[1]) if back is not None and back[0] < 1 else None
+    gain = faster[0] if faster is not None else None
     yield Finding(
         Note(
             "attention-slow",
@@ -101,11 +103,11 @@ def micro_batch(f: RunFigures) -> Iterator[Finding]:
     batch, steps = f.config.batch_size, f.config.gradient_accumulation_steps
     while steps % 2 == 0:
         batch, steps = batch * 2, steps // 2
-        found = gain_of(f, batch_size=batch, gradient_accumulation_steps=steps)
-        if found is None or found[1].memory.fits != "yes":
+        gain = gain_of(f, batch_size=batch, gradient_accumulation_steps=steps)
+        if gain is None or gain[1].memory.fits != "yes":
             break
-        if best is None or found[0] > best[1] + 0.005:
-            best = batch, found[0]
+        if best is None or gain[0] > best[1] + 0.005:
+            best = batch, gain[0]
     if best is not None and best[1] >= _WORTH:
         yield Finding(
             Note(
@@ -130,7 +132,7 @@ def logits_bound(f: RunFigures) -> Iterator[Finding]:
     head = 6 * f.config.shape.vocab_size * f.config.n_embd / f.flops_per_token
     if head < 1 / 3:
         return
-    found = gain_of(f, chunked_loss=True) if not f.config.chunked_loss else None
+    gain = gain_of(f, chunked_loss=True) if not f.config.chunked_loss else None
     yield Finding(
         Note(
             "logits-bound",
@@ -139,8 +141,8 @@ def logits_bound(f: RunFigures) -> Iterator[Finding]:
             share=head,
             vocab=f.config.shape.vocab_size,
         ),
-        {"head_share": head, "chunked_loss_gain": found[0] if found else None},
-        gain=found[0] if found is not None and found[0] >= _WORTH else None,
+        {"head_share": head, "chunked_loss_gain": gain[0] if gain else None},
+        gain=gain[0] if gain is not None and gain[0] >= _WORTH else None,
     )
 
 

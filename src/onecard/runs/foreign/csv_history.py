@@ -58,10 +58,12 @@ def read_csv(lines: Iterable[str], name: str) -> list[Run]:
         return []
     columns = _charts(heads)
     if not columns:
-        found = {figure: i for i, head in enumerate(lower) if (figure := _FIGURES.get(head))}
-        columns = {name: found}
+        figures = {figure: i for i, head in enumerate(lower) if (figure := _FIGURES.get(head))}
+        columns = {name: figures}
     check_count(len(columns))
-    if not any(set(found) & {"loss", "val_loss", "bits_per_byte"} for found in columns.values()):
+    if not any(
+        set(figures) & {"loss", "val_loss", "bits_per_byte"} for figures in columns.values()
+    ):
         return []
     builders = {run: RunBuilder(run, "csv", name) for run in columns}
     for row in _rows(rows, builders):
@@ -95,7 +97,7 @@ def _rows(rows: Iterator[list[str]], builders: dict[str, RunBuilder]) -> Iterato
 
 
 def _take(builder: RunBuilder, row: list[str], step_column: int, columns: dict[str, int]) -> None:
-    found: dict[str | None, float] = {}
+    figures: dict[str | None, float] = {}
     if len(row) <= step_column:
         builder.unreadable(",".join(row[:_SHOWN_CELLS]))
         return
@@ -104,26 +106,28 @@ def _take(builder: RunBuilder, row: list[str], step_column: int, columns: dict[s
         if cell in ("", "null", "none", "n/a"):
             continue
         try:
-            found[figure] = float(cell)
+            figures[figure] = float(cell)
         except ValueError:
             builder.unreadable(",".join(row[:_SHOWN_CELLS]))
             return
-    if None not in found or not found[None] >= 0 or found[None] > 1e12:
-        if len(found) > 0:
+    if None not in figures or not figures[None] >= 0 or figures[None] > 1e12:
+        if len(figures) > 0:
             builder.unreadable(",".join(row[:_SHOWN_CELLS]))
         return
-    step = int(found[None])
-    if "val_loss" in found or "bits_per_byte" in found:
-        builder.eval(step, val_loss=found.get("val_loss"), bits_per_byte=found.get("bits_per_byte"))
-    if "loss" not in found:
+    step = int(figures[None])
+    if "val_loss" in figures or "bits_per_byte" in figures:
+        builder.eval(
+            step, val_loss=figures.get("val_loss"), bits_per_byte=figures.get("bits_per_byte")
+        )
+    if "loss" not in figures:
         return
-    seconds = found.get(
-        "seconds", found["milliseconds"] / 1000 if "milliseconds" in found else None
+    seconds = figures.get(
+        "seconds", figures["milliseconds"] / 1000 if "milliseconds" in figures else None
     )
-    elapsed = found.get("elapsed", found.get("clock")) if seconds is None else None
-    mfu = found.get("mfu")
+    elapsed = figures.get("elapsed", figures.get("clock")) if seconds is None else None
+    mfu = figures.get("mfu")
     if mfu is not None and mfu > 1:  # nanoGPT logs per cent to wandb
         mfu /= 100
-    builder.step(step, loss=found["loss"], seconds=seconds, elapsed=elapsed, mfu=mfu)
-    if "tokens" in found and step > 0 and found["tokens"] % step == 0:
-        builder.tokens_per_step(int(found["tokens"]) // step, "inferred")
+    builder.step(step, loss=figures["loss"], seconds=seconds, elapsed=elapsed, mfu=mfu)
+    if "tokens" in figures and step > 0 and figures["tokens"] % step == 0:
+        builder.tokens_per_step(int(figures["tokens"]) // step, "inferred")

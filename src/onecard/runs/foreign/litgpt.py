@@ -26,19 +26,19 @@ class LitGptReader(OneRunReader):
 
     def line(self, text: str) -> bool:
         builder = self._builder
-        if found := _STEP.fullmatch(text):
-            iteration, step = whole(found[2]), whole(found[3])
+        if match := _STEP.fullmatch(text):
+            iteration, step = whole(match[2]), whole(match[3])
             if step > 0:
                 self._per_step = iteration / step
                 per_step = max(1, round(self._per_step))
                 builder.know("gradient_accumulation_steps", per_step, "inferred")
-                builder.step(step, loss=float(found[4]), seconds=float(found[6]) / 1000 * per_step)
+                builder.step(step, loss=float(match[4]), seconds=float(match[6]) / 1000 * per_step)
             return True
-        if (found := _VAL.fullmatch(text)) and self._per_step:
-            builder.eval(round(whole(found[1]) / self._per_step), val_loss=float(found[2]))
+        if (match := _VAL.fullmatch(text)) and self._per_step:
+            builder.eval(round(whole(match[1]) / self._per_step), val_loss=float(match[2]))
             return True
-        if found := _PARAMS.match(text):
-            builder.set(params_total=whole(found[1]) or None)
+        if match := _PARAMS.match(text):
+            builder.set(params_total=whole(match[1]) or None)
         elif _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
         return False

@@ -49,8 +49,8 @@ def _seconds(text: object) -> float | None:
     >>> _seconds("0:09:01"), _seconds("1 day, 4:06:56"), _seconds("soon")
     (541.0, 101216.0, None)
     """
-    found = _ELAPSED.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _ELAPSED.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(group or 0) for group in found.groups())
+    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

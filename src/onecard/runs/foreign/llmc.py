@@ -46,27 +46,27 @@ class LlmcReader(OneRunReader):
     def line(self, text: str) -> bool:
         builder = self._builder
         if text.startswith("s:"):
-            if found := _TRAIN.fullmatch(text):
-                builder.step(whole(found[1]), loss=float(found[2]))
+            if match := _TRAIN.fullmatch(text):
+                builder.step(whole(match[1]), loss=float(match[2]))
                 return True
-            if found := _VAL.fullmatch(text):
-                builder.eval(whole(found[1]), val_loss=float(found[2]))
+            if match := _VAL.fullmatch(text):
+                builder.eval(whole(match[1]), val_loss=float(match[2]))
                 return True
             if _HELLASWAG.fullmatch(text):
                 return False
-        elif found := _STEP.match(text):
-            self._last = whole(found[1])
-            mfu = float(found[5]) / 100 if found[5] else None
-            builder.step(self._last, loss=float(found[3]), seconds=float(found[4]) / 1000, mfu=mfu)
-            builder.set(max_steps=whole(found[2]))
+        elif match := _STEP.match(text):
+            self._last = whole(match[1])
+            mfu = float(match[5]) / 100 if match[5] else None
+            builder.step(self._last, loss=float(match[3]), seconds=float(match[4]) / 1000, mfu=mfu)
+            builder.set(max_steps=whole(match[2]))
             return True
-        elif (found := _VAL_PRINTED.fullmatch(text)) and not builder.empty:
-            builder.eval(self._last, val_loss=float(found[1]))
+        elif (match := _VAL_PRINTED.fullmatch(text)) and not builder.empty:
+            builder.eval(self._last, val_loss=float(match[1]))
             return True
-        elif found := _ROW.fullmatch(text):
-            self._row(found[1].strip(), found[2].strip())
-        elif "train_gpt2" in text and (found := _COMMAND.search(text)):
-            builder.tokens_per_step(whole(found[1]))
+        elif match := _ROW.fullmatch(text):
+            self._row(match[1].strip(), match[2].strip())
+        elif "train_gpt2" in text and (match := _COMMAND.search(text)):
+            builder.tokens_per_step(whole(match[1]))
         if _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
         return False

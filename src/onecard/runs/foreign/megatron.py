@@ -27,18 +27,18 @@ class MegatronReader(OneRunReader):
 
     def line(self, text: str) -> bool:
         builder = self._builder
-        if found := _STEP.match(text):
+        if match := _STEP.match(text):
             fields = {
                 field[1]: field[2]
-                for part in text[found.end() :].split("|")[:-1]  # behind the last bar it is torn
+                for part in text[match.end() :].split("|")[:-1]  # behind the last bar it is torn
                 if (field := _FIELD.fullmatch(part))
             }
-            return self._take(whole(found[1]), whole(found[2]), fields)
-        if found := _VAL.match(text):
-            builder.eval(whole(found[1]), val_loss=float(found[2]))
+            return self._take(whole(match[1]), whole(match[2]), fields)
+        if match := _VAL.match(text):
+            builder.eval(whole(match[1]), val_loss=float(match[2]))
             return True
-        if found := _CONTEXT.match(text):
-            self._context = whole(found[1])
+        if match := _CONTEXT.match(text):
+            self._context = whole(match[1])
         return False
 
     def _take(self, step: int, steps: int, fields: dict[str, str]) -> bool:

@@ -26,10 +26,10 @@ class ModdedReader(OneRunReader):
 
     def line(self, text: str) -> bool:
         builder = self._builder
-        if found := _LINE.match(text):
-            step, kind, loss = whole(found[1]), found[3], found[4]
-            elapsed = float(found[5]) / (1000 if found[6] == "ms" else 1)
-            builder.set(max_steps=whole(found[2]))
+        if match := _LINE.match(text):
+            step, kind, loss = whole(match[1]), match[3], match[4]
+            elapsed = float(match[5]) / (1000 if match[6] == "ms" else 1)
+            builder.set(max_steps=whole(match[2]))
             if kind == "val":
                 builder.eval(step, val_loss=float(loss))
             else:
@@ -37,7 +37,7 @@ class ModdedReader(OneRunReader):
             return True
         if _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
-        elif builder.empty and (found := _GPU.match(text)):
+        elif builder.empty and (match := _GPU.match(text)):
             self._cards += 1
-            builder.set(gpu=found[1].removeprefix("NVIDIA "), gpus=self._cards)
+            builder.set(gpu=match[1].removeprefix("NVIDIA "), gpus=self._cards)
         return False

@@ -35,21 +35,21 @@ class NanochatReader(OneRunReader):
 
     def line(self, text: str) -> bool:
         builder = self._builder
-        if found := _STEP.fullmatch(text):
-            step, rate, dt = whole(found[1]), whole(found[5]), float(found[4]) / 1000
+        if match := _STEP.fullmatch(text):
+            step, rate, dt = whole(match[1]), whole(match[5]), float(match[4]) / 1000
             if 0 < dt < 1e7 and rate > 0 and builder.get("tokens_per_step") is None:
                 # Its printed tok/sec is the batch over dt, cut to a whole number: the batch to one part in 10,000.
                 builder.tokens_per_step(_whole_batch(rate * dt), "inferred")
-            mfu = float(found[6]) / 100 if found[6] else None
-            builder.step(step, loss=float(found[3]), seconds=dt, mfu=mfu or None)
-            if found[2]:
-                builder.set(max_steps=whole(found[2]))
+            mfu = float(match[6]) / 100 if match[6] else None
+            builder.step(step, loss=float(match[3]), seconds=dt, mfu=mfu or None)
+            if match[2]:
+                builder.set(max_steps=whole(match[2]))
             return True
-        if found := _BPB.fullmatch(text):
-            builder.eval(whole(found[1]), bits_per_byte=float(found[2]))
+        if match := _BPB.fullmatch(text):
+            builder.eval(whole(match[1]), bits_per_byte=float(match[2]))
             return True
-        if found := _CORE.fullmatch(text):
-            builder.eval(whole(found[1]), core=float(found[2]))
+        if match := _CORE.fullmatch(text):
+            builder.eval(whole(match[1]), core=float(match[2]))
             return True
         if _BEGINS.match(text) and not builder.empty:
             builder.unreadable(text)
@@ -59,20 +59,20 @@ class NanochatReader(OneRunReader):
 
     def _heading(self, text: str) -> None:
         builder = self._builder
-        if found := _BATCH.match(text):
-            builder.tokens_per_step(whole(found[1]))
-            builder.know("gradient_accumulation_steps", whole(found[2]))
-        elif found := _MICRO.match(text):
-            builder.know("batch_size", whole(found[1]))
-            builder.know("block_size", whole(found[2]))
-        elif found := _SHAPE.fullmatch(text.strip()):
-            builder.know(_NAMES.get(found[1], found[1]), whole(found[2]))
-        elif found := _TOTAL.match(text):
-            builder.set(params_total=whole(found[1]) or None)
-        elif found := _FLOPS.match(text):
-            builder.set(flops_per_token=positive(found[1]))
-        elif found := _GPU.match(text):
-            builder.set(gpu=found[1], printed_peak_flops=positive(found[2]))
+        if match := _BATCH.match(text):
+            builder.tokens_per_step(whole(match[1]))
+            builder.know("gradient_accumulation_steps", whole(match[2]))
+        elif match := _MICRO.match(text):
+            builder.know("batch_size", whole(match[1]))
+            builder.know("block_size", whole(match[2]))
+        elif match := _SHAPE.fullmatch(text.strip()):
+            builder.know(_NAMES.get(match[1], match[1]), whole(match[2]))
+        elif match := _TOTAL.match(text):
+            builder.set(params_total=whole(match[1]) or None)
+        elif match := _FLOPS.match(text):
+            builder.set(flops_per_token=positive(match[1]))
+        elif match := _GPU.match(text):
+            builder.set(gpu=match[1], printed_peak_flops=positive(match[2]))
 
 
 def _whole_batch(tokens: float) -> int:

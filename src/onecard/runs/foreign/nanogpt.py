@@ -96,20 +96,20 @@ class NanoGptReader:
         iteration = _ITER.fullmatch(text)
         if iteration is not None and iteration[3] is None and not _BARE.match(text):
             iteration = None  # `loss 5.1` alone may be cut off
-        found = iteration or _STEP.fullmatch(text)
-        if found is None:
+        match = iteration or _STEP.fullmatch(text)
+        if match is None:
             if _BEGINS.match(text) and not self._builder.empty:
                 self._builder.unreadable(text)
             return False
-        step = whole(found[1])
+        step = whole(match[1])
         if self._is_held(step, text):
             return True
         if iteration:
-            seconds = float(found[3]) / 1000 if found[3] else None
-            mfu = float(found[4]) / 100 if found[4] else None
-            self._builder.step(step, loss=float(found[2]), seconds=seconds, mfu=mfu)
+            seconds = float(match[3]) / 1000 if match[3] else None
+            mfu = float(match[4]) / 100 if match[4] else None
+            self._builder.step(step, loss=float(match[2]), seconds=seconds, mfu=mfu)
         else:
-            self._builder.eval(step, train_loss=float(found[2]), val_loss=float(found[3]))
+            self._builder.eval(step, train_loss=float(match[2]), val_loss=float(match[3]))
         self._header = self._resuming = False
         return True
 
@@ -141,31 +141,31 @@ class NanoGptReader:
         ):
             self._close()
             builder = self._builder
-        if found := _OVERRIDE.fullmatch(text):
-            if found[1] in KEYS and builder.empty:
+        if match := _OVERRIDE.fullmatch(text):
+            if match[1] in KEYS and builder.empty:
                 self._header = True
                 try:
-                    builder.know(found[1], evaluate(found[2]))
+                    builder.know(match[1], evaluate(match[2]))
                 except ValueError:
                     builder.unreadable(text)
-        elif found := _TOKENS.match(text):
+        elif match := _TOKENS.match(text):
             if not builder.empty and not self._header:
                 self._close()
                 builder = self._builder
             self._header = True
-            builder.tokens_per_step(whole(found[1]))
+            builder.tokens_per_step(whole(match[1]))
             builder.sign("header")  # what it does not name has nanoGPT's default
-        elif found := _PARAMS.match(text):
-            builder.set(params_printed=float(found[1]) * 1e6, params_error=0.005e6)
-        elif found := _DECAYED.match(text):
-            self._decayed[bool(found[1])] = whole(found[2])
-        elif found := _VOCAB.match(text):
-            builder.set(vocab_size=whole(found[1]) or None)
+        elif match := _PARAMS.match(text):
+            builder.set(params_printed=float(match[1]) * 1e6, params_error=0.005e6)
+        elif match := _DECAYED.match(text):
+            self._decayed[bool(match[1])] = whole(match[2])
+        elif match := _VOCAB.match(text):
+            builder.set(vocab_size=whole(match[1]) or None)
         elif text.startswith("Resuming training from"):
             self._resuming = True
             builder.sign("resumed")
-        elif found := _GPU.search(text):
-            builder.set(gpu=builder.get("gpu") or found[1].strip())
+        elif match := _GPU.search(text):
+            builder.set(gpu=builder.get("gpu") or match[1].strip())
         else:
             for words, sign in _SIGNS:
                 if words in text:

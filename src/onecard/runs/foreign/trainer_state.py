@@ -38,12 +38,12 @@ def read_trainer(file: BinaryIO, name: str) -> list[Run]:
 def _entries(file: BinaryIO, builder: RunBuilder) -> Iterator[dict[str, Any]]:
     """The objects of "log_history", one after the other."""
     text = ""
-    while (found := re.search(r'"log_history"\s*:\s*\[', text)) is None:
+    while (match := re.search(r'"log_history"\s*:\s*\[', text)) is None:
         chunk = file.read(_CHUNK)
         if not chunk:
             return
         text = text[-64:] + chunk.decode("utf-8", errors="replace")
-    text = text[found.end() :]
+    text = text[match.end() :]
     decoder = json.JSONDecoder()
     while True:
         text = text.lstrip(" \t\r\n,")

@@ -46,7 +46,7 @@ def step_config(device: torch.device) -> RunConfig:
     )
 
 
-def precision(found: Answers, size: int = 512) -> Check:
+def precision(answers: Answers, size: int = 512) -> Check:
     """bf16, fp16 and fp8 by a real matmul; where the dtype `auto` means is wrong, the next one is chosen."""
     torch.manual_seed(0)
     a, b = (torch.randn(size, size) for _ in range(2))
@@ -55,15 +55,17 @@ def precision(found: Answers, size: int = 512) -> Check:
     for dtype in ("bfloat16", "float16"):
         kind = getattr(torch, dtype)
         try:
-            product = (a.to(found.device, kind) @ b.to(found.device, kind)).cpu().double()
+            product = (a.to(answers.device, kind) @ b.to(answers.device, kind)).cpu().double()
             errors[dtype] = ((product - exact).norm() / exact.norm()).item()
         except RuntimeError:
             continue
     figures = tuple((f"{dtype}_error", error) for dtype, error in errors.items())
     # NaN compares false
     good = [dtype for dtype, error in errors.items() if error <= _MOST_ERROR[dtype]]
-    wanted = machine.choose_precision("auto", found.kind, found.capability, found.gcn_arch).dtype
-    fp8 = "fp8 computes" if _fp8(found) else "no fp8"
+    wanted = machine.choose_precision(
+        "auto", answers.kind, answers.capability, answers.gcn_arch
+    ).dtype
+    fp8 = "fp8 computes" if _fp8(answers) else "no fp8"
     shown = ", ".join(f"{dtype} off by {error:.2%}" for dtype, error in errors.items()) or "none"
     if wanted == "float32" or wanted in good:
         return Check("precision", "ok", f"{wanted} is used; {shown}; {fp8}", figures)
@@ -77,10 +79,10 @@ def precision(found: Answers, size: int = 512) -> Check:
     )
 
 
-def _fp8(found: Answers) -> bool:
+def _fp8(answers: Answers) -> bool:
     try:
-        eighth = torch.ones(16, 16, device=found.device).to(torch.float8_e4m3fn)
-        one = torch.ones((), device=found.device)
+        eighth = torch.ones(16, 16, device=answers.device).to(torch.float8_e4m3fn)
+        one = torch.ones((), device=answers.device)
         done = torch._scaled_mm(
             eighth, eighth.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
         )
@@ -89,15 +91,17 @@ def _fp8(found: Answers) -> bool:
         return False
 
 
-def attention(found: Answers) -> Check:
+def attention(answers: Answers) -> Check:
     """SDPA's back ends, each forward and backward; "math" of onecard's own where none of them works."""
-    chosen = machine.choose_precision("auto", found.kind, found.capability, found.gcn_arch).dtype
+    chosen = machine.choose_precision(
+        "auto", answers.kind, answers.capability, answers.gcn_arch
+    ).dtype
     works = []
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH):
         try:
             q, k, v = (
                 torch.randn(
-                    2, 4, 64, 64, device=found.device, dtype=getattr(torch, chosen)
+                    2, 4, 64, 64, device=answers.device, dtype=getattr(torch, chosen)
                 ).requires_grad_()
                 for _ in range(3)
             )
@@ -134,14 +138,14 @@ def small_data(config: RunConfig) -> Iterator[RunConfig]:
         yield config.replace(dataset=str(folder), out_dir=str(Path(place) / "out"))
 
 
-def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
+def step(answers: Answers, compiled: bool, steps: int = 6) -> Check:
     """The real step of a small model: its time against the plan's, and whether the compiler makes it."""
     name = "compiled step" if compiled else "step"
-    config = step_config(found.device).replace(compile=compiled)
+    config = step_config(answers.device).replace(compile=compiled)
     off = (("compile", False),) if compiled else ()
     began = time.perf_counter()
     try:
-        turn = start(found.device, config)
+        turn = start(answers.device, config)
         if turn is None:
             return Check(name, "fall-back", "it cannot be compiled: runs are eager", settings=off)
         turn.steps(2)
@@ -152,7 +156,7 @@ def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
         return Check(name, "fall-back" if compiled else "action", why, settings=off)
     figures = [("seconds", seconds), ("first_seconds", first)]
     try:
-        planned = plan(config, found.facts).time.step_seconds if found.facts else None
+        planned = plan(config, answers.facts).time.step_seconds if answers.facts else None
     except OnecardError:
         planned = None
     shown = f"{show_duration(seconds)} a step, the first two took {show_duration(first)}"
@@ -160,7 +164,7 @@ def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
         return Check(name, "ok", shown, tuple(figures))
     figures.append(("planned_seconds", planned.mid))
     shown += f"; planned {show_duration(planned.low)} to {show_duration(planned.high)}"
-    if found.kind == "cuda" and seconds > 3 * planned.high:
+    if answers.kind == "cuda" and seconds > 3 * planned.high:
         slow = f"{shown}: far slower than planned; is something else using the card?"
         return Check(name, "action", slow, tuple(figures))
     if seconds > planned.high:
@@ -168,31 +172,31 @@ def step(found: Answers, compiled: bool, steps: int = 6) -> Check:
     return Check(name, "ok", shown, tuple(figures))
 
 
-def memory(found: Answers) -> Check:
+def memory(answers: Answers) -> Check:
     """The allocator's peak of a small step beside the plan's figure."""
-    if found.kind != "cuda" or found.facts is None:
+    if answers.kind != "cuda" or answers.facts is None:
         return Check("memory", "ok", "compared with the plan on CUDA cards only")
-    config = step_config(found.device)
+    config = step_config(answers.device)
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(found.device)
+    torch.cuda.reset_peak_memory_stats(answers.device)
     try:
-        turn = start(found.device, config)
+        turn = start(answers.device, config)
         assert turn is not None
         turn.steps(2)
     except Exception as error:
         return Check("memory", "action", f"a small step does not fit: {first_line(error)}")
-    peak = torch.cuda.max_memory_allocated(found.device)
-    wanted = plan(config, found.facts).memory.allocated_bytes
+    peak = torch.cuda.max_memory_allocated(answers.device)
+    wanted = plan(config, answers.facts).memory.allocated_bytes
     shown = f"{show_bytes(peak)} allocated, planned {show_bytes(wanted.low)} to {show_bytes(wanted.high)}"
     return Check("memory", "ok", shown, (("peak_bytes", peak), ("planned_bytes", wanted.mid)))
 
 
-def resume(found: Answers, steps: int = 10) -> Check:
+def resume(answers: Answers, steps: int = 10) -> Check:
     """A stop in the middle of ten steps, compared bit by bit."""
     from onecard.train.verify import verify_resume
 
     try:
-        with small_data(step_config(found.device)) as config:
+        with small_data(step_config(answers.device)) as config:
             proof = verify_resume(config, steps)
     except Exception as error:
         return Check("resume", "action", f"it fails: {first_line(error)}")
@@ -206,22 +210,22 @@ def resume(found: Answers, steps: int = 10) -> Check:
     )
 
 
-def loader(found: Answers) -> Check:
+def loader(answers: Answers) -> Check:
     """Rows read and moved to the device, in tokens a second."""
     from onecard.data import open_dataset
 
-    with small_data(step_config(found.device)) as config:
+    with small_data(step_config(answers.device)) as config:
         split = open_dataset(config.dataset).splits["train"]
         windows = np.arange(64)
         began = time.perf_counter()
         done = 0
         while time.perf_counter() - began < 0.2:
             rows = read_windows(split, config.block_size, windows)
-            if found.kind == "cuda":
+            if answers.kind == "cuda":
                 rows = rows.pin_memory()
-            rows = to_device(rows, found.device)
+            rows = to_device(rows, answers.device)
             done += rows.numel()
-        machine.synchronize(found.device)
+        machine.synchronize(answers.device)
         rate = done / (time.perf_counter() - began)
     return Check(
         "data loader", "ok", f"{rate / 1e6:,.0f} M tokens/s", (("tokens_per_second", rate),)

@@ -34,7 +34,7 @@ def diagnose(
     folder: Path | None = None,
 ) -> list[Check]:
     """Every check; `tell` hears what comes next. A check that fails in itself becomes a row, never an error."""
-    found = answers or ask(device)
+    asked = answers or ask(device)
     tell = tell or (lambda what: None)
     rows: list[Check] = []
 
@@ -54,27 +54,27 @@ def diagnose(
         ("torch build", system.build),
         ("memory paging", system.paging),
         ("power", system.power),
-        *([("macOS", system.mac)] if found.kind == "mps" else []),
+        *([("macOS", system.mac)] if asked.kind == "mps" else []),
     ):
-        run(name, lambda check=check: check(found))  # type: ignore[misc]
-    computes = usable(found, rows)
-    can_compile = run("compiler", lambda: system.compiler(found))
+        run(name, lambda check=check: check(asked))  # type: ignore[misc]
+    computes = usable(asked, rows)
+    can_compile = run("compiler", lambda: system.compiler(asked))
     if computes:
-        run("precision", lambda: compute.precision(found))
-        run("attention", lambda: compute.attention(found))
-        run("step", lambda: compute.step(found, compiled=False))
-        run("clocks", lambda: system.clocks(found))  # right after work
-        run("data loader", lambda: compute.loader(found))
+        run("precision", lambda: compute.precision(asked))
+        run("attention", lambda: compute.attention(asked))
+        run("step", lambda: compute.step(asked, compiled=False))
+        run("clocks", lambda: system.clocks(asked))  # right after work
+        run("data loader", lambda: compute.loader(asked))
         if not quick:
-            run("memory", lambda: compute.memory(found))
+            run("memory", lambda: compute.memory(asked))
             if can_compile is not None and can_compile.status == "ok":
-                run("compiled step", lambda: compute.step(found, compiled=True))
-            run("resume", lambda: compute.resume(found))
-    run("disk", lambda: system.disk(found, folder or Path.cwd(), (16 if quick else 64) << 20))
+                run("compiled step", lambda: compute.step(asked, compiled=True))
+            run("resume", lambda: compute.resume(asked))
+    run("disk", lambda: system.disk(asked, folder or Path.cwd(), (16 if quick else 64) << 20))
     if computes:
-        before = kept_for(found) if quick else None
+        before = kept_for(asked) if quick else None
         try:
-            keep(found, [*rows, *_compile_of(before)])
+            keep(asked, [*rows, *_compile_of(before)])
         except OSError as error:
             rows.append(Check("kept", "fall-back", f"not kept for `train`: {error.strerror}"))
     return rows
@@ -91,8 +91,8 @@ def _compile_of(before: Any) -> list[Check]:
     ]
 
 
-def usable(found: Answers, rows: list[Check]) -> bool:
+def usable(answers: Answers, rows: list[Check]) -> bool:
     """Whether this torch and driver can compute on the device at all; a CPU always can."""
-    return found.kind == "cpu" or not any(
+    return answers.kind == "cpu" or not any(
         row.check in ("driver", "torch build") and row.status == "action" for row in rows
     )

@@ -32,29 +32,29 @@ class Kept:
     reasons: dict[str, str]
 
 
-def file_of(found: Answers) -> Path:
-    word = re.sub(r"[^a-z0-9]+", "-", found.name.lower()).strip("-")[:80]
+def file_of(answers: Answers) -> Path:
+    word = re.sub(r"[^a-z0-9]+", "-", answers.name.lower()).strip("-")[:80]
     return config_folder() / "devices" / f"{word}.json"
 
 
-def keep(found: Answers, checks: list[Check]) -> Kept:
+def keep(answers: Answers, checks: list[Check]) -> Kept:
     settings: dict[str, Any] = {}
     reasons: dict[str, str] = {}
     for check in checks:
         for key, value in check.settings:
             settings.setdefault(key, value)
             reasons.setdefault(key, check.detail)
-    kept = Kept(found.name, found.torch_version, found.driver, settings, reasons)
-    path = file_of(found)
+    kept = Kept(answers.name, answers.torch_version, answers.driver, settings, reasons)
+    path = file_of(answers)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"schema": SCHEMA, **asdict(kept)})
     return kept
 
 
-def kept_for(found: Answers) -> Kept | None:
+def kept_for(answers: Answers) -> Kept | None:
     """What is known of this device; None where it is new, was updated, or the file is damaged."""
     try:
-        content = read_json(file_of(found), 100_000)
+        content = read_json(file_of(answers), 100_000)
         if content.pop("schema") != SCHEMA:
             return None
         kept = Kept(**content)
@@ -65,7 +65,11 @@ def kept_for(found: Answers) -> Kept | None:
         }
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None
-    same = (kept.device, kept.torch, kept.driver) == (found.name, found.torch_version, found.driver)
+    same = (kept.device, kept.torch, kept.driver) == (
+        answers.name,
+        answers.torch_version,
+        answers.driver,
+    )
     return replace(kept, settings=settings) if same else None
 
 

@@ -14,26 +14,26 @@ from onecard.version import __version__
 REPORT_SCHEMA = "onecard.hardware/1"
 
 
-def report(found: Answers, rows: list[Check], run: ShortRun | None = None) -> dict[str, Any]:
+def report(answers: Answers, rows: list[Check], run: ShortRun | None = None) -> dict[str, Any]:
     """One file that can be sent: device, versions, rows and figures, a short run's log beside its plan; nothing that
     names a person, folder or key."""
     return {
         "schema": REPORT_SCHEMA,
         "date": datetime.now(UTC).date().isoformat(),
         "onecard": __version__,
-        "torch": found.torch_version,
+        "torch": answers.torch_version,
         "python": platform.python_version(),
         "system": platform.system(),
         "machine": platform.machine(),
-        "release": scrubbed(found.release),
-        "device": scrubbed(found.name),
-        "kind": found.kind,
-        "capability": found.capability,
-        "gcn_arch": found.gcn_arch,
-        "cuda": found.cuda,
-        "hip": found.hip,
-        "driver": found.driver,
-        "memory_bytes": found.memory_bytes,
+        "release": scrubbed(answers.release),
+        "device": scrubbed(answers.name),
+        "kind": answers.kind,
+        "capability": answers.capability,
+        "gcn_arch": answers.gcn_arch,
+        "cuda": answers.cuda,
+        "hip": answers.hip,
+        "driver": answers.driver,
+        "memory_bytes": answers.memory_bytes,
         "checks": [{**row.to_json(), "detail": scrubbed(row.detail)} for row in rows],
         "config": run.config if run else {},
         "dtype": run.dtype if run else None,
@@ -42,15 +42,17 @@ def report(found: Answers, rows: list[Check], run: ShortRun | None = None) -> di
     }
 
 
-def paste(found: Answers, rows: list[Check]) -> str:
+def paste(answers: Answers, rows: list[Check]) -> str:
     """The rows in Markdown under the versions they belong to."""
-    made_for = f"CUDA {found.cuda}" if found.cuda else f"ROCm {found.hip}" if found.hip else "CPU"
-    driver = f", driver {found.driver}" if found.driver else ""
-    system = f"{platform.system()} {scrubbed(found.release)} {platform.machine()}".replace(
+    made_for = (
+        f"CUDA {answers.cuda}" if answers.cuda else f"ROCm {answers.hip}" if answers.hip else "CPU"
+    )
+    driver = f", driver {answers.driver}" if answers.driver else ""
+    system = f"{platform.system()} {scrubbed(answers.release)} {platform.machine()}".replace(
         "  ", " "
     )
     lines = [
-        f"onecard {__version__}, torch {found.torch_version} ({made_for}), Python "
+        f"onecard {__version__}, torch {answers.torch_version} ({made_for}), Python "
         f"{platform.python_version()}, {system}{driver}",
         "",
         "| check | status | detail |",

@@ -41,12 +41,14 @@ class ShortRun:
     log: list[dict[str, Any]]  # the step lines
 
 
-def short_run(found: Answers, rows: list[Check], steps: int = 10) -> tuple[Check, ShortRun | None]:
+def short_run(
+    answers: Answers, rows: list[Check], steps: int = 10
+) -> tuple[Check, ShortRun | None]:
     """Trains a small model in a folder that goes away, as this device can: with the fall-backs of `rows`, and compiled
     where the compiled step worked."""
     settings = {key: value for row in rows for key, value in row.settings}
     compiles = any(row.check == "compiled step" and row.status == "ok" for row in rows)
-    config = step_config(found.device).replace(
+    config = step_config(answers.device).replace(
         **{"compile": compiles, **settings}, max_iters=steps, lr_decay_iters=steps, log_interval=1
     )
     try:
@@ -61,9 +63,9 @@ def short_run(found: Answers, rows: list[Check], steps: int = 10) -> tuple[Check
         for line in lines
         if line["kind"] == "step"
     ]
-    dtype = choose_precision(config.dtype, found.kind, found.capability, found.gcn_arch).dtype
+    dtype = choose_precision(config.dtype, answers.kind, answers.capability, answers.gcn_arch).dtype
     kept = {key: value for key, value in placed.changed().items() if key not in _NAMED}
-    made = ShortRun(kept, dtype, _planned(placed, found), log)
+    made = ShortRun(kept, dtype, _planned(placed, answers), log)
     return Check("short run", "ok", f"{_summary(made)}; its log is in the report"), made
 
 
@@ -76,11 +78,11 @@ def _summary(run: ShortRun) -> str:
     return shown
 
 
-def _planned(config: RunConfig, found: Answers) -> dict[str, dict[str, float]]:
-    if found.facts is None:
+def _planned(config: RunConfig, answers: Answers) -> dict[str, dict[str, float]]:
+    if answers.facts is None:
         return {}
     try:
-        made = plan(config, found.facts)
+        made = plan(config, answers.facts)
     except OnecardError:
         return {}
     figures: dict[str, Range] = {
@@ -88,7 +90,7 @@ def _planned(config: RunConfig, found: Answers) -> dict[str, dict[str, float]]:
         "tokens_per_second": made.time.tokens_per_second,
         "mfu": made.mfu.card,
     }
-    if found.kind == "cuda":  # elsewhere the log holds the whole process's memory
+    if answers.kind == "cuda":  # elsewhere the log holds the whole process's memory
         figures["memory_bytes"] = made.memory.allocated_bytes
     return {
         name: {"low": figure.low, "mid": figure.mid, "high": figure.high}

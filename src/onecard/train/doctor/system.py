@@ -22,37 +22,37 @@ _SLOW_CLOCK = 0.6  # of the highest clock under load
 _ON_CPU = "until then `train` runs on the CPU"
 
 
-def device(found: Answers) -> Check:
-    more = f"; torch counts {', '.join(found.seen)}" if len(found.seen) > 1 else ""
-    known = "" if found.facts else "; it is not in onecard's table, so its peak is measured"
-    free = f"{show_bytes(found.free_bytes)} of {show_bytes(found.memory_bytes)} free"
-    return Check("device", "ok", f"{found.name} ({found.device}), {free}{known}{more}")
+def device(answers: Answers) -> Check:
+    more = f"; torch counts {', '.join(answers.seen)}" if len(answers.seen) > 1 else ""
+    known = "" if answers.facts else "; it is not in onecard's table, so its peak is measured"
+    free = f"{show_bytes(answers.free_bytes)} of {show_bytes(answers.memory_bytes)} free"
+    return Check("device", "ok", f"{answers.name} ({answers.device}), {free}{known}{more}")
 
 
-def driver(found: Answers) -> Check:
-    if found.unseen:
-        return Check("driver", "action", found.unseen)
-    if found.kind != "cuda" or found.hip:
-        return Check("driver", "ok", "none needed" if found.kind != "cuda" else "ROCm's own")
-    if found.driver is None:
+def driver(answers: Answers) -> Check:
+    if answers.unseen:
+        return Check("driver", "action", answers.unseen)
+    if answers.kind != "cuda" or answers.hip:
+        return Check("driver", "ok", "none needed" if answers.kind != "cuda" else "ROCm's own")
+    if answers.driver is None:
         return Check("driver", "fall-back", "NVML does not answer: no power or clock readings")
-    needed = driver_too_old(found.driver, found.cuda or "", windows=found.system == "win32")
+    needed = driver_too_old(answers.driver, answers.cuda or "", windows=answers.system == "win32")
     if needed:
-        return Check("driver", "action", too_old(found.driver, found.cuda or "", needed))
-    return Check("driver", "ok", f"{found.driver}, CUDA {found.cuda}")
+        return Check("driver", "action", too_old(answers.driver, answers.cuda or "", needed))
+    return Check("driver", "ok", f"{answers.driver}, CUDA {answers.cuda}")
 
 
-def build(found: Answers) -> Check:
-    name = f"torch {found.torch_version}"
-    if found.kind != "cuda" or not found.kernels:
-        return Check("torch build", "ok", f"{name} for {found.kind}")
-    if found.hip:
-        served = not found.gcn_arch or found.gcn_arch.partition(":")[0] in found.kernels
-        wrong = f"{name} has no kernels for {found.gcn_arch}: it is built for {', '.join(found.kernels)}; {_ON_CPU}"
+def build(answers: Answers) -> Check:
+    name = f"torch {answers.torch_version}"
+    if answers.kind != "cuda" or not answers.kernels:
+        return Check("torch build", "ok", f"{name} for {answers.kind}")
+    if answers.hip:
+        served = not answers.gcn_arch or answers.gcn_arch.partition(":")[0] in answers.kernels
+        wrong = f"{name} has no kernels for {answers.gcn_arch}: it is built for {', '.join(answers.kernels)}; {_ON_CPU}"
         return Check("torch build", "ok" if served else "action", name if served else wrong)
-    capability = found.capability or (0, 0)
+    capability = answers.capability or (0, 0)
     shown = f"{capability[0]}.{capability[1]}"
-    if runs_on(capability, found.kernels):
+    if runs_on(capability, answers.kernels):
         return Check("torch build", "ok", f"{name}, made for compute capability {shown}")
     serving = serving_build(capability)
     hint = install_hint(serving) if serving else "no build of this torch runs on it"
@@ -60,29 +60,29 @@ def build(found: Answers) -> Check:
     return Check("torch build", "action", wrong)
 
 
-def paging(found: Answers) -> Check:
-    if not found.pages_memory:
+def paging(answers: Answers) -> Check:
+    if not answers.pages_memory:
         return Check("memory paging", "ok", "this system does not move GPU memory to the host's")
     return Check(
         "memory paging",
         "fall-back",
         f"this system moves GPU memory to the host's when it runs short; `train` takes at most the "
-        f"{show_bytes(found.free_bytes)} that are free when it starts",
+        f"{show_bytes(answers.free_bytes)} that are free when it starts",
     )
 
 
-def power(found: Answers) -> Check:
-    if found.kind != "cuda":
+def power(answers: Answers) -> Check:
+    if answers.kind != "cuda":
         return Check("power", "ok", "not read on this device: energy is not logged")
-    watts = found.reading().watts
+    watts = answers.reading().watts
     if watts is None:
         return Check("power", "fall-back", "the card does not report watts: energy is not logged")
     return Check("power", "ok", f"{watts:.0f} W now", figures=(("watts", watts),))
 
 
-def clocks(found: Answers) -> Check:
+def clocks(answers: Answers) -> Check:
     """To be asked while the card works, or right after."""
-    now = found.reading()
+    now = answers.reading()
     figures = tuple(
         (name, float(value))
         for name, value in (("sm_mhz", now.sm_mhz), ("celsius", now.celsius))
@@ -104,22 +104,22 @@ def clocks(found: Answers) -> Check:
     return Check("clocks", "ok", f"{shown}{heat}", figures)
 
 
-def compiler(found: Answers) -> Check:
+def compiler(answers: Answers) -> Check:
     """Whether it can be tried at all; compute.step then does it."""
     off = (("compile", False),)
-    capability = None if found.hip else found.capability
-    if why := why_eager(found.kind, capability, found.has_cxx, found.has_triton):
-        missing = found.kind == "cuda" and not found.has_triton
+    capability = None if answers.hip else answers.capability
+    if why := why_eager(answers.kind, capability, answers.has_cxx, answers.has_triton):
+        missing = answers.kind == "cuda" and not answers.has_triton
         hint = "; on Windows `pip install triton-windows` brings it" if missing else ""
         return Check("compiler", "fall-back", f"{why}: runs are eager{hint}", settings=off)
-    if not _writable(found.cache):
+    if not _writable(answers.cache):
         return Check(
             "compiler",
             "fall-back",
             "the compiler's cache folder cannot be written: runs are eager; set TORCHINDUCTOR_CACHE_DIR to one that can",
             settings=off,
         )
-    return Check("compiler", "ok", "Triton" if found.kind == "cuda" else "a C++ compiler")
+    return Check("compiler", "ok", "Triton" if answers.kind == "cuda" else "a C++ compiler")
 
 
 def _writable(folder: Path) -> bool:
@@ -131,9 +131,9 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def disk(found: Answers, folder: Path, size: int = 64 * MIB) -> Check:
+def disk(answers: Answers, folder: Path, size: int = 64 * MIB) -> Check:
     """Room and speed where runs are written."""
-    free = found.free_disk(folder)
+    free = answers.free_disk(folder)
     if free < size + 16 * MIB:
         return Check("disk", "action", f"{show_bytes(free)} free here: too little for a checkpoint")
     piece = os.urandom(MIB)
@@ -156,11 +156,11 @@ def disk(found: Answers, folder: Path, size: int = 64 * MIB) -> Check:
     return Check("disk", "ok", shown + slow, figures)
 
 
-def mac(found: Answers) -> Check:
+def mac(answers: Answers) -> Check:
     """Of Apple's GPUs only."""
     return Check(
         "macOS",
         "ok",
-        f"float32 and eager; Metal lets a program take {show_bytes(found.memory_bytes)} of the shared memory, and the "
+        f"float32 and eager; Metal lets a program take {show_bytes(answers.memory_bytes)} of the shared memory, and the "
         "system slows down before it runs out: close other programs",
     )

@@ -23,10 +23,10 @@ def name_rows(
     """The windows (token positions are window · block_size) and the numbers of the documents in them."""
     named: dict[str, Any] = {"windows": windows.tolist(), "block_size": block_size}
     if eot is not None and (windows.max() + 1) * block_size < _FARTHEST:
-        found = documents_of(split, block_size, windows, eot)
-        named["documents"] = found[:_MOST]
-        if len(found) > _MOST:
-            named["documents_in_all"] = len(found)
+        documents = documents_of(split, block_size, windows, eot)
+        named["documents"] = documents[:_MOST]
+        if len(documents) > _MOST:
+            named["documents_in_all"] = len(documents)
     return named
 
 

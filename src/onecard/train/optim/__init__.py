@@ -115,16 +115,16 @@ def state_tensors(
 ) -> list[Tensor]:
     """Tensors that take as much memory as the optimizer's state will, before there is one."""
     slices = slices or Slices()
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for name, parameter in model.named_parameters() if not config.offload_optimizer else ():
         moments = 1 if config.optimizer == "muon" and is_matrix(name, parameter) else 2
         for _ in range(moments):
             if config.state_bits < 32 and slices.whole_numel(name, parameter) >= SMALL:
                 low = LowBit.zeros(parameter.numel(), config.state_bits, True, parameter.device)
-                found += [low.codes, low.scales]
+                tensors += [low.codes, low.scales]
             else:
-                found.append(torch.empty_like(parameter, dtype=torch.float32))
-    return found
+                tensors.append(torch.empty_like(parameter, dtype=torch.float32))
+    return tensors
 
 
 def restore_optimizer(

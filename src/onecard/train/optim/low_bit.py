@@ -61,16 +61,16 @@ class LowBit:
             codes, scales = on_card(codes, device), on_card(scales, device)
         if self.bits == 4:
             codes = torch.stack((codes & 15, codes >> 4), dim=1).flatten()
-        found = codes.float()
+        values = codes.float()
         if self.signed:
-            found.sub_(self._levels).div_(self._levels)
-            found.mul_(found.abs())
+            values.sub_(self._levels).div_(self._levels)
+            values.mul_(values.abs())
         else:
-            found.add_(1).div_(self._levels)
-            found.mul_(found)
+            values.add_(1).div_(self._levels)
+            values.mul_(values)
             if self._power == 4:
-                found.mul_(found)
-        return found.view(-1, BLOCK[self.bits]).mul_(scales[:, None]).flatten()[:count]
+                values.mul_(values)
+        return values.view(-1, BLOCK[self.bits]).mul_(scales[:, None]).flatten()[:count]
 
     def write(self, values: Tensor, first: int, key: int, offset: int = 0) -> None:
         """Take fp32 numbers, which are overwritten. `offset`: elements of the whole tensor before these moments'."""

@@ -60,8 +60,8 @@ def scrambled(x: Tensor) -> Tensor:
 def stochastic_bf16(values: Tensor, first: int, key: int) -> Tensor:
     """fp32 numbers, which are overwritten, in bf16: the number below or above, by chance, so that the mean is right.
 
-    >>> found = [stochastic_bf16(torch.full((1,), 1.001), 0, key_of(1, step, "w")) for step in range(4000)]
-    >>> round(torch.stack(found).float().mean().item(), 3)
+    >>> drawn = [stochastic_bf16(torch.full((1,), 1.001), 0, key_of(1, step, "w")) for step in range(4000)]
+    >>> round(torch.stack(drawn).float().mean().item(), 3)
     1.001
     """
     bits = values.view(torch.int32)

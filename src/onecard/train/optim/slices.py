@@ -69,12 +69,12 @@ class Slices:
         cls, shapes: Mapping[str, tuple[int, ...]], index: int, count: int, **more: object
     ) -> "Slices":
         """Of parameters by name and shape: matrices and tables are cut."""
-        found = {
+        slices = {
             name: Slice.of(shape, index, count)
             for name, shape in shapes.items()
             if is_cut(name, len(shape))
         }
-        return cls(found, index, count, **more)  # type: ignore[arg-type]
+        return cls(slices, index, count, **more)  # type: ignore[arg-type]
 
     def whole_numel(self, name: str, here: Tensor) -> int:
         return self.of[name].numel if name in self.of else here.numel()
@@ -101,13 +101,13 @@ class Slices:
         """Of tensors that are not whole in each process: the whole shape, and where every process's rows start."""
         shapes = {name: part.shape for name, part in self.of.items()}
         all_slices = [Slices.cut(shapes, index, self.count) for index in range(self.count)]
-        found = {}
+        rows = {}
         for key in keys:
             spans = [each.span(key, bits) for each in all_slices]
             starts = [span.start for span in spans if span is not None]
             if spans[0] is not None:
-                found[key] = {"shape": list(spans[0].shape), "starts": starts}
-        return found
+                rows[key] = {"shape": list(spans[0].shape), "starts": starts}
+        return rows
 
     def check_blocks(self, bits: int) -> None:
         """Numbers that share a scale must be in one process, or the run would depend on how many there are."""

@@ -18,7 +18,7 @@ from onecard.runs.run import DISTURBED
 
 # between two readings: shorter ones say little, and a reading takes some microseconds
 SECONDS = 5.0
-MUCH = 0.2  # of the time: from here on it is said; below DISTURBED, that it is over
+MUCH = 0.2  # of the time: reported from here on; below DISTURBED, reported as over
 
 
 def advice() -> str:
@@ -53,7 +53,7 @@ class ProcessorWatch:
         return None if longest is None else min(1.0, longest / passed)
 
     def sentence(self, share: float | None) -> str | None:
-        """What is to be said of that share: once when it begins, once when it is over."""
+        """What to report of that share: once when it begins, once when it is over."""
         if share is not None and share >= MUCH and not self._said:
             self._said = True
             return (

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from onecard.config import RunConfig
 from onecard.data import Dataset
-from onecard.data.tokenizers.special import ASSISTANT, END, SYSTEM, USER, SpecialTokenizer, speaks
+from onecard.data.tokenizers.special import (
+    ASSISTANT,
+    END,
+    SYSTEM,
+    USER,
+    SpecialTokenizer,
+    has_chat_tokens,
+)
 from onecard.errors import UserError
 from onecard.model.chunked_loss import IGNORED
 
@@ -59,7 +66,11 @@ def row_marks(config: RunConfig, data: Dataset) -> RowMarks:
     if config.learn_from == "all":
         return RowMarks(document)
     tokenizer = data.tokenizer
-    if tokenizer is None or not isinstance(tokenizer, SpecialTokenizer) or not speaks(tokenizer):
+    if (
+        tokenizer is None
+        or not isinstance(tokenizer, SpecialTokenizer)
+        or not has_chat_tokens(tokenizer)
+    ):
         raise UserError(
             "learn_from = 'answers' needs data with the tokens of a conversation",
             hint="`onecard tune RUN conversations.jsonl` makes it",
@@ -73,7 +84,7 @@ def row_marks(config: RunConfig, data: Dataset) -> RowMarks:
 
 
 def _one_of(tokens: Tensor, ids: tuple[int, ...]) -> Tensor:
-    found = tokens == ids[0]
+    marks = tokens == ids[0]
     for index in ids[1:]:
-        found = found | (tokens == index)
-    return found
+        marks = marks | (tokens == index)
+    return marks

@@ -37,10 +37,10 @@ def run_benchmark(
     began, outputs, step = time.perf_counter(), session.outputs, state.progress.step
     training = model.training
     model.eval()
-    found = outputs.best_effort.run("the benchmark", benchmark, model, session.data, step)
+    scores = outputs.best_effort.run("the benchmark", benchmark, model, session.data, step)
     model.train(training)
     seconds = time.perf_counter() - began
-    for name, figures in (found or {}).items():
+    for name, figures in (scores or {}).items():
         outputs.write(kind="tasks", step=step, task=name, **figures)
         words = ", ".join(f"{key} {value:.3f}" for key, value in figures.items())
         outputs.view.message(f"step {step:,}: {name}: {words}")

@@ -249,9 +249,9 @@ def _resumed(session: Session, saved: checkpoint.Saved, flight: Preflight) -> Ru
 def agreed_precision(own: machine.Precision, workers: Workers) -> machine.Precision:
     """One dtype for all processes: gradients that float16 scaled up cannot be added to others that are not."""
     dtypes = ("float32", "float16", "bfloat16")  # what any card computes in comes first
-    found = workers.any(*(own.dtype == dtype for dtype in dtypes))
-    common = next(dtype for dtype, there in zip(dtypes, found, strict=True) if there)
-    if sum(found) == 1:
+    used = workers.any(*(own.dtype == dtype for dtype in dtypes))
+    common = next(dtype for dtype, there in zip(dtypes, used, strict=True) if there)
+    if sum(used) == 1:
         return own
     why = f"{common}: the cards of this run differ, and this one all of them compute in"
     return machine.Precision(common, common == "float16", why)

@@ -256,19 +256,19 @@ def within_memory(
 ) -> Tensor | None:
     """What `work` gives; None where memory ran out in any process. Processes with a sharded model end together where
     one of them met another error."""
-    found, error = None, None
+    result, error = None, None
     try:
-        found = work()
+        result = work()
     except Exception as failure:
         if sharding is None and not is_out_of_memory(failure):
             raise
         if not is_out_of_memory(failure):
             error = failure
     # outside the except clause, whose traceback would keep the failed work's tensors alive
-    ran_out, failed = workers.any(found is None, error is not None)
+    ran_out, failed = workers.any(result is None, error is not None)
     if sharding is not None:
         sharding.fail_together(failed, error)
-    return None if ran_out else found
+    return None if ran_out else result
 
 
 def cards_of_machine(workers: Workers) -> int:

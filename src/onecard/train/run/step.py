@@ -92,8 +92,8 @@ class Stepper:
         """Overflows count in all processes, whichever holds the number: one scale for all."""
         self.scaler.unscale_(self.optimizer)
         if self.sharding is not None:
-            found = self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"]
-            for overflowed in found.values():
+            infinite = self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"]
+            for overflowed in infinite.values():
                 self.workers.add(overflowed)
 
     def apply(self, lr: float, step: int) -> bool:

@@ -72,7 +72,7 @@ class Workers:
 
     @property
     def first(self) -> bool:
-        """The one that writes files and speaks."""
+        """The one that writes files and prints."""
         return self.rank == 0
 
     def shards(self, config: RunConfig) -> bool:
@@ -189,7 +189,7 @@ class Workers:
             grad.copy_(part.view_as(grad))
 
     def lowest_alive(self) -> int:
-        """The rank that speaks and saves when a worker is lost: the lowest whose process still runs on this host."""
+        """The rank that prints and saves when a worker is lost: the lowest whose process still runs on this host."""
         time.sleep(0.5)  # torchrun takes a moment to notice and reap the dead
         here = socket.gethostname()
         for rank, (host, pid) in enumerate(self._pids):

@@ -1,14 +1,14 @@
 """Predictions for people nobody here knew: readings predicted before they were looked at, one table from the other, and each
-project's code from all other projects'. What docs/accuracy.md says of strangers comes from here.
+project's code from all other projects'. What docs/accuracy.md says of unseen runs comes from here.
 
-    python bench/strangers.py
+    python bench/unseen.py
 
-fit/data/blind_predictions.csv is what the constants of commit bdeacbe said of fit/data/blind_runs.csv, which had been written down and
-committed before, blind_predictions_2.csv what those of commit 5ba391d said of blind_runs_2.csv and public_losses_4.csv, and
-blind_predictions_3.csv what those of commits 316dbae and 2db2fc1 said of blind_runs_3.csv and public_losses_5.csv; since then these rows are fitted on like all others.
-blind_predictions_4.csv is what those of commit abc2423 said of blind_runs_4.csv and public_losses_6.csv, which nothing is fitted on.
-blind_predictions_5.csv is what those of commit cafb886 said of blind_runs_5.csv and public_losses_7.csv; the runs are fitted on since.
-blind_predictions_6.csv is what those of commit c253abc said of blind_runs_6.csv and public_losses_8.csv, which nothing is fitted on.
+fit/data/blind_predictions.csv is what the constants of commit bdeacbe predicted for fit/data/blind_runs.csv, which had been written down and
+committed before, blind_predictions_2.csv what those of commit 5ba391d predicted for blind_runs_2.csv and public_losses_4.csv, and
+blind_predictions_3.csv what those of commits 316dbae and 2db2fc1 predicted for blind_runs_3.csv and public_losses_5.csv; since then these rows are fitted on like all others.
+blind_predictions_4.csv is what those of commit abc2423 predicted for blind_runs_4.csv and public_losses_6.csv, which nothing is fitted on.
+blind_predictions_5.csv is what those of commit cafb886 predicted for blind_runs_5.csv and public_losses_7.csv; the runs are fitted on since.
+blind_predictions_6.csv is what those of commit c253abc predicted for blind_runs_6.csv and public_losses_8.csv, which nothing is fitted on.
 """
 
 import csv

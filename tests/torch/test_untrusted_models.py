@@ -1,4 +1,4 @@
-"""Models from strangers, damaged piece by piece: checkpoints, nanoGPT's ckpt.pt, folders as the hub has them.
+"""Untrusted models, damaged piece by piece: checkpoints, nanoGPT's ckpt.pt, folders as the hub has them.
 
 A result or one sentence from every reader, in bounded time, nothing executed. Some hundred cases each in the ordinary run,
 thousands in the long one.

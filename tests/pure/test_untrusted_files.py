@@ -1,4 +1,4 @@
-"""Files from strangers, made by hypothesis: a result or one sentence from every reader, never exit 70; and names from
+"""Untrusted files, made by hypothesis: a result or one sentence from every reader, never exit 70; and names from
 outside never reach the terminal as commands or markup."""
 
 import contextlib
