@@ -30,11 +30,23 @@ CHROMIUM = next((f for n in ("chromium", "google-chrome") if (f := shutil.which(
 
 def step_line(step: int) -> str:
     values = {
-        "kind": "step", "step": step, "tokens": step * 524288, "loss": round(3 + 7 / (1 + step / 200), 4),
-        "lr": 6e-4, "step_seconds": 3.9, "tokens_per_second": 134433.0, "mfu": 0.69, "grad_norm": 0.41,
-        "data_wait": 0.001, "epoch": 0.1, "micro_batch": 16, "memory_bytes": 7000000000, "watts": 196.0,
-        "kwh": step / 5000, "seconds": 4.0 * step,
-    }  # fmt: skip
+        "kind": "step",
+        "step": step,
+        "tokens": step * 524288,
+        "loss": round(3 + 7 / (1 + step / 200), 4),
+        "lr": 6e-4,
+        "step_seconds": 3.9,
+        "tokens_per_second": 134433.0,
+        "mfu": 0.69,
+        "grad_norm": 0.41,
+        "data_wait": 0.001,
+        "epoch": 0.1,
+        "micro_batch": 16,
+        "memory_bytes": 7000000000,
+        "watts": 196.0,
+        "kwh": step / 5000,
+        "seconds": 4.0 * step,
+    }
     return json.dumps(values) + "\n"
 
 

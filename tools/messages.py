@@ -3,7 +3,7 @@
     python tools/messages.py update     # after a sentence was added or changed: new entries are empty, gone ones leave
     python tools/messages.py check      # what a test runs too: nothing missing, stale, fuzzy or misquoted
 
-Messages are the first argument of T, the second of Note and of sentence, the first two of Plural; each must be written
+Messages are the first argument of T, the second of sentence, the first two of Plural; each must be written
 out, for a computed one would never reach a translator. The tables of formulas.py are messages too, each line as a
 whole. Installing compiles the files (setup.py); a source tree reads them as
 they are.
@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "onecard"
 LOCALES = SOURCE / "report" / "locales"
 LANGUAGES = ("es", "hi")
-KEYWORDS = {"T": None, "Note": (2,), "sentence": (2,), "Plural": (1, 2)}
-TEMPLATE_AT = {"T": (0,), "Note": (1,), "sentence": (1,), "Plural": (0, 1)}
+KEYWORDS = {"T": None, "sentence": (2,), "Plural": (1, 2)}
+TEMPLATE_AT = {"T": (0,), "sentence": (1,), "Plural": (0, 1)}
 
 
 @cache
@@ -66,8 +66,6 @@ def computed() -> list[str]:
                 and isinstance(node.func, ast.Name)
                 and node.func.id in TEMPLATE_AT
             ):
-                if node.func.id == "Note" and len(node.args) == 1:
-                    continue  # its template is in onecard.sentences
                 for place in TEMPLATE_AT[node.func.id]:
                     given = node.args[place] if place < len(node.args) else None
                     if not (isinstance(given, ast.Constant) and isinstance(given.value, str)):

@@ -1,6 +1,6 @@
 """Sentences that carry their figures apart, so that each language prints them its own way.
 
->>> str(Note("epochs", "the data is seen {epochs:.1f} times over {tokens:count} tokens", epochs=2.85, tokens=3.68e9))
+>>> str(T("the data is seen {epochs:.1f} times over {tokens:count} tokens", epochs=2.85, tokens=3.68e9))
 'the data is seen 2.9 times over 3.68 B tokens'
 
 A format name after the colon (count, int, bytes, duration, percent, power, money, when, date, period) says what kind of
@@ -102,13 +102,10 @@ class Plural(T):
 
 
 class Note(T):
-    """One sentence: a stable code for programs, an English template for catalogues, and its figures.
+    """One sentence: a stable code for programs, whose English template is in onecard.sentences, and its figures."""
 
-    Without a template it is the one that onecard.sentences has for the code.
-    """
-
-    def __init__(self, code: str, text: str | None = None, /, **values: Any):
-        super().__init__(SENTENCES[code] if text is None else text, **values)
+    def __init__(self, code: str, /, **values: Any):
+        super().__init__(SENTENCES[code], **values)
         self.code = code
 
     def __repr__(self) -> str:

@@ -242,9 +242,7 @@ def test_plurals() -> None:
 
 
 def test_a_note_is_a_sentence_in_the_readers_language() -> None:
-    note = Note(
-        "head-width", "heads are {head} wide; 64 or 128 suit the attention kernels better", head=32
-    )
+    note = Note("head-width", head=32)
     assert language("es").sentence(note).startswith("Las cabezas tienen un ancho de 32")
     assert language("hi").sentence(note).endswith("।")
     assert language("en").sentence(T("{card} it is", card="gpt")) == "gpt it is."

@@ -125,7 +125,6 @@ def _of_network(nodes: int, joined: Links) -> list[Note]:
     return [
         Note(
             "network_assumed",
-            "the link between the machines is assumed to be {link}; name yours",
             link=DEFAULT_NETWORK,
         )
     ]
@@ -142,7 +141,6 @@ def _of_stack(stack: str) -> list[Note]:
     return [
         Note(
             "stack",
-            "memory and time are as {stack}'s code would take them, with a wider range; the loss is as for this config",
             stack=stack,
         )
     ]

@@ -69,8 +69,6 @@ def disturbance(calibration: Calibration) -> Note | None:
         return None
     return Note(
         "calibration-disturbed",
-        "the machine was busy or throttled while it was probed (its own steps are off by {off:.0%}), so the range is wide; "
-        "`onecard probe` again when it is idle",
         off=calibration.disturbed,
     )
 
@@ -93,7 +91,6 @@ def read_calibrations(notes: list[Note] | None = None) -> list[tuple[Path, Calib
 def _ignored(path: Path, why: str) -> Note:
     return Note(
         "calibration-ignored",
-        "the calibration {file} was ignored ({why}); `onecard probe` makes a new one",
         file=path.name,
         why=why,
     )

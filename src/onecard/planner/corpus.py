@@ -49,8 +49,6 @@ class Corpus:
         return [
             Note(
                 "data-part",
-                "the prepared folder {name} holds {tokens} of {family}'s {whole} tokens, and these are "
-                "planned with; `onecard data {name} --tokens N --fresh` prepares more",
                 name=self.name,
                 tokens=show_count(self.tokens),
                 family=self.family,

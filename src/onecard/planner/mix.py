@@ -34,13 +34,11 @@ def source_notes(sources: Sequence[SourceEpochs]) -> Iterator[Note]:
     if not sources:
         return
     listed = ", ".join(f"{s.name} {s.epochs:.2f}" for s in sources)
-    yield Note("source-epochs", "epochs by source: {listed}", listed=listed)
+    yield Note("source-epochs", listed=listed)
     for source in sources:
         if source.epochs > _MANY:
             yield Note(
                 "source-repeated",
-                "{name} is seen {epochs:.1f} times: repeated so often, its tokens teach as much as {worth:percent} "
-                "of them would if they were fresh; a smaller share or more text of it is better",
                 name=source.name,
                 epochs=source.epochs,
                 worth=source.worth,

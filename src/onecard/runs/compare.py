@@ -107,28 +107,21 @@ def _why_not(runs: tuple[RunFigures, ...]) -> Note | None:
     if len({f.run.value("learn_from") == "answers" for f in runs}) > 1:
         return Note(
             "tuned-differs",
-            "a tuned run's loss counts the assistant's words alone, so that it does not compare with a base's; "
-            "the loss on the base's own text does, where the run has it",
         )
     sizes = [vocabulary(f) for f in runs]
     if len({size for size in sizes if size is not None}) > 1:
         if all(f.final_bits_per_byte is not None for f in runs):
             return Note(
                 "tokenizers-differ-bytes",
-                "the runs use different tokens, so that losses per token do not "
-                "compare; bits per byte do, and are used here",
             )
         return Note(
             "tokenizers-differ",
-            "the runs use different tokens ({sizes}), so that their losses do not compare; "
-            "bits per byte would, but the logs do not have them",
             sizes=", ".join(map(str, sizes)),
         )
     data = [f.run.dataset or f.run.value("dataset") for f in runs]
     if len({name for name in data if name}) > 1:
         return Note(
             "datasets-differ",
-            "the runs learn from different data ({data}): a lower loss may be the easier text",
             data=", ".join(str(name) for name in data),
         )
     return None
@@ -156,7 +149,7 @@ def _effect(key: str, runs: tuple[RunFigures, ...]) -> Note:
     first, last = runs[0], runs[-1]
     affects = RunConfig.facts(key).affects
     if affects <= {"output", "machine"}:
-        return Note("effect-none", "no effect on what is learned or on the step itself")
+        return Note("effect-none")
     if "shape" in affects and "learning" not in affects:
         if (
             first.params_nanogpt
@@ -166,33 +159,28 @@ def _effect(key: str, runs: tuple[RunFigures, ...]) -> Note:
         ):
             return Note(
                 "effect-shape",
-                "together with the rest of the shape: {params:.2f} times the parameters, "
-                "{flops:.2f} times the FLOPs per token",
                 params=last.params_nanogpt / first.params_nanogpt,
                 flops=last.flops_per_token / first.flops_per_token,
             )
-        return Note("effect-model", "another model")
+        return Note("effect-model")
     if "batch" in affects:
         if first.tokens_per_step and first.tokens_per_step == last.tokens_per_step:
             return Note(
                 "effect-same-batch",
-                "the total batch stays {tokens:int} tokens a step: the same optimizer steps; "
-                "only speed and memory change",
                 tokens=first.tokens_per_step,
             )
         if first.tokens_per_step and last.tokens_per_step:
             return Note(
                 "effect-batch",
-                "the total batch becomes {ratio:.2f} times as large",
                 ratio=last.tokens_per_step / first.tokens_per_step,
             )
     if key == "max_iters":
-        return Note("effect-length", "another length, and with it another schedule")
+        return Note("effect-length")
     if affects <= {"learning", "memory"}:
-        return Note("effect-learning", "changes how fast it learns, not how fast it runs")
+        return Note("effect-learning")
     if affects <= {"speed", "memory"}:
-        return Note("effect-speed", "changes how fast it runs, hardly what it learns")
-    return Note("effect-unknown", "these runs do not show its effect alone")
+        return Note("effect-speed")
+    return Note("effect-unknown")
 
 
 def _winners(

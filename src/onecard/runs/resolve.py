@@ -87,7 +87,7 @@ def _config(run: Run) -> tuple[RunConfig | None, tuple[Note, ...]]:
         return RunConfig.from_values(_as_it_ran(values)), ()
     except UserError as error:
         why = error.message
-        return None, (Note("config-wrong", "its config cannot be right: {why}", why=why),)
+        return None, (Note("config-wrong", why=why),)
 
 
 def _as_it_ran(values: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,6 @@ def _with_model(resolved: ResolvedRun) -> ResolvedRun:
     if printed is not None and abs(own - printed) > error:
         problem = Note(
             "params-disagree",
-            "the config makes {config:count} parameters, but the log printed {printed:count}",
             config=own,
             printed=printed,
         )
@@ -150,7 +149,6 @@ def _with_tokens(resolved: ResolvedRun) -> ResolvedRun:
     if logged and own and logged != own and run.format in ("nanogpt", "onecard"):
         problem = Note(
             "tokens-disagree",
-            "the config makes {config:int} tokens a step, but the log printed {printed:int}",
             config=own,
             printed=logged,
         )
@@ -218,8 +216,6 @@ def _checked_mfu(resolved: ResolvedRun, ratio: float) -> ResolvedRun:
         return resolved.with_inferred(gpus=cards)  # they print the MFU of one process
     problem = Note(
         "mfu-disagrees",
-        "the printed MFU fits {ratio:.2f} times the FLOPs that model, batch and step time make; "
-        "one of them is not what it seems",
         ratio=1 / ratio,
     )
     confirmed = run.params_printed is not None and run.tokens_per_step is not None
@@ -266,8 +262,6 @@ def _with_card(resolved: ResolvedRun, named: bool) -> ResolvedRun:
         return resolved
     problem = Note(
         "card-impossible",
-        "{rate:.0f} TFLOPS are more than {gpus:int} × {card} can do ({peak:.0f} TFLOPS): it ran on another card, on more "
-        "of them, or a figure of the log is wrong",
         rate=rate / 1e12,
         gpus=resolved.gpus,
         card=device.name,

@@ -4,6 +4,30 @@ from onecard.sentences.sentence import sentence
 
 PLANNING = dict(
     [
+        sentence(
+            "network_assumed", "the link between the machines is assumed to be {link}; name yours"
+        ),
+        sentence(
+            "stack",
+            "memory and time are as {stack}'s code would take them, with a wider range; the loss is as for this config",
+        ),
+        sentence(
+            "calibration-disturbed",
+            "the machine was busy or throttled while it was probed (its own steps are off by {off:.0%}), so the range is wide; `onecard probe` again when it is idle",
+        ),
+        sentence(
+            "calibration-ignored",
+            "the calibration {file} was ignored ({why}); `onecard probe` makes a new one",
+        ),
+        sentence(
+            "data-part",
+            "the prepared folder {name} holds {tokens} of {family}'s {whole} tokens, and these are planned with; `onecard data {name} --tokens N --fresh` prepares more",
+        ),
+        sentence("source-epochs", "epochs by source: {listed}"),
+        sentence(
+            "source-repeated",
+            "{name} is seen {epochs:.1f} times: repeated so often, its tokens teach as much as {worth:percent} of them would if they were fresh; a smaller share or more text of it is better",
+        ),
         sentence("reserve-none", "all of it free"),
         sentence("reserve-desktop", "{bytes:bytes} of it kept for the desktop"),
         sentence("reserve-taken", "{bytes:bytes} of it in use by other programs"),

@@ -18,7 +18,6 @@ def benchmark(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "benchmark",
-                "{task} {value:.1%} at step {step:int}: {meaning}",
                 task=TASK_TITLES.get(task, task),
                 value=figure.value,
                 step=result.step,

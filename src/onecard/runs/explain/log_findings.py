@@ -16,7 +16,6 @@ def unreadable(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "unreadable",
-                "lines that could not be read and are left out: {n:int}, such as {line}",
                 n=run.unreadable,
                 line=repr(run.unreadable_lines[0]) if run.unreadable_lines else "?",
             ),
@@ -36,8 +35,6 @@ def too_short(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "one-iteration",
-                "only one step is timed, and the first one carries the compilation, so its "
-                "speed is unknown",
             ),
             {"first_step_seconds": f.run.times.first},
         )
@@ -45,7 +42,6 @@ def too_short(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "few-iterations",
-                "few steps are timed ({n:int}); its speed may still change",
                 n=f.run.times.count,
             ),
             {"steps": f.run.times.count},
@@ -59,8 +55,6 @@ def compile_leak(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "compile-in-first-step",
-                "the first step took {first:duration}, {extra:duration} of it compilation "
-                "and warm-up; it is left out",
                 first=first,
                 extra=first - usual,
             ),
@@ -75,8 +69,6 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "every-time-leaks",
-                "every logged step follows an evaluation, whose time is in it: {seconds:duration} "
-                "is the most that a step takes, and the printed MFU is too low; log_interval below eval_interval would show",
                 seconds=f.step_seconds or 0.0,
             ),
             {"step_seconds_at_most": f.step_seconds},
@@ -86,8 +78,6 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "evaluation-in-steps",
-                "logged step times that carry an evaluation: {n:int}, of about {each:duration} "
-                "each; they are left out of the speed, but the printed MFU drops after each",
                 n=times.leaks,
                 each=each,
             ),
@@ -101,8 +91,6 @@ def clock(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "clock-back",
-                "the clock goes backwards ({n:int}×); those stretches count as if they took the "
-                "usual time",
                 n=f.run.clock_jumps,
             ),
             {"jumps": f.run.clock_jumps},
@@ -115,8 +103,6 @@ def resumed(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "resumed",
-                "logged steps that were done again after a resume, or logged twice: {n:int}; the last ones "
-                "count",
                 n=f.run.superseded,
             ),
             {"lines": f.run.superseded},
@@ -129,8 +115,6 @@ def config_changes(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "config-changed",
-                "a resume at step {step:int} changed {key} from {before} to {after}: the steps before and "
-                "after it are not of one recipe",
                 step=change.step,
                 key=change.key,
                 before=repr(change.before),
@@ -152,8 +136,6 @@ def gaps(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "gaps",
-                "the log jumps over steps ({n:int}×), at the widest from step {first:int} to {last:int}: lines "
-                "are missing, or a number is damaged",
                 n=f.run.gaps,
                 first=first,
                 last=last,
@@ -178,8 +160,6 @@ def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "evaluation-apart",
-                "at step {step:int} the validation loss {val:.3f} is far from the training loss "
-                "{train:.3f} around it: other data, memorised text, or a damaged number",
                 step=step,
                 val=val,
                 train=train,
@@ -196,7 +176,6 @@ def missing(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "no-card",
-                "the log does not name its card, so how well it is used is unknown; give --gpu",
             ),
             {},
         )
@@ -204,13 +183,11 @@ def missing(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "no-config",
-                "the log does not hold its config, so its parameters, tokens and FLOPs are unknown; give "
-                "--config FILE, or keys as --n_embd=384",
             ),
             {},
         )
     if f.step_seconds is None and f.run.times.first is None:
-        yield Finding(Note("no-times", "the log holds no times, so its speed is unknown"), {})
+        yield Finding(Note("no-times"), {})
 
 
 def mfu_of_an_a100(f: RunFigures) -> Iterator[Finding]:
@@ -229,8 +206,6 @@ def mfu_of_an_a100(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "mfu-against-a100",
-            "the printed MFU of {printed:.1%} is against an A100's 312 TFLOPS; against the "
-            "{card}'s own {peak:.1f} TFLOPS it is {true:.1%}",
             printed=f.mfu_printed,
             card=f.device.name,
             peak=peak / 1e12,
@@ -255,8 +230,6 @@ def perplexity_for_loss(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "perplexity-for-loss",
-                "{value:.2f} is not a loss in nats: an untrained model has {untrained:.1f}; "
-                "as a perplexity it is a loss of {loss:.2f}",
                 value=last,
                 untrained=math.log(vocab),
                 loss=math.log(last),

@@ -16,8 +16,6 @@ def not_finite(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "not-finite",
-                "the loss is not a number at step {step:int}: what comes after it is lost; a lower "
-                "learning rate, or bf16 instead of fp16",
                 step=f.run.not_finite[0],
             ),
             {"steps": list(f.run.not_finite)},
@@ -50,8 +48,6 @@ def _too_early(f: RunFigures, warm: int) -> Finding:
     return Finding(
         Note(
             "loss-early",
-            "at step {step:int} it is still in its warm-up of {warm:int} steps, where curves differ "
-            "widely: too early to say whether the loss of {loss:.3f} is normal",
             step=f.run.last_step,
             warm=warm,
             loss=f.final_loss,
@@ -65,21 +61,15 @@ def _loss_verdict(figures: dict[str, Any]) -> Note:
     if abs(above) <= figures["band"]:
         return Note(
             "loss-normal",
-            "a loss of {loss:.3f} at step {step:int} is normal for this model and schedule "
-            "({expected:.2f} ± {band:.2f})",
             **figures,
         )
     if above > 0:
         return Note(
             "loss-high",
-            "a loss of {loss:.3f} at step {step:int} is higher than is normal for this model and "
-            "schedule ({expected:.2f} ± {band:.2f})",
             **figures,
         )
     return Note(
         "loss-low",
-        "a loss of {loss:.3f} at step {step:int} is lower than is normal for this model and "
-        "schedule ({expected:.2f} ± {band:.2f}): easier data, or text that is seen again",
         **figures,
     )
 
@@ -109,8 +99,6 @@ def stuck(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "stuck",
-                "after {step:int} steps the loss is {loss:.2f}, hardly below an untrained model's "
-                "{untrained:.2f}: it does not learn. Look at the learning rate, the data and the targets' shift by one",
                 step=f.run.last_step,
                 loss=f.final_loss,
                 untrained=untrained,
@@ -138,8 +126,6 @@ def diverging(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "diverging",
-                "the loss rose from {lowest:.2f} near step {at:int} to {last:.2f} and stays there: the "
-                "run diverged. A lower learning rate or a longer warm-up, from a checkpoint before it",
                 lowest=lowest,
                 at=at,
                 last=last,
@@ -166,8 +152,6 @@ def spikes(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "spikes",
-                "the loss jumps up and comes back ({n:int}×), first near step {step:int}: a few do no "
-                "harm; many ask for a lower learning rate or beta2 = 0.95",
                 n=len(jumps),
                 step=jumps[0],
             ),

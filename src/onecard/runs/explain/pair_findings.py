@@ -46,9 +46,6 @@ def mfu_is_not_speed(c: Comparison) -> Iterator[Finding]:
             yield Finding(
                 Note(
                     "mfu-is-not-speed",
-                    "{high} has the higher MFU ({high_mfu:.1%} against {low_mfu:.1%}) and yet "
-                    "does {slower:.1f} times fewer tokens a second: each token is {flops:.2f} times the FLOPs. The MFU says "
-                    "that it uses the card better, and no more",
                     high=name,
                     high_mfu=high_mfu,
                     low_mfu=low_mfu,
@@ -82,8 +79,6 @@ def larger_is_slower(c: Comparison) -> Iterator[Finding]:
             yield Finding(
                 Note(
                     "larger-is-slower",
-                    "{large}'s step takes {slower:.1f} times as long for {work:.2f} times the FLOPs: a "
-                    "larger step, not a slower card or a regression",
                     **figures,
                 ),
                 evidence,
@@ -93,8 +88,6 @@ def larger_is_slower(c: Comparison) -> Iterator[Finding]:
             yield Finding(
                 Note(
                     "slower-than-larger",
-                    "{large}'s step takes {slower:.1f} times as long for only {work:.2f} times the "
-                    "FLOPs: the size does not explain it all",
                     **figures,
                 ),
                 evidence,
@@ -116,23 +109,18 @@ def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
         expected = (
             Note(
                 "micro-batch-gain",
-                "micro-batch {batch:int} would make it {gain:percent} faster",
                 batch=other.batch_size,
                 gain=gain,
             )
             if gain is not None and gain > 0.005
             else Note(
                 "micro-batch-level",
-                "micro-batch {batch:int} would not be slower",
                 batch=other.batch_size,
             )
         )
         yield Finding(
             Note(
                 "micro-batch-and-mfu",
-                "{small}'s smaller micro-batch ({few:int} against {many:int}) did not raise its MFU: "
-                "its larger model did. With the model held fixed the larger micro-batch is the faster one until memory runs "
-                "out: {expected}",
                 small=small.name,
                 few=config.batch_size,
                 many=other.batch_size,
@@ -174,8 +162,6 @@ def accumulation(c: Comparison) -> Iterator[Finding]:
             yield Finding(
                 Note(
                     "accumulation",
-                    "accumulating {a_n:int} or {b_n:int} micro-batches changes no optimizer step: both runs "
-                    "take one every {tokens:int} tokens",
                     a_n=few,
                     b_n=many,
                     tokens=a.tokens_per_step,
@@ -196,8 +182,6 @@ def learning_rate_and_width(c: Comparison) -> Iterator[Finding]:
             yield Finding(
                 Note(
                     "learning-rate-and-width",
-                    "learning rate ({a_lr:g} and {b_lr:g}) and model changed together: neither "
-                    "can be credited or blamed for the loss alone; a run with one of them changed would show",
                     a_lr=a.config.learning_rate,
                     b_lr=b.config.learning_rate,
                 ),
@@ -223,8 +207,6 @@ def level_or_not(c: Comparison) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "too-close",
-                "at step {step:int} the losses {first:.4f} ({a}) and {second:.4f} ({b}) are {gap:.4f} apart, "
-                "within what another seed would change: too close to call",
                 step=row.at,
                 first=first.value,
                 a=a.name,
@@ -241,8 +223,6 @@ def level_or_not(c: Comparison) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "hours-decide",
-                "after the same {hours:.2f} hours {best} is ahead, {low:.3f} against {high:.3f}: it makes "
-                "more steps in the time, which equal steps hide",
                 hours=hours[-1].at,
                 best=best.name,
                 low=min(losses),

@@ -25,9 +25,6 @@ def memory_spill(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "memory-spill",
-                "it needs about {need:bytes} where the {card} has {have:bytes}, and steps take "
-                "{times:.1f} times what they should: the driver is likely to spill into system memory. A smaller micro-batch "
-                "or a memory saver",
                 need=f.plan.memory.process_bytes.mid,
                 card=f.plan.device.name,
                 have=f.plan.memory.card_bytes,
@@ -44,9 +41,7 @@ def out_of_memory(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs that do not say so."""
     if "out-of-memory" in f.run.signs:
         yield Finding(
-            Note(
-                "out-of-memory", "the log says that memory ran out; `onecard plan` says what fits"
-            ),
+            Note("out-of-memory"),
             {},
         )
 
@@ -69,8 +64,6 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "faster-than-planned",
-                "a step takes {actual:duration}, less than the {low:duration} to "
-                "{high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this card",
                 **figures,
             ),
             evidence,
@@ -79,8 +72,6 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "as-planned",
-                "a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was "
-                "expected of this card",
                 **figures,
             ),
             evidence,
@@ -104,15 +95,10 @@ def _slower_note(f: RunFigures, figures: dict[str, Any]) -> Note:
     if any(True for rule in _REASONS for _ in rule(f)):
         return Note(
             "slower-than-planned",
-            "a step takes {actual:duration}; {low:duration} to {high:duration} was "
-            "expected: {times:.1f} times slower than planned. What is named here explains it, at least in part",
             **figures,
         )
     return Note(
         "slower-unexplained",
-        "a step takes {actual:duration}; {low:duration} to {high:duration} was "
-        "expected: {times:.1f} times slower than planned. The log does not show why: look for another "
-        "program on the card, a power limit, or a laptop's card",
         **figures,
     )
 

@@ -19,8 +19,6 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "data-repeats",
-                "it has seen its {tokens:count} tokens {epochs:.1f} times; past about 4 times they "
-                "teach little more",
                 tokens=unique,
                 epochs=epochs,
             ),
@@ -38,8 +36,6 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
             yield Finding(
                 Note(
                     "overfitting",
-                    "since step {step:int} the training loss falls by {fall:.2f} while validation "
-                    "rises by {rise:.2f}: it memorises its text; stop there, take more data or dropout",
                     step=f.run.evals[lowest].step,
                     fall=fall,
                     rise=rise,
@@ -69,15 +65,11 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "learning-rate-high",
-                "a learning rate of {rate:g} is far above the {usual:.1e} that is usual for "
-                "{size:count} parameters, and the curve shows it",
                 **figures,
             )
             if hurt
             else Note(
                 "learning-rate-high-calm",
-                "a learning rate of {rate:g} is far above the {usual:.1e} that is "
-                "usual for {size:count} parameters; the curve is calm, so it may be right for this recipe",
                 **figures,
             ),
             evidence,
@@ -86,8 +78,6 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "learning-rate-low",
-                "a learning rate of {rate:g} is far below the {usual:.1e} that is usual for "
-                "{size:count} parameters: it learns more slowly than it could",
                 **figures,
             ),
             evidence,
@@ -100,8 +90,6 @@ def _never_decays(f: RunFigures, config: RunConfig) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "never-decays",
-                "lr_decay_iters = {decay:int} lies beyond max_iters = {last:int}: the learning rate "
-                "never comes down, and the last fall of the loss is missed",
                 decay=config.lr_decay_iters,
                 last=config.max_iters,
             ),

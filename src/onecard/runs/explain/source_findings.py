@@ -32,14 +32,12 @@ def sources(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "source-losses",
-            "validation loss by source at step {step:int}: {listed}",
             step=evals[-1].step,
             listed=listed,
         )
         if half is evals[-1]
         else Note(
             "source-changes",
-            "validation loss by source at step {step:int}, and its change since step {half:int}: {listed}",
             step=evals[-1].step,
             half=half.step,
             listed=listed,
@@ -50,8 +48,6 @@ def sources(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "source-overfits",
-                "the loss of {source} is {rise:.3f} nats above its best ({best:.4f}): repeated text is "
-                "being learned by heart; give it a smaller share or fewer tokens",
                 source=source,
                 rise=last[source] - best[source],
                 best=best[source],
@@ -80,17 +76,11 @@ def rewarmed(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "rate-rewarmed",
-            "lengthened at step {step:int} after its rate had decayed: the loss rose by {rise:.3f} nats "
-            "from {before:.4f} and is not back below it yet; a branch from before the decay (keep_predecay) "
-            "would not rise",
             **values,
         )
         if back is None
         else Note(
             "rewarmed-back",
-            "lengthened at step {step:int} after its rate had decayed: the loss rose by {rise:.3f} nats "
-            "from {before:.4f} and was back below it only at step {back:int}; a branch from before the decay "
-            "(keep_predecay) would not rise",
             **values,
             back=back,
         ),
@@ -119,17 +109,12 @@ def sources_compared(c: Comparison) -> Iterator[Finding]:
     if better and worse:
         note = Note(
             "sources-traded",
-            "{b} against {a}, by source: better at {better}, at the cost of {worse} (nats)",
             **values,
         )
     elif better:
-        note = Note(
-            "sources-better", "{b} against {a}, by source: better at {better} (nats)", **values
-        )
+        note = Note("sources-better", **values)
     else:
-        note = Note(
-            "sources-worse", "{b} against {a}, by source: worse at {worse} (nats)", **values
-        )
+        note = Note("sources-worse", **values)
     yield Finding(note, {f"change {name}": change[name] for name in shared}, (a.name, b.name))
 
 

@@ -39,8 +39,6 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "compile-fell-back",
-                "torch.compile gave up and ran uncompiled, as the log says; its message names "
-                "the reason",
             ),
             {"gain": gain},
             gain=gain,
@@ -49,8 +47,6 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "compile-off",
-                "compile = False leaves speed on the table: a compiled step is expected to take "
-                "{gain:percent} less time",
                 gain=gain or 0.0,
             ),
             {"compile": False, "gain": gain},
@@ -64,8 +60,6 @@ def recompiles(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "recompiles",
-                "torch compiled again and again until its limit, as the log says: a shape or a value "
-                "changes between steps",
             ),
             {},
         )
@@ -86,8 +80,6 @@ def attention(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "attention-slow",
-            "attention ran without the flash kernel and keeps block × block scores; with it a step "
-            "is expected to take {gain:percent} less time",
             gain=gain or 0.0,
         ),
         {"gain": gain},
@@ -112,8 +104,6 @@ def micro_batch(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "micro-batch-small",
-                "micro-batch {now:int} is small for the {card}; {batch:int} with accumulation "
-                "{steps:int} is the same training, fits, and is expected to take {gain:percent} less time",
                 now=f.config.batch_size,
                 card=f.plan.device.name,
                 batch=best[0],
@@ -136,8 +126,6 @@ def logits_bound(f: RunFigures) -> Iterator[Finding]:
     yield Finding(
         Note(
             "logits-bound",
-            "{share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this "
-            "narrow is paid for mostly there, and adding layers costs less than it seems",
             share=head,
             vocab=f.config.shape.vocab_size,
         ),
@@ -152,8 +140,6 @@ def data_wait(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "data-wait",
-                "{share:percent} of the time waits for data: a slow disk, or the data on a network; the "
-                "card idles meanwhile",
                 share=f.run.data_wait,
             ),
             {"data_wait": f.run.data_wait},
@@ -167,8 +153,6 @@ def other_programs(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "other-programs",
-                "{share:percent} of the time it waits for a core that other programs use: alone on "
-                "the machine its steps are shorter",
                 share=f.run.cpu_wait,
             ),
             {"cpu_wait": f.run.cpu_wait},
@@ -189,8 +173,6 @@ def evaluation_often(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "evaluation-often",
-                "evaluations and checkpoints take {share:percent} of the time; a longer "
-                "eval_interval or fewer eval_iters gives it back",
                 share=share,
             ),
             {"seconds": spent, "share": share},
@@ -206,8 +188,6 @@ def slows_down(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "slows-down",
-                "the last quarter of its steps is {share:percent} slower than the first: heat, a power "
-                "limit or another program{tool}",
                 share=drift - 1,
                 tool=T("; nvidia-smi -q -d PERFORMANCE shows which") if nvidia else "",
             ),
@@ -223,8 +203,6 @@ def uneven(f: RunFigures) -> Iterator[Finding]:
         yield Finding(
             Note(
                 "uneven-steps",
-                "its step times scatter by ± {share:percent}: something else uses the card or the "
-                "processor now and then; the log does not show what",
                 share=spread,
             ),
             {"spread": spread, "stalls": f.run.times.stalls},

@@ -34,23 +34,16 @@ def forgotten(f: RunFigures) -> Iterator[Finding]:
     if after - before > _MUCH:
         note = Note(
             "forgotten-much",
-            "tuning has cost much of what the base knew: the loss on its own validation text rose from "
-            "{before:.3f} to {after:.3f} ({change:+.3f} nats); a smaller learning rate, fewer passes or a larger "
-            "--keep-base keep more",
             **figures,
         )
     elif after - before > _NOISE:
         note = Note(
             "forgotten",
-            "of the base's own validation text a little was forgotten: its loss rose from {before:.3f} to "
-            "{after:.3f} ({change:+.3f} nats)",
             **figures,
         )
     else:
         note = Note(
             "not-forgotten",
-            "nothing of the base's own validation text was forgotten: its loss was {before:.3f} and is "
-            "{after:.3f}",
             **figures,
         )
     yield Finding(note, evidence)
@@ -71,8 +64,6 @@ def tuned_from(c: Comparison) -> Iterator[Finding]:
                 yield Finding(
                     Note(
                         "tuned-from",
-                        "{tuned} was tuned from {base} on conversations: learning rate, batch, schedule and the "
-                        "rows of its vocabulary are tuning's own, not an experiment on {base}",
                         tuned=tuned.name,
                         base=base.name,
                     ),
