@@ -252,7 +252,7 @@ def test_explain_shows_the_rules(capsys):
     assert "limited_by: memory" in capsys.readouterr().out
 
 
-def test_estimates_are_held_against_the_same_compute(capsys):
+def test_estimates_are_compared_at_the_same_compute(capsys):
     """205 B tokens take 20.5 times the FLOPs of 10 B: so many times fewer of them in the card's year."""
     words = ["can", "gpt2-xl", "--gpu", "RTX 4070 Ti", "--for", "1y", "--full", "--markdown"]
     assert main(words) == 0

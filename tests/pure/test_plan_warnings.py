@@ -79,7 +79,7 @@ def test_fits_depends_on_both_ends_of_the_range():
         assert plan(config, small).memory.fits == fits
 
 
-def test_every_size_is_held_against_its_gpt2():
+def test_every_size_is_compared_with_its_gpt2():
     for preset in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
         for data in ("fineweb-10B", "fineweb-edu-10B", "openwebtext"):
             message = plan(load(preset), "A100 80GB", data=data).loss.beats_gpt2

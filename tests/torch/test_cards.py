@@ -210,7 +210,7 @@ def test_amd_reports_microwatts(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("gib", "row"), [(8, "RTX 3060 8GB"), (12, "RTX 3060 12GB")])
-def test_mfu_is_held_against_the_card_with_that_memory(monkeypatch, gib, row):
+def test_mfu_is_compared_with_the_card_with_that_memory(monkeypatch, gib, row):
     fake_cuda(monkeypatch, [FakeCard("NVIDIA GeForce RTX 3060", memory_bytes=gib * GIB)])
     monkeypatch.setattr(machine, "measured_peak_flops", lambda *args: pytest.fail("measured"))
     wanted = find_gpu(row).matmul_flops("bfloat16")

@@ -125,7 +125,7 @@ def test_too_little_disk_is_named_and_changes_no_setting(played):
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_mixed_cards_keep_their_own_fall_backs(played, index):
-    """torch counts the fastest first, the driver by its bus: what one card cannot do is not held against the other."""
+    """torch counts the fastest first, the driver by its bus: what one card cannot do is not compared with the other."""
     names = ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 3060")
     played(name=names[1 - index], seen=names, has_triton=False)
     rows, config = played(name=names[index], seen=names)

@@ -1,4 +1,4 @@
-"""What the planner assumes and the trainer does, held against each other through a real run."""
+"""What the planner assumes and the trainer does, compared through a real run."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""`onecard tune`: what is learned from, and what may look at what; held against transformers."""
+"""`onecard tune`: what is learned from, and what may look at what; compared with transformers."""
 
 import numpy as np
 import pytest

@@ -47,7 +47,7 @@ def rows_after(planned: RunPlan | None, losses: list[float], last_step: int, **m
         (-1.1, "lower than expected"),
     ],
 )
-def test_the_curve_is_held_against_the_plans(planned, step, bands_off, word):
+def test_the_curve_is_compared_with_the_plans(planned, step, bands_off, word):
     """Within half the end's range, or 3 % where that is more; twice as wide at the start of the run."""
     expected = expected_at(planned, step)
     half = (planned.loss.expected.high - planned.loss.expected.low) / 2
@@ -83,7 +83,7 @@ def test_the_loss_is_smoothed_and_a_step_without_one_is_left_out(planned):
 @pytest.mark.parametrize(
     ("times", "verdict"), [(1.0, "as predicted"), (10.0, "slower"), (0.1, "faster")]
 )
-def test_the_step_is_held_against_the_plans(planned, times, verdict):
+def test_the_step_is_compared_with_the_plans(planned, times, verdict):
     seconds = planned.time.step_seconds.mid * times
     assert (
         f" · {verdict} (" in rows_after(planned, [5.0] * 3, 50, step_seconds=seconds)["step time"]

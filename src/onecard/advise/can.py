@@ -125,8 +125,7 @@ def _check(gpus: int, seconds: float, utilization: float | None, tokens: float |
         raise UserError("the time must be above zero", hint="for example 30d or 1y")
     if utilization is not None and not 0 < utilization <= 1:
         raise UserError(
-            f"utilization = {utilization:g} is not a share",
-            hint="from 0 to 1, for example 0.9",
+            f"utilization = {utilization:g} is not a share", hint="from 0 to 1, for example 0.9"
         )
     if tokens is not None and not tokens > 0:
         raise UserError("the tokens must be above zero", hint="for example 10B")

@@ -92,7 +92,7 @@ class Device:
         return tensor_cores.get(dtype) or self.fp32_flops
 
     def matmul_flops(self, dtype: str) -> float:
-        """The peak that a training run in `dtype` is held against: fp32 runs are allowed TF32, as in nanoGPT."""
+        """The peak that a training run in `dtype` is compared with: fp32 runs are allowed TF32, as in nanoGPT."""
         return self.peak_flops("tf32" if dtype == "float32" else dtype)
 
     @property

@@ -105,25 +105,15 @@ def vocabulary(f: RunFigures) -> int | None:
 
 def _why_not(runs: tuple[RunFigures, ...]) -> Note | None:
     if len({f.run.value("learn_from") == "answers" for f in runs}) > 1:
-        return Note(
-            "tuned-differs",
-        )
+        return Note("tuned-differs")
     sizes = [vocabulary(f) for f in runs]
     if len({size for size in sizes if size is not None}) > 1:
         if all(f.final_bits_per_byte is not None for f in runs):
-            return Note(
-                "tokenizers-differ-bytes",
-            )
-        return Note(
-            "tokenizers-differ",
-            sizes=", ".join(map(str, sizes)),
-        )
+            return Note("tokenizers-differ-bytes")
+        return Note("tokenizers-differ", sizes=", ".join(map(str, sizes)))
     data = [f.run.dataset or f.run.value("dataset") for f in runs]
     if len({name for name in data if name}) > 1:
-        return Note(
-            "datasets-differ",
-            data=", ".join(str(name) for name in data),
-        )
+        return Note("datasets-differ", data=", ".join(str(name) for name in data))
     return None
 
 
@@ -165,15 +155,9 @@ def _effect(key: str, runs: tuple[RunFigures, ...]) -> Note:
         return Note("effect-model")
     if "batch" in affects:
         if first.tokens_per_step and first.tokens_per_step == last.tokens_per_step:
-            return Note(
-                "effect-same-batch",
-                tokens=first.tokens_per_step,
-            )
+            return Note("effect-same-batch", tokens=first.tokens_per_step)
         if first.tokens_per_step and last.tokens_per_step:
-            return Note(
-                "effect-batch",
-                ratio=last.tokens_per_step / first.tokens_per_step,
-            )
+            return Note("effect-batch", ratio=last.tokens_per_step / first.tokens_per_step)
     if key == "max_iters":
         return Note("effect-length")
     if affects <= {"learning", "memory"}:

@@ -127,11 +127,7 @@ def _with_model(resolved: ResolvedRun) -> ResolvedRun:
     if printed is None and run.format == "onecard" and run.params_total is not None:
         printed, own, error = run.params_total, float(count.total), _SAME_MODEL * count.total
     if printed is not None and abs(own - printed) > error:
-        problem = Note(
-            "params-disagree",
-            config=own,
-            printed=printed,
-        )
+        problem = Note("params-disagree", config=own, printed=printed)
         return logged.with_problem(problem, config=None)
     return replace(
         resolved,
@@ -147,11 +143,7 @@ def _with_tokens(resolved: ResolvedRun) -> ResolvedRun:
     logged = run.tokens_per_step.value if run.tokens_per_step else None
     own = config.tokens_per_step if config is not None and _states_batch(run) else None
     if logged and own and logged != own and run.format in ("nanogpt", "onecard"):
-        problem = Note(
-            "tokens-disagree",
-            config=own,
-            printed=logged,
-        )
+        problem = Note("tokens-disagree", config=own, printed=logged)
         tokens = next((each for each in (logged, own) if _fits_mfu(resolved, each)), None)
         kept = config if tokens == own else None
         return resolved.with_problem(problem, tokens_per_step=tokens, config=kept)
@@ -214,10 +206,7 @@ def _checked_mfu(resolved: ResolvedRun, ratio: float) -> ResolvedRun:
     whole = 2 <= cards <= _MOST_CARDS and abs(ratio / cards - 1) <= _AGREES
     if whole and resolved.gpus == 1 and run.format in ("nanogpt", "nanochat"):
         return resolved.with_inferred(gpus=cards)  # they print the MFU of one process
-    problem = Note(
-        "mfu-disagrees",
-        ratio=1 / ratio,
-    )
+    problem = Note("mfu-disagrees", ratio=1 / ratio)
     confirmed = run.params_printed is not None and run.tokens_per_step is not None
     if confirmed or resolved.config is None:
         return resolved.with_problem(problem)
@@ -261,11 +250,7 @@ def _with_card(resolved: ResolvedRun, named: bool) -> ResolvedRun:
     if rate is None or rate * _least_share(resolved) <= _ABOVE_PEAK * peak:
         return resolved
     problem = Note(
-        "card-impossible",
-        rate=rate / 1e12,
-        gpus=resolved.gpus,
-        card=device.name,
-        peak=peak / 1e12,
+        "card-impossible", rate=rate / 1e12, gpus=resolved.gpus, card=device.name, peak=peak / 1e12
     )
     return resolved.with_problem(problem, device=None, peak_flops=None)
 

@@ -32,20 +32,9 @@ def disagreements(f: RunFigures) -> Iterator[Finding]:
 def too_short(f: RunFigures) -> Iterator[Finding]:
     """Does not apply from six counted steps on."""
     if f.run.times.first is not None and f.run.times.count == 0 and not f.run.times.every_one_leaks:
-        yield Finding(
-            Note(
-                "one-iteration",
-            ),
-            {"first_step_seconds": f.run.times.first},
-        )
+        yield Finding(Note("one-iteration"), {"first_step_seconds": f.run.times.first})
     elif 0 < f.run.times.count < 6:
-        yield Finding(
-            Note(
-                "few-iterations",
-                n=f.run.times.count,
-            ),
-            {"steps": f.run.times.count},
-        )
+        yield Finding(Note("few-iterations", n=f.run.times.count), {"steps": f.run.times.count})
 
 
 def compile_leak(f: RunFigures) -> Iterator[Finding]:
@@ -53,11 +42,7 @@ def compile_leak(f: RunFigures) -> Iterator[Finding]:
     first, usual = f.run.times.first, f.step_seconds
     if first is not None and usual is not None and f.run.first_step <= 1 and first > 2 * usual:
         yield Finding(
-            Note(
-                "compile-in-first-step",
-                first=first,
-                extra=first - usual,
-            ),
+            Note("compile-in-first-step", first=first, extra=first - usual),
             {"first_step_seconds": first, "step_seconds": usual},
         )
 
@@ -67,20 +52,13 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
     times = f.run.times
     if times.every_one_leaks:
         yield Finding(
-            Note(
-                "every-time-leaks",
-                seconds=f.step_seconds or 0.0,
-            ),
+            Note("every-time-leaks", seconds=f.step_seconds or 0.0),
             {"step_seconds_at_most": f.step_seconds},
         )
     elif times.leaks and f.step_seconds:
         each = times.leaked_seconds / times.leaks
         yield Finding(
-            Note(
-                "evaluation-in-steps",
-                n=times.leaks,
-                each=each,
-            ),
+            Note("evaluation-in-steps", n=times.leaks, each=each),
             {"steps": times.leaks, "seconds": times.leaked_seconds},
         )
 
@@ -88,25 +66,13 @@ def evaluation_leak(f: RunFigures) -> Iterator[Finding]:
 def clock(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs without clock readings."""
     if f.run.clock_jumps:
-        yield Finding(
-            Note(
-                "clock-back",
-                n=f.run.clock_jumps,
-            ),
-            {"jumps": f.run.clock_jumps},
-        )
+        yield Finding(Note("clock-back", n=f.run.clock_jumps), {"jumps": f.run.clock_jumps})
 
 
 def resumed(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to a run that was never resumed."""
     if f.run.superseded:
-        yield Finding(
-            Note(
-                "resumed",
-                n=f.run.superseded,
-            ),
-            {"lines": f.run.superseded},
-        )
+        yield Finding(Note("resumed", n=f.run.superseded), {"lines": f.run.superseded})
 
 
 def config_changes(f: RunFigures) -> Iterator[Finding]:
@@ -134,12 +100,7 @@ def gaps(f: RunFigures) -> Iterator[Finding]:
     if f.run.widest_gap is not None:
         first, last = f.run.widest_gap
         yield Finding(
-            Note(
-                "gaps",
-                n=f.run.gaps,
-                first=first,
-                last=last,
-            ),
+            Note("gaps", n=f.run.gaps, first=first, last=last),
             {"gaps": f.run.gaps, "widest": [first, last]},
         )
 
@@ -158,12 +119,7 @@ def evaluation_apart(f: RunFigures) -> Iterator[Finding]:
     if apart:
         step, val, train = apart[-1]
         yield Finding(
-            Note(
-                "evaluation-apart",
-                step=step,
-                val=val,
-                train=train,
-            ),
+            Note("evaluation-apart", step=step, val=val, train=train),
             {"steps": [s for s, _, _ in apart[:20]], "val_loss": val, "train_loss": train},
         )
 
@@ -173,19 +129,9 @@ def missing(f: RunFigures) -> Iterator[Finding]:
     known = {problem.code for problem in f.problems}
     no_card = f.device is None and f.run.peak_flops is None and "card-impossible" not in known
     if no_card and f.step_seconds is not None:
-        yield Finding(
-            Note(
-                "no-card",
-            ),
-            {},
-        )
+        yield Finding(Note("no-card"), {})
     if f.config is None and not f.problems and f.flops_per_token is None:
-        yield Finding(
-            Note(
-                "no-config",
-            ),
-            {},
-        )
+        yield Finding(Note("no-config"), {})
     if f.step_seconds is None and f.run.times.first is None:
         yield Finding(Note("no-times"), {})
 
@@ -228,12 +174,7 @@ def perplexity_for_loss(f: RunFigures) -> Iterator[Finding]:
         and min(values) > math.log(vocab)
     ):
         yield Finding(
-            Note(
-                "perplexity-for-loss",
-                value=last,
-                untrained=math.log(vocab),
-                loss=math.log(last),
-            ),
+            Note("perplexity-for-loss", value=last, untrained=math.log(vocab), loss=math.log(last)),
             {"value": last, "loss": math.log(last)},
         )
 

@@ -14,11 +14,7 @@ def not_finite(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to losses that stay numbers."""
     if f.run.not_finite:
         yield Finding(
-            Note(
-                "not-finite",
-                step=f.run.not_finite[0],
-            ),
-            {"steps": list(f.run.not_finite)},
+            Note("not-finite", step=f.run.not_finite[0]), {"steps": list(f.run.not_finite)}
         )
 
 
@@ -46,12 +42,7 @@ def normal(f: RunFigures) -> Iterator[Finding]:
 
 def _too_early(f: RunFigures, warm: int) -> Finding:
     return Finding(
-        Note(
-            "loss-early",
-            step=f.run.last_step,
-            warm=warm,
-            loss=f.final_loss,
-        ),
+        Note("loss-early", step=f.run.last_step, warm=warm, loss=f.final_loss),
         {"loss": f.final_loss, "warmup_iters": warm},
     )
 
@@ -59,19 +50,10 @@ def _too_early(f: RunFigures, warm: int) -> Finding:
 def _loss_verdict(figures: dict[str, Any]) -> Note:
     above = figures["loss"] - figures["expected"]
     if abs(above) <= figures["band"]:
-        return Note(
-            "loss-normal",
-            **figures,
-        )
+        return Note("loss-normal", **figures)
     if above > 0:
-        return Note(
-            "loss-high",
-            **figures,
-        )
-    return Note(
-        "loss-low",
-        **figures,
-    )
+        return Note("loss-high", **figures)
+    return Note("loss-low", **figures)
 
 
 def _band(f: RunFigures) -> float:
@@ -97,12 +79,7 @@ def stuck(f: RunFigures) -> Iterator[Finding]:
     untrained = math.log(f.config.shape.vocab_size)
     if 0.93 * untrained < f.final_loss < untrained + 1:
         yield Finding(
-            Note(
-                "stuck",
-                step=f.run.last_step,
-                loss=f.final_loss,
-                untrained=untrained,
-            ),
+            Note("stuck", step=f.run.last_step, loss=f.final_loss, untrained=untrained),
             {"loss": f.final_loss, "untrained": untrained},
         )
 
@@ -124,12 +101,7 @@ def diverging(f: RunFigures) -> Iterator[Finding]:
             min(len(losses) - 1, window + smooth.index(lowest) * max(1, window // 2))
         ]
         yield Finding(
-            Note(
-                "diverging",
-                lowest=lowest,
-                at=at,
-                last=last,
-            ),
+            Note("diverging", lowest=lowest, at=at, last=last),
             {"lowest": lowest, "last": last, "step": at},
         )
 
@@ -150,12 +122,7 @@ def spikes(f: RunFigures) -> Iterator[Finding]:
             jumps.append(steps[i])
     if jumps and not any(True for _ in diverging(f)):
         yield Finding(
-            Note(
-                "spikes",
-                n=len(jumps),
-                step=jumps[0],
-            ),
-            {"steps": jumps[:20], "count": len(jumps)},
+            Note("spikes", n=len(jumps), step=jumps[0]), {"steps": jumps[:20], "count": len(jumps)}
         )
 
 

@@ -76,23 +76,9 @@ def larger_is_slower(c: Comparison) -> Iterator[Finding]:
         figures = {"large": large[2], "slower": slower, "work": ratio}
         evidence = {"step_seconds": [large[1], small[1]], "flops_per_step": ratio}
         if ratio > 1.1 and 1.0 < slower <= ratio:
-            yield Finding(
-                Note(
-                    "larger-is-slower",
-                    **figures,
-                ),
-                evidence,
-                (large[2], small[2]),
-            )
+            yield Finding(Note("larger-is-slower", **figures), evidence, (large[2], small[2]))
         elif ratio > 1.1 and slower > 1.05 * ratio:
-            yield Finding(
-                Note(
-                    "slower-than-larger",
-                    **figures,
-                ),
-                evidence,
-                (large[2], small[2]),
-            )
+            yield Finding(Note("slower-than-larger", **figures), evidence, (large[2], small[2]))
 
 
 def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
@@ -107,16 +93,9 @@ def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
             continue
         gain = _micro_batch_gain(small, other)
         expected = (
-            Note(
-                "micro-batch-gain",
-                batch=other.batch_size,
-                gain=gain,
-            )
+            Note("micro-batch-gain", batch=other.batch_size, gain=gain)
             if gain is not None and gain > 0.005
-            else Note(
-                "micro-batch-level",
-                batch=other.batch_size,
-            )
+            else Note("micro-batch-level", batch=other.batch_size)
         )
         yield Finding(
             Note(
@@ -160,12 +139,7 @@ def accumulation(c: Comparison) -> Iterator[Finding]:
         few, many = a.config.gradient_accumulation_steps, b.config.gradient_accumulation_steps
         if few != many and a.tokens_per_step and a.tokens_per_step == b.tokens_per_step:
             yield Finding(
-                Note(
-                    "accumulation",
-                    a_n=few,
-                    b_n=many,
-                    tokens=a.tokens_per_step,
-                ),
+                Note("accumulation", a_n=few, b_n=many, tokens=a.tokens_per_step),
                 {"gradient_accumulation_steps": [few, many], "tokens_per_step": a.tokens_per_step},
                 (a.name, b.name),
             )

@@ -40,10 +40,7 @@ def memory_spill(f: RunFigures) -> Iterator[Finding]:
 def out_of_memory(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs that do not say so."""
     if "out-of-memory" in f.run.signs:
-        yield Finding(
-            Note("out-of-memory"),
-            {},
-        )
+        yield Finding(Note("out-of-memory"), {})
 
 
 SHOWN = 0.98  # a smaller difference would read as one figure below itself
@@ -61,21 +58,9 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
         note = _slower_note(f, {**figures, "times": f.step_seconds / wanted})
         yield Finding(note, evidence, gain=1 - wanted / f.step_seconds)
     elif f.step_seconds < SHOWN * low:
-        yield Finding(
-            Note(
-                "faster-than-planned",
-                **figures,
-            ),
-            evidence,
-        )
+        yield Finding(Note("faster-than-planned", **figures), evidence)
     else:
-        yield Finding(
-            Note(
-                "as-planned",
-                **figures,
-            ),
-            evidence,
-        )
+        yield Finding(Note("as-planned", **figures), evidence)
 
 
 # Findings that explain, at least in part, why steps are slow.
@@ -93,14 +78,8 @@ _REASONS = (
 
 def _slower_note(f: RunFigures, figures: dict[str, Any]) -> Note:
     if any(True for rule in _REASONS for _ in rule(f)):
-        return Note(
-            "slower-than-planned",
-            **figures,
-        )
-    return Note(
-        "slower-unexplained",
-        **figures,
-    )
+        return Note("slower-than-planned", **figures)
+    return Note("slower-unexplained", **figures)
 
 
 RULES = (against_the_plan, memory_spill, out_of_memory)

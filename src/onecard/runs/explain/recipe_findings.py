@@ -17,11 +17,7 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
     epochs = f.tokens_seen / unique if unique and f.tokens_seen else None
     if epochs is not None and epochs > 4:
         yield Finding(
-            Note(
-                "data-repeats",
-                tokens=unique,
-                epochs=epochs,
-            ),
+            Note("data-repeats", tokens=unique, epochs=epochs),
             {"epochs": epochs, "unique_tokens": unique},
         )
     both = [
@@ -34,12 +30,7 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
         rise, fall = both[-1][1] - both[lowest][1], both[lowest][0] - both[-1][0]
         if lowest <= len(both) - 3 and rise > 0.02 and fall > 0.02:
             yield Finding(
-                Note(
-                    "overfitting",
-                    step=f.run.evals[lowest].step,
-                    fall=fall,
-                    rise=rise,
-                ),
+                Note("overfitting", step=f.run.evals[lowest].step, fall=fall, rise=rise),
                 {"rise": rise, "fall": fall, "best_step": f.run.evals[lowest].step},
             )
 
@@ -63,36 +54,20 @@ def learning_rate(f: RunFigures) -> Iterator[Finding]:
     hurt = bool(f.run.not_finite) or any(True for _ in diverging(f)) or any(True for _ in spikes(f))
     if ratio > 3:
         yield Finding(
-            Note(
-                "learning-rate-high",
-                **figures,
-            )
+            Note("learning-rate-high", **figures)
             if hurt
-            else Note(
-                "learning-rate-high-calm",
-                **figures,
-            ),
+            else Note("learning-rate-high-calm", **figures),
             evidence,
         )
     elif ratio < 1 / 3:
-        yield Finding(
-            Note(
-                "learning-rate-low",
-                **figures,
-            ),
-            evidence,
-        )
+        yield Finding(Note("learning-rate-low", **figures), evidence)
     yield from _never_decays(f, f.config)
 
 
 def _never_decays(f: RunFigures, config: RunConfig) -> Iterator[Finding]:
     if config.decay_lr and config.lr_decay_iters > 1.5 * config.max_iters:
         yield Finding(
-            Note(
-                "never-decays",
-                decay=config.lr_decay_iters,
-                last=config.max_iters,
-            ),
+            Note("never-decays", decay=config.lr_decay_iters, last=config.max_iters),
             {"lr_decay_iters": config.lr_decay_iters, "max_iters": config.max_iters},
         )
 

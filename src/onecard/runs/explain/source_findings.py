@@ -30,18 +30,9 @@ def sources(f: RunFigures) -> Iterator[Finding]:
     best = {name: min(e.sources[name] for e in evals if name in e.sources) for name in last}
     worse = [name for name in ordered if last[name] - best[name] > _SAME]
     yield Finding(
-        Note(
-            "source-losses",
-            step=evals[-1].step,
-            listed=listed,
-        )
+        Note("source-losses", step=evals[-1].step, listed=listed)
         if half is evals[-1]
-        else Note(
-            "source-changes",
-            step=evals[-1].step,
-            half=half.step,
-            listed=listed,
-        ),
+        else Note("source-changes", step=evals[-1].step, half=half.step, listed=listed),
         evidence,
     )
     for source in worse:
@@ -74,16 +65,9 @@ def rewarmed(f: RunFigures) -> Iterator[Finding]:
     evidence = {"step": at, "before": before[-1], "worst": worst, "back_at": back}
     values = {"step": at, "rise": worst - before[-1], "before": before[-1]}
     yield Finding(
-        Note(
-            "rate-rewarmed",
-            **values,
-        )
+        Note("rate-rewarmed", **values)
         if back is None
-        else Note(
-            "rewarmed-back",
-            **values,
-            back=back,
-        ),
+        else Note("rewarmed-back", **values, back=back),
         evidence,
     )
 
@@ -107,10 +91,7 @@ def sources_compared(c: Comparison) -> Iterator[Finding]:
 
     values = {"b": b.name, "a": a.name, "better": listed(better), "worse": listed(worse)}
     if better and worse:
-        note = Note(
-            "sources-traded",
-            **values,
-        )
+        note = Note("sources-traded", **values)
     elif better:
         note = Note("sources-better", **values)
     else:

@@ -36,33 +36,17 @@ def compile_off(f: RunFigures) -> Iterator[Finding]:
         None if faster is None else faster[0] if not f.config.compile else 1 - 1 / (1 - faster[0])
     )
     if fell_back:
-        yield Finding(
-            Note(
-                "compile-fell-back",
-            ),
-            {"gain": gain},
-            gain=gain,
-        )
+        yield Finding(Note("compile-fell-back"), {"gain": gain}, gain=gain)
     else:
         yield Finding(
-            Note(
-                "compile-off",
-                gain=gain or 0.0,
-            ),
-            {"compile": False, "gain": gain},
-            gain=gain,
+            Note("compile-off", gain=gain or 0.0), {"compile": False, "gain": gain}, gain=gain
         )
 
 
 def recompiles(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to logs that do not mention torch's recompile limit."""
     if "recompiles" in f.run.signs:
-        yield Finding(
-            Note(
-                "recompiles",
-            ),
-            {},
-        )
+        yield Finding(Note("recompiles"), {})
 
 
 def attention(f: RunFigures) -> Iterator[Finding]:
@@ -77,14 +61,7 @@ def attention(f: RunFigures) -> Iterator[Finding]:
         back = gain_of(f, attention="math")
         faster = (1 - 1 / (1 - back[0]), back[1]) if back is not None and back[0] < 1 else None
     gain = faster[0] if faster is not None else None
-    yield Finding(
-        Note(
-            "attention-slow",
-            gain=gain or 0.0,
-        ),
-        {"gain": gain},
-        gain=gain,
-    )
+    yield Finding(Note("attention-slow", gain=gain or 0.0), {"gain": gain}, gain=gain)
 
 
 def micro_batch(f: RunFigures) -> Iterator[Finding]:
@@ -124,11 +101,7 @@ def logits_bound(f: RunFigures) -> Iterator[Finding]:
         return
     gain = gain_of(f, chunked_loss=True) if not f.config.chunked_loss else None
     yield Finding(
-        Note(
-            "logits-bound",
-            share=head,
-            vocab=f.config.shape.vocab_size,
-        ),
+        Note("logits-bound", share=head, vocab=f.config.shape.vocab_size),
         {"head_share": head, "chunked_loss_gain": gain[0] if gain else None},
         gain=gain[0] if gain is not None and gain[0] >= _WORTH else None,
     )
@@ -138,10 +111,7 @@ def data_wait(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to foreign logs, which do not time it."""
     if f.run.data_wait is not None and f.run.data_wait > 0.05:
         yield Finding(
-            Note(
-                "data-wait",
-                share=f.run.data_wait,
-            ),
+            Note("data-wait", share=f.run.data_wait),
             {"data_wait": f.run.data_wait},
             gain=f.run.data_wait,
         )
@@ -151,10 +121,7 @@ def other_programs(f: RunFigures) -> Iterator[Finding]:
     """Does not apply to foreign logs, nor outside Linux, where nobody counts it."""
     if f.run.cpu_wait is not None and f.run.cpu_wait > DISTURBED:
         yield Finding(
-            Note(
-                "other-programs",
-                share=f.run.cpu_wait,
-            ),
+            Note("other-programs", share=f.run.cpu_wait),
             {"cpu_wait": f.run.cpu_wait},
             gain=f.run.cpu_wait,
         )
@@ -171,12 +138,7 @@ def evaluation_often(f: RunFigures) -> Iterator[Finding]:
     share = spent / (spent + trained)
     if share > 0.05:
         yield Finding(
-            Note(
-                "evaluation-often",
-                share=share,
-            ),
-            {"seconds": spent, "share": share},
-            gain=share,
+            Note("evaluation-often", share=share), {"seconds": spent, "share": share}, gain=share
         )
 
 
@@ -201,11 +163,7 @@ def uneven(f: RunFigures) -> Iterator[Finding]:
     spread = f.run.times.spread
     if spread is not None and spread > 0.05 and not any(other_programs(f)):
         yield Finding(
-            Note(
-                "uneven-steps",
-                share=spread,
-            ),
-            {"spread": spread, "stalls": f.run.times.stalls},
+            Note("uneven-steps", share=spread), {"spread": spread, "stalls": f.run.times.stalls}
         )
 
 

@@ -32,20 +32,11 @@ def forgotten(f: RunFigures) -> Iterator[Finding]:
     figures = {"before": before, "after": after, "change": after - before}
     evidence = {"base_val_loss": [before, after]}
     if after - before > _MUCH:
-        note = Note(
-            "forgotten-much",
-            **figures,
-        )
+        note = Note("forgotten-much", **figures)
     elif after - before > _NOISE:
-        note = Note(
-            "forgotten",
-            **figures,
-        )
+        note = Note("forgotten", **figures)
     else:
-        note = Note(
-            "not-forgotten",
-            **figures,
-        )
+        note = Note("not-forgotten", **figures)
     yield Finding(note, evidence)
 
 
@@ -62,11 +53,7 @@ def tuned_from(c: Comparison) -> Iterator[Finding]:
         for base, tuned in (pair, pair[::-1]):
             if is_base_of(base, tuned):
                 yield Finding(
-                    Note(
-                        "tuned-from",
-                        tuned=tuned.name,
-                        base=base.name,
-                    ),
+                    Note("tuned-from", tuned=tuned.name, base=base.name),
                     {"init_from": base.run.source},
                     (base.name, tuned.name),
                 )
