@@ -26,11 +26,17 @@ if __name__ == "__main__":
 from fit.held_out import leave_out, write  # noqa: E402
 from fit.learning_rate import fit_settings  # noqa: E402
 from fit.loss_curves import CURVE, NOISE, fit_curves  # noqa: E402
+from fit.loss_evidence import best_sizes, own_runs  # noqa: E402
 from fit.loss_expected import final, soft, usable  # noqa: E402
 from fit.loss_levels import fit_pairs  # noqa: E402
 from fit.loss_ranges import recipe_spread, size_spread, spread  # noqa: E402
 from fit.losses import DATA, Point, all_curves, all_losses  # noqa: E402
-from onecard.planner.expected_loss import effective_tokens, law, multiplier  # noqa: E402
+from onecard.planner.expected_loss import (  # noqa: E402
+    effective_tokens,
+    law,
+    multiplier,
+    shortage,
+)
 
 TARGET = ROOT / "src" / "onecard" / "facts" / "loss_fit.json"
 REUSE_EPOCHS = 15.4  # Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", table 2
@@ -53,6 +59,7 @@ SHAPE = {  # floor, log A, α, log B, β: the Chinchilla shape
     "untied": (math.log(1.1), 0.1),
     "decay_power": (0.25, 0.1),
     "fade": (0.1, 0.1),
+    "undertrained": (0.0, 0.03),
     "fineweb-edu": (-0.22, 0.03),
     "openwebtext": (-0.17, 0.05),
 }
@@ -64,9 +71,6 @@ SWEEPS = {
 ROW_SIGMA, FAMILY_SIGMA = 0.02, 0.03
 SWEEP_SIGMA = 0.3  # a hundred runs of three sweeps on other tokens count like a handful
 NUDGE = 1e-7  # of a constant, for slopes
-# Our own runs of a million parameters (docs/performance.md, "at lengths that count"): the modern recipe needs 0.163 (prose) and 0.169
-# (code) of the 2.0 M tokens of GPT-2's at its best rate, three seeds each; another tokenizer, hence the sigma
-OWN_TOKENS, OWN_WORTH, OWN_SIGMA = 0.166 * 2.0e6, 1 / 0.166, 0.3
 SETTINGS = fit_settings()
 # nats for a dropout of 1, so 0.05 for 0.1 in one epoch: gpjt's interventions, where leaving it out gained more than the 0.049 of another
 DROPOUT = 0.5
@@ -117,6 +121,7 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
                 soft((measured - predict(theta)) / strict),
                 soft((sweep_rows.loss - sweep_rows(theta)) / SWEEP_SIGMA),
                 soft(own_runs(theta, keys)),
+                soft(best_sizes(theta, keys)),
                 np.where(own, soft(prior), prior),
             ]
         )
@@ -144,6 +149,7 @@ class Rows:
         blank = unpack({**{key: start for key, (start, _) in {**SHAPE, **RECIPES}.items()}})
         self.at = {key: keys.index(key) for key in SHAPE}
         self.size = column([row.size for row in rows]) / 1e8
+        self.shortage = column([shortage(row.size, row.tokens) for row in rows])
         self.tokens = column([effective_tokens(r.tokens, r.unique, blank) for r in rows]) / 1e9
         self.longer = column(
             [0.0 if r.recipe.endswith("adamw") else math.log(r.tokens / 2e9) for r in rows]
@@ -168,7 +174,8 @@ class Rows:
         worth += v["untied"] * self.untied + v["decay_power"] * self.decay
         fresh = np.exp(v["data_scale"] - v["data_power"] * (np.log(self.tokens) + worth))
         known = np.exp(v["size_scale"] - v["size_power"] * np.log(self.size))
-        return np.asarray(v["floor"] + known + fresh + self.level @ theta + self.fixed)
+        level = v["floor"] + self.level @ theta + v["undertrained"] * self.shortage
+        return np.asarray(level + known + fresh + self.fixed)
 
 
 class Sweeps:
@@ -178,6 +185,7 @@ class Sweeps:
         self.at = {key: keys.index(key) for key in SHAPE}
         self.size, self.tokens = (np.log(column([row[i] for row in rows])) for i in (1, 2))
         self.loss = column([row[3] for row in rows])
+        self.shortage = column([shortage(row[1], row[2]) for row in rows])
         self.level = one_hot([f"level {row[0]}" for row in rows], keys)
         self.worth = one_hot([f"worth {row[0]}" for row in rows], keys)
 
@@ -185,15 +193,8 @@ class Sweeps:
         v = {key: theta[place] for key, place in self.at.items()}
         fresh = self.tokens - math.log(1e9) + self.worth @ theta
         known = np.exp(v["size_scale"] - v["size_power"] * (self.size - math.log(1e8)))
-        level = v["floor"] + self.level @ theta
+        level = v["floor"] + self.level @ theta + v["undertrained"] * self.shortage
         return np.asarray(level + known + np.exp(v["data_scale"] - v["data_power"] * fresh))
-
-
-def own_runs(theta: np.ndarray, keys: list[str]) -> np.ndarray:
-    """How far off what the modern recipe is worth in our own short runs is, in sigmas."""
-    longer = math.log(OWN_TOKENS / 2e9)
-    worth = theta[keys.index("modern-muon")] - theta[keys.index("fade")] * longer
-    return np.array([(worth - math.log(OWN_WORTH)) / OWN_SIGMA])
 
 
 def modern_runs(points: list[Point]) -> dict[str, Any]:
@@ -213,11 +214,12 @@ def one_hot(names: list[str], keys: list[str]) -> np.ndarray:
 
 
 def _law(point: Point, fit: dict[str, Any]) -> float:
-    """The law alone, without what the settings cost."""
+    """The law and too few tokens alone, without what the settings cost."""
     assert point.config is not None
     worth = multiplier(point.config, point.recipe, fit, point.dataset, point.tokens)
     fresh = effective_tokens(point.tokens, point.unique, fit)
-    return law(point.size, worth * fresh, point.dataset, fit)
+    short = fit["undertrained"] * shortage(point.size, point.tokens)
+    return law(point.size, worth * fresh, point.dataset, fit) + short
 
 
 def unpack(value: dict[str, float]) -> dict[str, Any]:
@@ -230,6 +232,7 @@ def unpack(value: dict[str, float]) -> dict[str, Any]:
         "untied": math.exp(value["untied"]),
         "decay_power": value["decay_power"],
         "fade": value["fade"],
+        "undertrained": value["undertrained"],
         "datasets": {
             "fineweb": 0.0,
             "fineweb-edu": value["fineweb-edu"],

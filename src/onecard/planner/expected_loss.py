@@ -1,9 +1,9 @@
 """Expected validation loss, in nats per GPT-2 token: a scaling law in size and data, and the curve that leads there.
 
-    L = floor + A·(N/1e8)^-α + B·(m·D/1e9)^-β + the data set's offset
+    L = floor + A·(N/1e8)^-α + B·(m·D/1e9)^-β + U·ln²(20·N/D) + the data set's offset
 
 N counts the matrices a token passes (blocks and head), D the tokens seen, less what repetition wastes, and m is how much
-further the recipe makes a token go than GPT-2's with AdamW. A learning rate that ends high costs its share of the curve's gap.
+further the recipe makes a token go than GPT-2's with AdamW; U counts below 20 tokens a parameter. A learning rate that ends high costs its share of the curve's gap.
 Constants: facts/loss_fit.json, from fit/loss.py.
 
 >>> run = RunConfig(batch_size=16, gradient_accumulation_steps=32, max_iters=20_000, lr_decay_iters=20_000)
@@ -36,6 +36,9 @@ from onecard.planner.workload import Workload
 
 # GPT-2's tokens, padded as people do: 50257, 50304, 50432, 50688
 GPT2_VOCABULARY = range(50256, 50689)
+ENOUGH_TOKENS = (
+    20.0  # a parameter (Hoffmann et al. 2022); with fewer the other terms alone are too hopeful
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,9 @@ def estimate(
     settled = law(size, help_ * effective_tokens(tokens, unique_tokens, fit), dataset, fit)
     cost = settings_cost(config, size, tokens, recipe, fit)
     relative = relative_rate(config, size, tokens, recipe, fit)
-    final = settled + undecayed(config, fit, relative) + cost + config.dropout * fit["dropout"]
+    short = fit["undertrained"] * shortage(size, tokens)
+    final = settled + short + cost + undecayed(config, fit, relative)
+    final += config.dropout * fit["dropout"]
     inside = supported(size, tokens, fit)
     spread = fit["pairs"][dataset]["spread"] if dataset not in fit["datasets"] else fit["spread"]
     far = not inside or beyond_sweep(config, size, tokens, recipe, fit)
@@ -123,6 +128,15 @@ def law(size: float, tokens: float, dataset: str, fit: Fit) -> float:
         + from_data
         + (known[dataset] if dataset in known else fit["pairs"][dataset]["level"])
     )
+
+
+def shortage(size: float, tokens: float) -> float:
+    """The squared logarithm of how many times more tokens would be enough for the size.
+
+    >>> shortage(1e8, 2e9), round(shortage(4e8, 1e9), 2)
+    (0.0, 4.32)
+    """
+    return math.log(max(1.0, ENOUGH_TOKENS * size / max(tokens, 1.0))) ** 2
 
 
 def multiplier(config: RunConfig, recipe: str, fit: Fit, dataset: str, tokens: float) -> float:

@@ -33,7 +33,7 @@ FORMULAS: dict[str, str] = {
     "memory.fits": "fits: even the high estimate leaves the others' memory free; does not fit: not even the low one does",
     "energy.kwh": "power limit or TDP of the card × time; the rest of the machine is not included",
     "energy.cost": "kWh × price",
-    "loss.expected": "E + A·N^-α + B·(m·D)^-β, fitted to public FineWeb runs by fit/loss.py (docs/accuracy.md)",
+    "loss.expected": "E + A·N^-α + B·(m·D)^-β + U·ln²(20·N/D) where D < 20·N, fitted to public FineWeb runs by fit/loss.py (docs/accuracy.md)",
     "loss.repetition": "loss at U + U·R·(1 − exp(−repeats/R)) tokens, less the loss had all been fresh; U the data set, R ≈ 15 "
     "(Muennighoff et al. 2023)",
     "loss.perplexity": "exp(loss)",
