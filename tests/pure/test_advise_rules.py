@@ -9,7 +9,7 @@ import pytest
 from onecard import UserError, find_gpu, load, plan
 from onecard.advise.can import can
 from onecard.advise.fit import fit
-from onecard.advise.models import named_model
+from onecard.advise.named_model import named_model
 from onecard.advise.need import readings
 from onecard.advise.savers import Savers, all_savers, fastest, micro_batches, with_memory
 from onecard.cli import main

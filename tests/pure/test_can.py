@@ -6,7 +6,7 @@ import pytest
 
 from onecard import load, plan
 from onecard.advise.can import can
-from onecard.advise.models import named_model
+from onecard.advise.named_model import named_model
 from onecard.cli import main
 from onecard.units import DAY, GIB, YEAR
 

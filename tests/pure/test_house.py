@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,12 @@ def test_a_file_and_its_functions_are_short(path):
             longest = 50 if path.parent == SOURCE / "planner" / "memory" else 60
             assert node.end_lineno - node.lineno < longest, node.name
     assert "fmt: skip" not in text
+
+
+def test_files_have_different_names():
+    """Two at most share one: a command and what it calls, or two rooms' parts of one thing."""
+    names = Counter(path.name for path in MODULES if path.name != "__init__.py")
+    assert {name: count for name, count in names.items() if count > 2} == {}
 
 
 @pytest.mark.parametrize("folder", ["src", "docs", "tests", "bench", "fit", "tools", "."])

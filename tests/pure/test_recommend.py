@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.advise.budget import Budget
+from onecard.advise.config_file import config_text
 from onecard.advise.fit import fit
 from onecard.advise.memory_table import TYPICAL, memory_table
 from onecard.advise.recipe_choice import chosen_run, search_of
 from onecard.advise.recommend import recommend
 from onecard.advise.review import review
 from onecard.advise.savers import fastest, with_memory
-from onecard.advise.write import config_text
 from onecard.cli import main
 from onecard.cli import recommend as recommend_command
 from onecard.config import PRESETS, load

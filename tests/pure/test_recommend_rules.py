@@ -12,6 +12,7 @@ import pytest
 
 from onecard import find_gpu, load, plan
 from onecard.advise.budget import Budget
+from onecard.advise.config_file import config_text
 from onecard.advise.fit import fit
 from onecard.advise.instead import _cards
 from onecard.advise.limits import FLAT, _largest, limits
@@ -24,7 +25,6 @@ from onecard.advise.schedule import run_seconds
 from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
 from onecard.advise.small_run import OWN_RUNS, _candidates, small_run
-from onecard.advise.write import config_text
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.here import cpu

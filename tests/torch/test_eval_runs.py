@@ -11,9 +11,9 @@ from onecard.cli import main
 from onecard.data import prepare
 from onecard.errors import UserError
 from onecard.evals import evaluate
+from onecard.evals.evaluation import Request, evaluate_model
 from onecard.evals.in_training import parse_tasks, training_benchmark
 from onecard.evals.prompts import Answer, Sheet, figures_of, read_prompts
-from onecard.evals.run import Request, evaluate_model
 from onecard.evals.tasks import TASKS
 from onecard.evals.texts import documents
 from onecard.messages import T
@@ -129,8 +129,8 @@ def test_results_are_kept_shown_and_not_measured_twice(trained, capsys, monkeypa
         raise AssertionError("measured again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("onecard.evals.run.evaluate_task", never)
-        patch.setattr("onecard.evals.run.evaluate_text", never)
+        patch.setattr("onecard.evals.evaluation.evaluate_task", never)
+        patch.setattr("onecard.evals.evaluation.evaluate_text", never)
         assert main([*command, "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == first
         with pytest.raises(AssertionError):
@@ -225,7 +225,7 @@ def test_a_group_of_tasks_keeps_all_its_results(trained, monkeypatch, tmp_path):
         asked.append(tasks)
         return [Result(name, sampler.step, t, "p", 1, 0, (), 1.0, key=key) for t in ("a", "b")]
 
-    monkeypatch.setattr("onecard.evals.run.run_tasks", group)
+    monkeypatch.setattr("onecard.evals.evaluation.run_tasks", group)
     request = Request(harness=("ab",))
     for _ in range(2):
         found = evaluate_model(str(trained / "second"), request).results

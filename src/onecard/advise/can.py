@@ -13,7 +13,7 @@ from typing import Literal
 from onecard.advise.card_memory import CardMemory, card_memory
 from onecard.advise.delivered import Compute, compute
 from onecard.advise.instead import Instead, instead
-from onecard.advise.models import NamedModel, named_model
+from onecard.advise.named_model import NamedModel, named_model
 from onecard.advise.outlook import Outlook, outlooks
 from onecard.advise.savers import Tuned, fastest, micro_batches, variant
 from onecard.advise.schedule import compiled_on

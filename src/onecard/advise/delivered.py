@@ -5,7 +5,7 @@ answer = compute(model, tuned, config, card, "bfloat16", 1, YEAR, 0.9, None)
 
 from dataclasses import dataclass
 
-from onecard.advise.models import NamedModel
+from onecard.advise.named_model import NamedModel
 from onecard.advise.need import Reading, readings
 from onecard.advise.savers import Tuned, own_step_time, variant
 from onecard.config import RunConfig

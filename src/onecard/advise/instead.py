@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onecard.advise.models import RELEASED, NamedModel
+from onecard.advise.named_model import RELEASED, NamedModel
 from onecard.advise.rent import rented
 from onecard.advise.savers import fastest, micro_batches, variant
 from onecard.advise.schedule import base_config

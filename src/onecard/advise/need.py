@@ -1,6 +1,6 @@
 """How much compute a model needs, by reading: as such models were trained, compute-optimal, and the tokens asked for.
 
->>> from onecard.advise.models import named_model
+>>> from onecard.advise.named_model import named_model
 >>> [f"{r.kind} {r.needed_flops:.1e}" for r in readings(named_model("gpt2"), None) if r.kind == "compute_optimal"]
 ['compute_optimal 2.3e+18']
 
@@ -10,7 +10,7 @@ All by 6·N·D with N the true number of parameters.
 from dataclasses import dataclass
 from typing import Literal
 
-from onecard.advise.models import NamedModel
+from onecard.advise.named_model import NamedModel
 from onecard.facts.models import known_models
 from onecard.planner.optimal import compute_optimal_tokens
 

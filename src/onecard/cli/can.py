@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from onecard.advise.can import can
-    from onecard.advise.write import can_text, check_target, write_config
+    from onecard.advise.config_file import can_text, check_target, write_config
     from onecard.report.can_view import can_document
 
     if args.out:

@@ -12,8 +12,8 @@ from onecard.errors import OnecardError, UserError
 from onecard.units import parse_count
 
 if TYPE_CHECKING:
+    from onecard.evals.evaluation import Request
     from onecard.evals.prompts import Sheet
-    from onecard.evals.run import Request
     from onecard.runs.eval_results import Result
 
 HELP = "How good is the model? Bits per byte on any text, HellaSwag, LAMBADA, any lm-eval task, a sheet of prompts."
@@ -90,7 +90,7 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     request = _request(args)
-    from onecard.evals.run import evaluate_model
+    from onecard.evals.evaluation import evaluate_model
     from onecard.report.eval_view import eval_document
 
     results: list[Result] = []
@@ -126,9 +126,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace) -> "Request":
     """What was asked for, checked before a model is loaded."""
+    from onecard.evals.evaluation import Request, parse_task_data
     from onecard.evals.item_files import find_items
     from onecard.evals.prompts import read_prompts
-    from onecard.evals.run import Request, parse_task_data
     from onecard.evals.texts import text_place
 
     check_counts(args, limit="100", prompt_tokens="100", stride="100")

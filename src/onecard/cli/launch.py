@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onecard.advise.write import check_free, write_file
+from onecard.advise.config_file import check_free, write_file
 from onecard.cli.launch_options import configure as configure
 from onecard.cli.options import print_json
 from onecard.config import load

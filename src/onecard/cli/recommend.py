@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from onecard.advise.budget import Budget
-from onecard.advise.write import check_target, config_text, write_config
+from onecard.advise.config_file import check_target, config_text, write_config
 from onecard.cli.options import add_out, add_price, add_report, add_set, number, show_report
 from onecard.config import choices, load, parse_overrides
 from onecard.errors import UserError
