@@ -251,9 +251,9 @@ def test_prices():
     cheap, dear = (plan(load("gpt2"), "RTX 4070", price=p).energy for p in ("0.1", "0.5EUR"))
     assert (cheap.currency, dear.currency) == ("USD", "EUR")
     assert dear.cost.mid == pytest.approx(5 * cheap.cost.mid)
-    assert str(plan(load("gpt2"), "RTX 4070", price="ES").energy.price_source).endswith(
-        "an estimate)"
-    )
+    spain, japan = (plan(load("gpt2"), "RTX 4070", price=p).energy for p in ("ES", "JP"))
+    assert str(spain.price_source).endswith("(an estimate; no source was found)")
+    assert str(japan.price_source).endswith(".com; an estimate)")
     for bad in ("abc", "1.2.3", "-1", ""):
         with pytest.raises(UserError):
             plan(load("gpt2"), "RTX 4070", price=bad)
