@@ -17,8 +17,8 @@ BEST_SIZES = (
     (250_650_865, 2_642_234_152),
     (381_758_347, 3_806_871_243),
 )
-# nats for a model e times as large and the tokens that are left for it: with the law's curvature, a fifth of the best size
-SLOPE_SIGMA = 0.015
+# nats for a model e times as large and the tokens that are left for it: with the law's curvature of 0.26, a tenth of the best size
+SLOPE_SIGMA = 0.03
 
 
 def own_runs(theta: np.ndarray, keys: list[str]) -> np.ndarray:

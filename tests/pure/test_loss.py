@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecard.config import RunConfig, load
-from onecard.planner.expected_loss import effective_tokens, expected_loss, known_dataset
+from onecard.config.recipes import recipe_values
+from onecard.planner.expected_loss import (
+    effective_tokens,
+    estimate,
+    expected_loss,
+    known_dataset,
+)
 from onecard.planner.loss_settings import (
     best_rate,
     held_up,
@@ -106,6 +112,25 @@ def test_repetition_costs_little_for_four_epochs_and_much_for_forty():
     assert none is not None
     assert none.repetition == 0
     assert 0 < few.repetition < 0.024 < many.repetition  # PREDICTION's bound for four epochs
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"),
+    [(110_678_115, 1_241_505_403), (381_758_347, 3_806_871_243)],
+)
+def test_the_best_size_is_where_experiments_at_equal_compute_found_it(size: int, tokens: int):
+    """nanochat's dev/LOG.md, 27 January 2026, for 1e18 and 1e19 FLOPs."""
+    run = RUN.replace(**recipe_values("modern"))
+
+    def loss(factor: float) -> float:
+        here = estimate(
+            run, tokens / factor, "fineweb-edu", None, "modern-muon", size=size * factor
+        )
+        return here.final.mid
+
+    best = min((0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0), key=loss)
+    assert best in (0.7, 1.0, 1.4)
+    assert loss(4.0) - loss(best) > 0.02
 
 
 @given(st.floats(1e6, 1e13), st.floats(1e6, 1e12))
