@@ -63,6 +63,8 @@ PRIORS = {
     # of code that is not compiled, against Inductor's own launcher: the dispatcher, autocast and autograd for every kernel
     "eager_host": (2.0, 0.5),
     "textbook_host": (2.0, 0.4),  # Python between the kernels of code written to be read
+    # of other people's code that is not compiled, where every micro-batch is a step: loss read, batch fetched, lines printed each time
+    "single_step": (1.0, 0.15),
 }
 # How far (logarithm) classes, cards, projects and families scatter around one another, before any row is seen
 CLASS_SIGMA, CARD_SIGMA, CACHE_SIGMA = 0.06, 0.06, 0.15
@@ -198,9 +200,10 @@ class Problem:
         return predicted, slopes
 
     def weights(self, misses: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        """Of each row: a sweep of one script is no forty opinions, and an odd row pulls, but not with its square."""
+        """Of each row: a family has one vote, as in the ranges (a sweep of one script is no forty opinions), and an odd row pulls,
+        but not with its square."""
         sizes = np.bincount(self.family_place, weights=kept)[self.family_place]
-        sigma = ROW_SIGMA * np.sqrt(np.maximum(1.0, sizes / 4))
+        sigma = ROW_SIGMA * np.sqrt(np.maximum(1.0, sizes))
         z = misses / sigma
         return kept / (sigma**2 * np.sqrt(1 + z**2))
 

@@ -97,7 +97,7 @@ def test_the_fourth_batch_by_the_shipped_constants():
 
 
 def test_the_fifth_batch_by_constants_of_the_tables_before_it():
-    """As a newcomer's table, but for the choices made while looking at it: the goal of its time on GeForce cards is met by a little, that of its range (70 %) missed."""
+    """As a newcomer's table, but for the choices made while looking at it: the goal of its time on GeForce cards is met by a little, that of its range (70 %) missed by a row."""
     pytest.importorskip("scipy")
     from fit.runs import ALL_TABLES
 

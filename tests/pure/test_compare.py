@@ -77,7 +77,7 @@ def test_the_worked_example_is_explained_rightly(worked):
     assert "82.3% against 69.2%" in text["mfu-is-not-speed"]
     assert "2.4 times as long for 2.85 times the FLOPs" in text["larger-is-slower"]
     assert "did not raise its MFU: its larger model did" in text["micro-batch-and-mfu"]
-    assert "micro-batch 16 would make it 1.9% faster" in text["micro-batch-and-mfu"]
+    assert "micro-batch 16 would make it 2.0% faster" in text["micro-batch-and-mfu"]
     assert "changes no optimizer step" in text["accumulation"]
     assert "0.001 and 0.0003" in text["learning-rate-and-width"]
     assert "5.5328 (small) and 5.5194 (wide)" in text["too-close"]

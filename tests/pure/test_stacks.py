@@ -17,7 +17,7 @@ from onecard.planner.card_rate import speed_fit
 from onecard.planner.memory import step_memory
 from onecard.planner.stacks import OWN, STACKS
 from onecard.planner.step_counts import layer_bytes, micro_kernels
-from onecard.planner.step_time import step_parts
+from onecard.planner.step_time import single_step, step_parts
 
 CONFIG = RunConfig(batch_size=8, gradient_accumulation_steps=64)
 
@@ -199,6 +199,16 @@ def test_code_written_to_be_read_waits_for_its_host(tmp_path: Path):
         ]
         assert found[1] >= more * found[0]
         assert compiled == "no" or found[1] == found[0]
+
+
+def test_a_step_after_every_micro_batch_costs_other_people_s_eager_code(tmp_path: Path):
+    """What is done once a step counts less the more micro-batches a step has; compiled code and ours do without."""
+    words = {"framework": "pytorch", "micro_batch": "8", "gpu": "RTX 4090"}
+    eager = row(tmp_path, **words, compile="no").workload
+    factors = [single_step(replace(eager, accumulation=count), speed_fit()) for count in (1, 2, 64)]
+    assert factors[0] == speed_fit()["single_step"] > factors[1] > factors[2] > 1
+    for other in (replace(eager, compiled=True), replace(eager, stack=OWN)):
+        assert single_step(other, speed_fit()) == 1
 
 
 def test_a_range_holds_what_it_promises():

@@ -181,6 +181,7 @@ def step_parts(w: Workload, device: Device, fit: Fit) -> dict[str, float]:
         "exchange": exchange_seconds(w, device, beside, fit) if w.gpus > 1 else 0.0,
     }
     slower = stack_factor(code_of(w), fit) / fit["cards"].get(device.name, 1.0)
+    slower *= single_step(w, fit)
     scaled = {part: seconds * slower for part, seconds in parts.items()}
     # the link's, not the card's nor the code's
     return {**scaled, "exchange": parts["exchange"], **host_part(w, device, busy * slower)}
@@ -219,6 +220,14 @@ def stack_factor(stack: str, fit: Fit) -> float:
     """How much longer that project's code takes than the count of its work says."""
     known: dict[str, float] = fit["stacks"]
     return known.get(stack, known.get("plain-pytorch", 1.0))
+
+
+def single_step(w: Workload, fit: Fit) -> float:
+    """How much longer other people's code that is not compiled takes where every micro-batch is a step, less the more of them one
+    step has: it reads the loss, fetches a batch and prints once a step, and the card waits."""
+    if w.compiled or w.stack == OWN:
+        return 1.0
+    return float(fit["single_step"] ** (1 / w.accumulation))
 
 
 def waiting(busy: float, host: float) -> float:
