@@ -79,6 +79,18 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
     missing = {"small", "middle", "large"} - {row["budget"] for row in runs.values()}
     if missing:
         lines += ["", f"Not run yet: the budgets {', '.join(sorted(missing))}."]
+    low = sorted(
+        {
+            f"{row['corpus']}, {row['budget']}"
+            for row in runs.values()
+            if row.get("dtype") == "bfloat16"
+        }
+    )
+    if low:
+        lines += [
+            "",
+            f"With runs in bf16, which moves a loss by less than another seed does (docs/LOG.md): {'; '.join(low)}.",
+        ]
     if second := second_opponent(list(runs.values())):
         lines += ["", second]
     lines += ["", *over_budgets(shares, images)] if shares else []
