@@ -146,10 +146,13 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
     ]
     target = statistics.fmean(map(final, ends)) if ends else None
     all_tokens = ends[0]["curve"][-1]["tokens"] if ends else None
-    share = None
+    share, at_most = None, False
     if target is not None and all_tokens:
         needed = tokens_to(points, target)
-        share = needed / all_tokens if needed else None
+        # a share of whole steps: 977 of 3,906 are a quarter
+        share = round(needed / all_tokens, 3) if needed else None
+        # the shortest run is there already: a shorter one might be
+        at_most = share is not None and points[0]["loss"] <= target
     return {
         "rate": rate,
         "tuned": tuned,
@@ -159,6 +162,7 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "modern": points,
         "tokens": all_tokens,
         "share": share,
+        "at_most": at_most,
     }
 
 
@@ -207,10 +211,13 @@ def cells(found: dict[str, Any], ratio: float | None) -> list[str]:
     if found["target"] is None:
         return ["not run", "–", modern or "–", "–", "–"]
     share = found["share"]
-    tokens = "not reached" if share is None else f"{share:.3f}: {reached(share, TOKENS_GOAL, True)}"
+    most = "at most " if found["at_most"] else ""
+    tokens = "not reached"
+    if share is not None:
+        tokens = f"{most}{share:.3f}: {reached(share, TOKENS_GOAL, True)}"
     time = "–"
     if share is not None and ratio:
-        time = f"{share * ratio:.3f}: {reached(share * ratio, TIME_GOAL, True)}"
+        time = f"{most}{share * ratio:.3f}: {reached(share * ratio, TIME_GOAL, True)}"
     rate = f"{found['rate']:g}" if found["tuned"] else f"{found['rate']:g}, not tuned"
     loss = f"{found['target']:.4f} ({found['seeds']})"
     return [rate, loss, modern or "–", tokens, time]
