@@ -68,7 +68,10 @@ def wall(name: str, r: dict[str, Any]) -> list[str]:
         for kind, seconds in r["profile"].items()
         if seconds > 0.01 * step
     )
-    lines = [f"**Shape {name}**, {r['onecard']}, one step of {step * 1e3:.1f} ms: {spent} ms."]
+    between = step - sum(r["profile"].values())  # threads that wait for each other, Python
+    lines = [
+        f"**Shape {name}**, {r['onecard']}, one step of {step * 1e3:.1f} ms: {spent}, between these {between * 1e3:.1f} ms."
+    ]
     lines[0] += (
         f" Its matrix products by themselves take {alone * 1e3:.1f} ms: were everything else free, the step would be "
         f"{r['step_seconds'][r['nanogpt']] / alone:.2f} × as fast as nanoGPT's, at {r['matmul_share'] * step / alone:.0%} of the "
