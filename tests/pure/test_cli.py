@@ -81,13 +81,16 @@ def test_mistakes_exit_with_2_and_a_hint(words, capsys):
     [
         (["plan", "gpt2", "gpt2"], "one word too many: 'gpt2'"),
         (["plan", "configs/absent.py"], "no file 'configs/absent.py'"),
+        (["can", "gpt2", "--gpu", "4070", "--gpu", "4090"], "--gpu is given twice"),
+        (["recommend", "--gpu", "4070", "--gpu", "4090"], "--gpu is given twice"),
+        (["explain", "a.log", "--gpu", "4070", "--gpu", "4090"], "--gpu is given twice"),
         (["plan", "gpt2", "--json", "--html"], "--html: not allowed with --json"),
         (["go", "--budget", "much", "--yes"], "'much' is not an amount of money"),
     ],
 )
 def test_a_mistake_is_named(words, sentence, capsys):
     assert main(words) == 2
-    assert capsys.readouterr().err.startswith(f"onecard: {sentence}\n")
+    assert capsys.readouterr().err.startswith(f"onecard: {sentence}")
 
 
 def test_json_is_one_document(capsys):
