@@ -29,7 +29,7 @@ from onecard.planner.corpus import Corpus, corpus_of
 from onecard.planner.expected_loss import effective_tokens
 from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory import peak_memory
-from onecard.planner.optimal import ALPHA, BETA, A, B
+from onecard.planner.optimal import ALPHA, BETA, A, B, useful_parameters
 from onecard.planner.result import JsonAnswer
 from onecard.planner.warnings import usual_learning_rate
 from onecard.units import HOUR
@@ -237,8 +237,10 @@ def _scheduled(run: RunConfig, steps: int) -> RunConfig:
     return variant(run, **changes)
 
 
-def _chinchilla(run: RunConfig, unique_tokens: float | None) -> float:
-    """What size and tokens leave above the law's floor; tokens seen again count less."""
-    read = float(run.max_iters * run.tokens_per_step)
+def _chinchilla(run: RunConfig, unique_tokens: float | None) -> tuple[float, int]:
+    """What size and tokens leave above the law's floor, then the size. Tokens seen again count less, and so do parameters
+    beyond what the text feeds; sizes that leave the same to a thousandth are ranked by their parameters."""
+    read, size = float(run.max_iters * run.tokens_per_step), total_params(run.shape)
     worth = effective_tokens(read, unique_tokens, loss_fit())
-    return A * math.pow(total_params(run.shape), -ALPHA) + B * math.pow(worth, -BETA)
+    useful = size if unique_tokens is None else useful_parameters(size, unique_tokens)
+    return round(A * math.pow(useful, -ALPHA) + B * math.pow(worth, -BETA), 3), size
