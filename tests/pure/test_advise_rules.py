@@ -75,6 +75,15 @@ def test_the_desktop_s_share_is_named_where_the_verdict_rests_on_it():
         fit(load("gpt2-xl"), card)
 
 
+@pytest.mark.parametrize(("batch", "fits"), [(14, "tight"), (16, "no")])
+def test_a_plan_names_the_desktop_s_share_too(batch, fits, capsys):
+    words = ["plan", "gpt2", "--gpu", "RTX 4070", f"--batch_size={batch}", "--lang", "en"]
+    assert plan(load("gpt2", [f"batch_size={batch}"]), CARD).memory.fits == fits
+    assert main(words) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "of it kept for the desktop" in shown.partition("In short")[2]
+
+
 @pytest.mark.parametrize(
     ("card", "words"),
     [
@@ -253,9 +262,17 @@ def test_a_plan_takes_names_and_refuses_the_rest_in_a_sentence():
 def test_cards_that_torch_leaves_out_are_named(card, code):
     codes = {note.code for note in plan("gpt2", card).warnings}
     assert code in codes
+    assert code in {note.code for note in can("gpt2", card).warnings}
     assert not codes & {"old-build", "not-trainable"} - {code}
     usual = {note.code for note in plan("gpt2", "RTX 4070").warnings}
     assert not usual & {"old-build", "not-trainable", "attention-guess"}
+    assert not can("gpt2", "RTX 4070").warnings
+
+
+@pytest.mark.parametrize("view", [[], ["--full"], ["--markdown"]])
+def test_can_names_a_card_that_is_not_trained_on_in_every_form(view, capsys):
+    assert main(["can", "gpt2", "--gpu", "Arc A770", "--lang", "en", *view]) == 0
+    assert "onecard does not train on the Arc A770" in capsys.readouterr().out
 
 
 def test_padding_the_vocabulary_has_its_share_of_the_time():

@@ -1,6 +1,9 @@
 """The command line as a person meets it: exit codes, one sentence and a hint, clean pipes."""
 
+import importlib
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from onecard.cli import VERBS, main, parser_of
+from onecard.config import parse_overrides
 
 
 def onecard(*words, **kwargs):
@@ -31,6 +35,26 @@ def test_every_command_helps_with_an_example(verb, capsys, monkeypatch):
     assert f"onecard {verb}" in shown
     assert "--json" in shown
     assert all(len(line) <= 80 for line in shown.partition("example:")[0].splitlines())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_options_of_every_example_exist(verb):
+    """And what an example trains on is made by the example's line before it, unless it is a config file of one's own."""
+    example = importlib.import_module(f"onecard.cli.{verb.replace('-', '_')}").EXAMPLE
+    typed = [
+        line.strip() for line in example.splitlines() if re.match(r" *onecard |.*\| onecard", line)
+    ]
+    commands = [shlex.split(line, comments=True) for line in typed]
+    commands = [words[words.index("onecard") + 1 :] for words in commands]
+    assert any(command[0] == verb for command in commands)
+    made = set()
+    for name, *words in commands:
+        args, rest = parser_of(name).parse_known_args(words)
+        overrides = parse_overrides([word for word in rest if word.startswith("--")])
+        if name == "data" and getattr(args, "out", None):
+            made.add(Path(args.out).name)
+        if "dataset" in overrides:
+            assert overrides["dataset"] in made
 
 
 def test_overview_and_version(capsys):
@@ -80,14 +104,18 @@ def test_mistakes_exit_with_2_and_a_hint(words, capsys):
     ("words", "sentence"),
     [
         (["plan", "gpt2", "gpt2"], "one word too many: 'gpt2'"),
+        (["plan", "gpt2", "--batch_size", "14"], "one word too many: '14'; write --batch_size=14"),
         (["plan", "configs/absent.py"], "no file 'configs/absent.py'"),
+        (["can", "gpt2", "--gpu", "4070", "--gpu", "4090"], "--gpu is given twice"),
+        (["recommend", "--gpu", "4070", "--gpu", "4090"], "--gpu is given twice"),
+        (["explain", "a.log", "--gpu", "4070", "--gpu", "4090"], "--gpu is given twice"),
         (["plan", "gpt2", "--json", "--html"], "--html: not allowed with --json"),
         (["go", "--budget", "much", "--yes"], "'much' is not an amount of money"),
     ],
 )
 def test_a_mistake_is_named(words, sentence, capsys):
     assert main(words) == 2
-    assert capsys.readouterr().err.startswith(f"onecard: {sentence}\n")
+    assert capsys.readouterr().err.startswith(f"onecard: {sentence}")
 
 
 def test_json_is_one_document(capsys):

@@ -244,7 +244,10 @@ def message_of(words, capsys) -> str:
         ([*SSH, "--host", "h", "--nodes", "2"], "--nodes is not for --on ssh"),
         (["--on", "skypilot", *REMOTE], "needs --bucket"),
         ([*SKY, "--bucket", "a b"], "not a bucket"),
-        ([*SKY, "--gpu", "RTX 4070"], "what SkyPilot calls the RTX 4070"),
+        (
+            ["RTX 4070" if word == "MI300X" else word for word in SKY],
+            "what SkyPilot calls the RTX 4070",
+        ),
         ([*SKY, "--accelerator", "a b"], "not a name of SkyPilot's"),
         ([*SKY, "--budget", "30EUR"], "in EUR"),
         ([*SKY, "--budget", "0.01USD"], "minutes"),

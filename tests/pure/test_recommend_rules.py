@@ -25,6 +25,7 @@ from onecard.advise.schedule import run_seconds
 from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
 from onecard.advise.small_run import OWN_RUNS, _candidates, small_run
+from onecard.cli import main
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.here import cpu
@@ -111,6 +112,21 @@ def test_no_row_of_its_own_table_beats_the_recommendation():
             assert answer.limits.data_gain > 0.3  # the modern recipe makes more of few tokens
             assert s.double is None
             assert "no-double" in {note.code for note in s.notes}
+
+
+def test_a_folder_with_a_part_of_the_set_is_named_once(tmp_path, monkeypatch, capsys):
+    """A first try on 20 M tokens must not shrink the 20-hour run without a word."""
+    folder = tmp_path / "data" / "fineweb-edu"
+    folder.mkdir(parents=True)
+    (folder / "train.bin").write_bytes(b"\x01\x00" * 20_000_000)
+    (folder / "val.bin").write_bytes(b"\x01\x00" * 100_000)
+    monkeypatch.chdir(tmp_path)
+    words = ["--gpu", "RTX 4070", "--data", "fineweb-edu", "--lang", "en"]
+    for command in (["plan", "gpt2"], ["recommend", "--hours", "20"]):
+        assert main([*command, *words]) == 0
+        shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert shown.count("the prepared folder fineweb-edu holds 20.00 M of fineweb-edu's") == 1
+        assert "--fresh` prepares more" in shown
 
 
 def test_hours_given_are_hours_kept():

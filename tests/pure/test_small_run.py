@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onecard.advise.small_run import VOCABULARIES, small_run, vocabulary_for
+from onecard.advise.small_run import MOST_PASSES, VOCABULARIES, small_run, vocabulary_for
 from onecard.cli import main
 from onecard.planner.calibration_file import known_calibration
 
@@ -38,6 +38,29 @@ def test_more_time_is_spent_on_a_larger_model_and_more_tokens() -> None:
     )
     assert long.params.total > 3 * short.params.total
     assert long.tokens.total > 3 * short.tokens.total
+
+
+def test_little_text_is_not_read_thousands_of_times() -> None:
+    """20 hours on 400 k tokens would be 7,000 times over them."""
+    answer = small_run("RTX 4070", 72_000, data=400_000, changes={"vocab_size": 2048})
+    assert answer.plan.tokens.total <= MOST_PASSES * 400_000
+    assert answer.plan.tokens.epochs == pytest.approx(MOST_PASSES, rel=0.05)
+    assert answer.plan.time.total_seconds.mid < 7200
+    assert answer.reasons[0].code == "small-run-repeats"
+    assert answer.plan.params.total < 10e6  # more have nothing to learn from
+    enough = small_run("RTX 4070", 600, data=10**9, changes={"vocab_size": 2048})
+    assert enough.reasons[0].code == "small-run"
+    assert small_run("cpu", 60, data=1000, changes={"vocab_size": 256}).config.max_iters >= 20
+
+
+def test_more_text_is_for_a_larger_model() -> None:
+    plans = [
+        small_run("RTX 4070", 72_000, data=tokens, changes={"vocab_size": 2048}).plan
+        for tokens in (400_000, 10_000_000, 100_000_000)
+    ]
+    sizes = [plan.params.total for plan in plans]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 2e6 < 10e6 < sizes[1] < 50e6 < sizes[2]
 
 
 def test_a_faster_card_gets_a_larger_model() -> None:

@@ -1,18 +1,20 @@
 """Cards that are not there: torch's and the driver's answers faked, onecard's reaction real."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fake_driver import GIB, FakeCard, FakeLibrary, fake_cuda
+from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts import here as here_module
 from onecard.facts.builds import BUILDS, runs_on, support_of
 from onecard.facts.gpus import find_gpu
 from onecard.facts.nvml import Nvml
 from onecard.model import machine, power
-from onecard.train.run import trial
+from onecard.train.run import run_folder, trial
 
 CUDA = torch.device("cuda", 0)
 CU130 = [f"sm_{sm}" for sm in BUILDS[0].sm]
@@ -160,6 +162,20 @@ def mixed():
     small = FakeCard("NVIDIA GeForce RTX 3060", "GPU-aa", 8 * GIB, watts=100.0)
     large = FakeCard("NVIDIA GeForce RTX 4090", "GPU-bb", 24 * GIB, watts=400.0)
     return small, large
+
+
+def test_a_run_records_its_card_and_driver(monkeypatch):
+    drivers(monkeypatch, [FakeCard()])
+    fake_cuda(monkeypatch, [FakeCard()])
+    session = SimpleNamespace(
+        config=RunConfig(),
+        data=SimpleNamespace(path="data/x"),
+        workers=SimpleNamespace(device=CUDA, processes=1),
+    )
+    recorded = run_folder._environment(session)
+    assert (recorded["gpu"], recorded["driver"]) == ("NVIDIA GeForce RTX 4070", "580.95.05")
+    session.workers.device = torch.device("cpu")
+    assert run_folder._environment(session)["driver"] is None
 
 
 def test_torchs_card_is_found_in_the_driver_by_uuid(monkeypatch):

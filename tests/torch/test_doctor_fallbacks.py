@@ -13,7 +13,7 @@ from onecard.cli import main
 from onecard.cli import train as train_command
 from onecard.config import RunConfig
 from onecard.facts.nvml import Nvml
-from onecard.model import device_choice, machine
+from onecard.model import machine
 from onecard.train.doctor import compute
 from onecard.train.doctor import diagnose as diagnosing
 from onecard.train.doctor.answers import Answers, Check
@@ -148,7 +148,6 @@ def test_a_card_that_torch_cannot_use_is_named_and_the_cpu_trains(
     monkeypatch.chdir(tmp_path)
     library = Nvml(FakeLibrary([FakeCard()], driver=driver))
     monkeypatch.setattr("onecard.facts.nvml.open_nvml", lambda: library)
-    monkeypatch.setattr(device_choice, "open_nvml", lambda: library)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(machine.sys, "platform", "linux")

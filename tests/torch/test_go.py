@@ -231,7 +231,11 @@ def test_a_budget_shortens_the_training(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["go", "--hours", "1", "--data", str(text), "--device", "cpu", "--dry-run"]
+    longer = Path("longer.txt")
+    longer.write_bytes(
+        text.read_bytes() * (30_000_000 // text.stat().st_size)
+    )  # enough for an hour
+    words = ["go", "--hours", "1", "--data", str(longer), "--device", "cpu", "--dry-run"]
     assert main([*words, "--price", "0.20EUR", "--budget", "0.01EUR"]) == 0
     shown = capsys.readouterr().out
     assert "€0.01" in shown

@@ -118,7 +118,6 @@ def test_train_with_an_old_driver(monkeypatch, capsys, small_run):
     """torch finds no card at all where its CUDA is newer than the driver, which shows one."""
     library = Nvml(FakeLibrary([FakeCard()], driver="550.54.14"))
     monkeypatch.setattr("onecard.facts.nvml.open_nvml", lambda: library)
-    monkeypatch.setattr(device_choice, "open_nvml", lambda: library)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(device_choice.sys, "platform", "linux")

@@ -28,6 +28,7 @@ from onecard.planner.memory import reserve
 from onecard.planner.optimal import compute_optimal_tokens
 from onecard.planner.result import JsonAnswer
 from onecard.planner.step_time import padding_gain
+from onecard.planner.warnings import support_warnings
 from onecard.units import YEAR
 from onecard.version import __version__
 
@@ -57,6 +58,7 @@ class Answer(JsonAnswer):
     outlooks: list[Outlook]  # on 10 B, compute-optimal and asked tokens, where it fits
     instead: list[Instead]
     notes: list[Note]
+    warnings: list[Note]  # where torch or onecard leaves the card out
 
 
 def can(
@@ -115,6 +117,7 @@ def can(
         if verdict != "yes"
         else [],
         notes=_notes(chosen, device, dtype, needed, utilization),
+        warnings=list(support_warnings(device)),
     )
 
 

@@ -60,26 +60,24 @@ def fit(
     config: RunConfig,
     gpu: Device | str | None = None,
     *,
-    gpus: int = 1,
     data: str | int | None = None,
     price: Price | str | None = None,
 ) -> Fitted:
     """The config as it was, but for batch_size, gradient_accumulation_steps and the savers."""
     device = resolve_device(gpu)
-    before = plan(config, device, gpus=gpus, data=data, price=price)
+    before = plan(config, device, data=data, price=price)
     config = before.config  # with the data set's vocabulary
-    batches = micro_batches(config, gpus)
-    best = fastest(config, device, before.dtype, batches, gpus=gpus)
+    batches = micro_batches(config)
+    best = fastest(config, device, before.dtype, batches)
     if best is None:
-        raise _too_large(config, device, before.dtype, gpus)
+        raise _too_large(config, device, before.dtype)
     chosen = config.replace(**{key: getattr(best.config, key) for key in CHOSEN})
-    after = plan(chosen, device, gpus=gpus, data=data, price=price)
+    after = plan(chosen, device, data=data, price=price)
     others = [
         tuned
         for savers in all_savers(config, before.dtype, device.kind)
         if savers != best.savers
-        and (tuned := fastest(config, device, before.dtype, batches, gpus=gpus, choices=[savers]))
-        is not None
+        and (tuned := fastest(config, device, before.dtype, batches, choices=[savers])) is not None
     ]
     return Fitted(
         schema=SCHEMA,
@@ -87,9 +85,7 @@ def fit(
         plan=after,
         before=before,
         savers=best.savers.names,
-        limited_by="memory"
-        if _slowed_by_memory(best, config, device, before.dtype, gpus)
-        else "compute",
+        limited_by="memory" if _slowed_by_memory(best, config, device, before.dtype) else "compute",
         reasons=_reasons(before, after, best.savers),
         runners_up=[
             choice_of(tuned)
@@ -113,22 +109,18 @@ def choice_of(tuned: Tuned) -> Choice:
     )
 
 
-def _slowed_by_memory(
-    best: Tuned, config: RunConfig, device: Device, dtype: str, gpus: int
-) -> bool:
+def _slowed_by_memory(best: Tuned, config: RunConfig, device: Device, dtype: str) -> bool:
     """Would the run be faster if the card had memory without end? By more than a percent."""
-    endless = fastest(
-        config, with_memory(device, 10_000), dtype, micro_batches(config, gpus), gpus=gpus
-    )
+    endless = fastest(config, with_memory(device, 10_000), dtype, micro_batches(config))
     return endless is not None and endless.seconds_per_token < 0.99 * best.seconds_per_token
 
 
-def _too_large(config: RunConfig, device: Device, dtype: str, gpus: int) -> UserError:
+def _too_large(config: RunConfig, device: Device, dtype: str) -> UserError:
     """No micro-batch and no saver helps: how much it lacks, and what to ask next."""
     one = config.replace(batch_size=1)
     tried = (savers.on(one) for savers in all_savers(config, dtype, device.kind))
     memory = min(
-        (peak_memory(least, device, dtype, gpus, advice=False) for least in tried),
+        (peak_memory(least, device, dtype, advice=False) for least in tried),
         key=lambda memory: memory.process_bytes.mid,
     )
     return UserError(

@@ -185,7 +185,7 @@ def _rate(best: Candidate) -> Note:
 
 
 def _notes(search: Search, best: Candidate) -> list[Note]:
-    notes = [*search.corpus.notes]
+    notes = []
     if not best.estimate.in_support:
         notes.append(Note("short"))
     if search.corpus.family is None:

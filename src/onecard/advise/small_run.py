@@ -29,7 +29,7 @@ from onecard.planner.corpus import Corpus, corpus_of
 from onecard.planner.expected_loss import effective_tokens
 from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory import peak_memory
-from onecard.planner.optimal import ALPHA, BETA, A, B
+from onecard.planner.optimal import ALPHA, BETA, A, B, useful_parameters
 from onecard.planner.result import JsonAnswer
 from onecard.planner.warnings import usual_learning_rate
 from onecard.units import HOUR
@@ -43,6 +43,9 @@ EVALUATIONS = 5
 # of the run's tokens, each time: a tenth of them read, at a third of a step's work
 EVALUATION_SHARE = 0.02
 FEWEST_HELD_OUT = 2**13  # tokens: less is mostly noise
+MOST_PASSES = (
+    40  # over the same text: after that many, another one teaches nothing (Muennighoff et al. 2023)
+)
 PLANNED_SHARE = 0.9  # of the time: evaluations, checkpoints and the first steps take the rest
 # of a small BPE trained on the text itself: 2.5 to 4, enough to count epochs with
 BYTES_PER_TOKEN = 3.0
@@ -80,7 +83,7 @@ def small_run(
     own = {**recipe_values(chosen), "recipe": chosen}
     fixed = {**own, **vocabulary, **(changes or {})}
     base = base_config(device, **fixed)
-    runs = [run for run in _candidates(base, device, seconds) if run is not None]
+    runs = [run for run in _candidates(base, device, seconds, corpus.tokens) if run is not None]
     if not runs:
         raise UserError(
             f"that time is too little to train anything on the {short_name(device.name)}",
@@ -93,10 +96,13 @@ def small_run(
         out_dir=f"out-{total_params(best.shape) / 1e6:.1f}M",
     )
     answer = plan(config, device, data=data, price=price)
-    reasons = [
-        Note("small-run", params=answer.params.total, tokens=answer.tokens.total, time=seconds),
-        Note("small-run-loss"),
-    ]
+    figures = {"params": answer.params.total, "tokens": answer.tokens.total, "time": seconds}
+    epochs = answer.tokens.epochs or 0.0
+    if epochs > 0.9 * MOST_PASSES:
+        reasons = [Note("small-run-repeats", **figures, epochs=epochs)]
+    else:
+        reasons = [Note("small-run", **figures)]
+    reasons.append(Note("small-run-loss"))
     if config.shape.modern:
         if recipe is None:
             reasons.append(Note("small-run-recipe", **OWN_RUNS))
@@ -137,7 +143,9 @@ def vocabulary_for(
     return chosen
 
 
-def _candidates(base: RunConfig, device: Device, seconds: float) -> Iterator[RunConfig | None]:
+def _candidates(
+    base: RunConfig, device: Device, seconds: float, unique_tokens: int | None = None
+) -> Iterator[RunConfig | None]:
     dtype = device.dtype_of(base.matmul_dtype)
     for width in WIDTHS:
         head = 32 if width < 256 else 64
@@ -149,11 +157,14 @@ def _candidates(base: RunConfig, device: Device, seconds: float) -> Iterator[Run
             "block_size": min(context, base.block_size),
         }
         for compiled in {False, base.compile}:  # a short run does not earn back its compilation
-            yield _run_of(variant(base, compile=compiled, **shape), device, dtype, seconds)
+            model = variant(base, compile=compiled, **shape)
+            yield _run_of(model, device, dtype, seconds, unique_tokens)
 
 
-def _run_of(model: RunConfig, device: Device, dtype: str, seconds: float) -> RunConfig | None:
-    """The whole run of one shape in the time; None if it does not fit, or would be too short."""
+def _run_of(
+    model: RunConfig, device: Device, dtype: str, seconds: float, unique_tokens: int | None
+) -> RunConfig | None:
+    """The whole run of one shape, in the time and without endless repetition; None if it does not fit, or would be too short."""
     batch = LARGEST_BATCH
     while True:
         rows = max(1, batch // model.block_size)
@@ -164,6 +175,9 @@ def _run_of(model: RunConfig, device: Device, dtype: str, seconds: float) -> Run
             return None
         time, run = min(fitting, key=lambda choice: choice[0].seconds.mid)
         steps = int((PLANNED_SHARE * seconds - time.compile_seconds) / time.seconds.mid)
+        if unique_tokens:
+            useful = MOST_PASSES * unique_tokens // run.tokens_per_step
+            steps = min(steps, max(useful, FEWEST_STEPS))
         if steps >= SCHEDULE_STEPS or batch <= SMALLEST_BATCH:
             break
         batch //= 2
@@ -223,8 +237,10 @@ def _scheduled(run: RunConfig, steps: int) -> RunConfig:
     return variant(run, **changes)
 
 
-def _chinchilla(run: RunConfig, unique_tokens: float | None) -> float:
-    """What size and tokens leave above the law's floor; tokens seen again count less."""
-    read = float(run.max_iters * run.tokens_per_step)
+def _chinchilla(run: RunConfig, unique_tokens: float | None) -> tuple[float, int]:
+    """What size and tokens leave above the law's floor, then the size. Tokens seen again count less, and so do parameters
+    beyond what the text feeds; sizes that leave the same to a thousandth are ranked by their parameters."""
+    read, size = float(run.max_iters * run.tokens_per_step), total_params(run.shape)
     worth = effective_tokens(read, unique_tokens, loss_fit())
-    return A * math.pow(total_params(run.shape), -ALPHA) + B * math.pow(worth, -BETA)
+    useful = size if unique_tokens is None else useful_parameters(size, unique_tokens)
+    return round(A * math.pow(useful, -ALPHA) + B * math.pow(worth, -BETA), 3), size

@@ -17,7 +17,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import NoReturn
 
-from onecard.cli.flags import with_flags
+from onecard.cli.flags import one_too_many, with_flags
 from onecard.errors import InternalError, OnecardError, UserError, nearest
 from onecard.streams import silence, to_stream
 from onecard.untrusted import printable
@@ -201,9 +201,9 @@ def dispatch(words: list[str]) -> int:
         )
     parser = parser_of(verb)
     args, rest = parser.parse_known_args(words[1:])
-    for word in rest:
+    for before, word in zip(["", *rest], rest, strict=False):
         if not word.startswith("-") and "=" not in word:
-            parser.error(f"one word too many: {word!r}")
+            parser.error(one_too_many(before, word))
         _refuse_misspelt(parser, word)
     if hasattr(args, "overrides"):  # nanoGPT's own spelling: --n_layer=6
         args.overrides = [*args.overrides, *rest]

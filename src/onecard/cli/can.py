@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from onecard.cli.options import add_out, add_report, add_set, show_report
+from onecard.cli.options import Once, add_out, add_report, add_set, show_report
 from onecard.units import parse_count, parse_duration
 
 HELP = "Can this card train that model at all? Compute and memory against what is needed, and what to do instead."
@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--gpu",
+        action=Once,
         metavar="NAME",
         help='a card ("RTX 4070", 4090, a .toml file), cpu, or here (default)',
     )

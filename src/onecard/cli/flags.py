@@ -16,3 +16,13 @@ def _flag(match: re.Match[str]) -> str:
     if value is None:
         return flag
     return f"{flag}={value}" if value.startswith("-") else f"{flag} {value}"
+
+
+def one_too_many(before: str, word: str) -> str:
+    """A word that belongs to no option; behind a config key it is that key's value.
+
+    >>> one_too_many("--batch_size", "14")
+    "one word too many: '14'; write --batch_size=14"
+    """
+    key = f"; write {before}={word}" if before.startswith("--") and "=" not in before else ""
+    return f"one word too many: {word!r}{key}"

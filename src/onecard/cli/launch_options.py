@@ -2,7 +2,7 @@
 
 import argparse
 
-from onecard.cli.options import add_config
+from onecard.cli.options import Once, add_config
 from onecard.launch import ENGINES
 
 
@@ -11,6 +11,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", required=True, choices=ENGINES, help="which engine runs the job")
     parser.add_argument(
         "--gpu",
+        action=Once,
         metavar="NAME",
         help='the card there ("A100 80GB", MI300X), or cpu (default: this machine\'s)',
     )

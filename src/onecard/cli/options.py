@@ -58,6 +58,21 @@ def add_tokenizer(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class Once(argparse.Action):
+    """An option that takes one value: a second is an error, where argparse would silently keep the last."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: Any,
+        option: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option} is given twice, and {parser.prog} takes one")
+        setattr(namespace, self.dest, value)
+
+
 def number(text: str) -> float:
     """A float for argparse, which names the option where it is none."""
     try:

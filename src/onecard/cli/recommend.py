@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onecard.advise.budget import Budget
 from onecard.advise.config_file import check_target, config_text, write_config
-from onecard.cli.options import add_out, add_price, add_report, add_set, number, show_report
+from onecard.cli.options import Once, add_out, add_price, add_report, add_set, number, show_report
 from onecard.config import choices, load, parse_overrides
 from onecard.errors import UserError
 from onecard.units import DAY, HOUR, parse_count
@@ -39,7 +39,10 @@ CHOSEN_KEYS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--gpu", metavar="NAME", help='a card ("RTX 4070", 4090, a .toml file), cpu, or here'
+        "--gpu",
+        action=Once,
+        metavar="NAME",
+        help='a card ("RTX 4070", 4090, a .toml file), cpu, or here',
     )
     add_budget(parser)
     _add_modes(parser)

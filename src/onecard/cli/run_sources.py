@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from onecard.cli.options import add_price, add_report, add_set
+from onecard.cli.options import Once, add_price, add_report, add_set
 from onecard.config import parse_overrides
 from onecard.errors import UserError
 from onecard.facts.prices import parse_price
@@ -22,7 +22,10 @@ _BAR_FROM = 50_000_000  # bytes; less is read before a bar could be seen
 def add_sources(parser: argparse.ArgumentParser, name: str, count: str, words: str) -> None:
     parser.add_argument(name, nargs=count, metavar="RUN", help=words)
     parser.add_argument(
-        "--gpu", metavar="NAME", help="the card the runs were on, where their logs do not say"
+        "--gpu",
+        action=Once,
+        metavar="NAME",
+        help="the card the runs were on, where their logs do not say",
     )
     parser.add_argument(
         "--config",

@@ -170,6 +170,12 @@ def open_nvml() -> Nvml | None:
     return Nvml(library) if started else None
 
 
+def driver_version() -> str | None:
+    """NVIDIA's driver, as nvidia-smi names it; None where there is none."""
+    driver = open_nvml()
+    return driver.driver_version() if driver else None
+
+
 def cuda_uuids() -> list[str] | None:
     """The UUIDs in CUDA's own order, after CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER; None where CUDA cannot be asked.
 

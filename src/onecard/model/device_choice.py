@@ -8,7 +8,7 @@ from onecard.config.validate import check_device
 from onecard.errors import UserError
 from onecard.facts.builds import BUILDS, TORCH, install_hint, runs_on, serving_build, why_unseen
 from onecard.facts.here import seen_cards
-from onecard.facts.nvml import open_nvml
+from onecard.facts.nvml import driver_version
 from onecard.torchrun import local_process_count
 
 
@@ -145,6 +145,4 @@ def unseen_card(device: torch.device, asked: str, takes: str = "") -> str | None
 
 
 def _why_unseen() -> str:
-    nvml = open_nvml()
-    driver = nvml.driver_version() if nvml else None
-    return why_unseen(driver, torch.version.cuda, sys.platform == "win32")
+    return why_unseen(driver_version(), torch.version.cuda, sys.platform == "win32")

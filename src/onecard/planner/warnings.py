@@ -25,7 +25,7 @@ def warnings(
     """Every warning that applies, in the order of what it costs."""
     return [
         *_work(config),
-        *(_support(device) if device else ()),
+        *(support_warnings(device) if device else ()),
         *_precision(device, dtype),
         *_compiler(config, device),
         *_data(config, epochs),
@@ -150,7 +150,7 @@ def _schedule(config: RunConfig) -> Iterator[Note]:
         )
 
 
-def _support(device: Device) -> Iterator[Note]:
+def support_warnings(device: Device) -> Iterator[Note]:
     """Cards that torch's current builds leave out, and those that onecard does not train on."""
     support = support_of(device)
     if not support.trains:

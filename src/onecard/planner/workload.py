@@ -214,7 +214,7 @@ class Workload:
         return lower or self.host_optimizer or (self.in_backward and self.stack == "onecard")
 
     @property
-    def gradients_go(self) -> bool:
+    def gradients_freed_at_once(self) -> bool:
         """Whether a gradient is freed as soon as it is made: added to the sum of earlier ones, or applied."""
         return self.accumulation > 1 or self.in_backward
 

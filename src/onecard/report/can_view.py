@@ -46,6 +46,8 @@ READINGS = {
 
 def can_document(answer: Answer, explain: bool = False) -> Document:
     sections = []
+    if answer.warnings:
+        sections.append(always(T("Warnings"), Notes(tuple(answer.warnings), "fair")))
     if answer.instead:
         title = T("What to do instead") if answer.because else T("Other ways")
         sections.append(always(title, Notes(tuple(way.text for way in answer.instead))))

@@ -3,6 +3,7 @@
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.messages import Plural, T
+from onecard.planner.memory import reserve
 from onecard.planner.result import Range, RunPlan
 from onecard.report.document import Figure, Quantity, Text, Tone
 from onecard.units import DAY, GIB, HOUR, MINUTE, YEAR
@@ -205,21 +206,21 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
 
 def _fit_sentence(plan: RunPlan) -> T:
     memory = plan.memory
+    used, card = memory.process_bytes.mid, memory.card_bytes
+    reserved = reserve(plan.device, memory.desktop_bytes)
     return {
-        "yes": T(
-            "It fits: {used:bytes} of {card:bytes}.",
-            used=memory.process_bytes.mid,
-            card=memory.card_bytes,
-        ),
+        "yes": T("It fits: {used:bytes} of {card:bytes}.", used=used, card=card),
         "tight": T(
-            "It may just fit: {used:bytes} of {card:bytes}, up to {high:bytes} at the high end of the range.",
-            used=memory.process_bytes.mid,
-            card=memory.card_bytes,
+            "It may just fit: {used:bytes}, up to {high:bytes} at the high end of the range, of {card:bytes}, {reserve}.",
+            used=used,
+            card=card,
             high=memory.process_bytes.high,
+            reserve=reserved,
         ),
         "no": T(
-            "It does not fit: it needs {used:bytes} and there are {card:bytes}.",
-            used=memory.process_bytes.mid,
-            card=memory.card_bytes,
+            "It does not fit: it needs {used:bytes} and there are {card:bytes}, {reserve}.",
+            used=used,
+            card=card,
+            reserve=reserved,
         ),
     }[memory.fits]

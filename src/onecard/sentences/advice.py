@@ -272,6 +272,11 @@ ADVICE = dict(
             "allow: the Chinchilla law, used to rank sizes",
         ),
         sentence(
+            "small-run-repeats",
+            "{params:count} parameters on {tokens:count} tokens, {epochs:.0f} times over the text: repeated more "
+            "often it teaches nothing; to use {time:duration}, prepare more text",
+        ),
+        sentence(
             "small-run-loss",
             "no public runs say what loss to expect from this text, tokeniser or size, so none "
             "is predicted",

@@ -26,12 +26,12 @@ def eager_loss(sizes: Sizes, outside: OutsideLayers) -> None:
     work = sizes.work
     full = (sizes.matmul if work.pure else FULL) * sizes.logits
     low = sizes.matmul * sizes.logits
-    named = "layers_back" if work.keeps_logits else "loss"
+    logits_end = "layers_back" if work.keeps_logits else "loss"  # while a variable names them
     if work.modern:  # soft_cap · tanh(logits / soft_cap), in fp32
-        outside.lives("logits", LOSS, full, "head", named)
+        outside.lives("logits", LOSS, full, "head", logits_end)
         outside.lives("tanh of logits", LOSS, full, "head", "head_back")
     else:
-        outside.lives("logits", LOSS, low, "head", named)
+        outside.lives("logits", LOSS, low, "head", logits_end)
         outside.lives("logits in fp32", LOSS, full if sizes.mixed else 0, "loss", "loss")
     shifted = full if work.modules == "transformers" else 0
     outside.lives("logits shifted", LOSS, shifted, "loss", "loss_back")
@@ -118,7 +118,7 @@ def head_matrix(sizes: Sizes, outside: OutsideLayers) -> None:
     whole = 0 if fused_cast else sizes.weight * sizes.table
     born = "head_cast_back" if sizes.mixed else "head_back"
     born = "graph_end" if summed_at_the_end(sizes) else born
-    stays = work.tied or work.one_graph or not work.gradients_go
+    stays = work.tied or work.one_graph or not work.gradients_freed_at_once
     end = "graph_end" if stays else "head_cast_back"
     outside.lives("lm_head gradient", "gradients", whole, born, end)
     outside.lives(
@@ -140,7 +140,7 @@ def chunked_loss(sizes: Sizes, outside: OutsideLayers) -> None:
         outside.lives("lm_head gradient in half precision", LOSS, half, "loss_back", "loss_back")
         end = "layers_back" if work.one_graph else "norm_back"
         outside.lives("gradient of the head's input", LOSS, sizes.activation, "loss_back", end)
-    if work.tied or not work.gradients_go:
+    if work.tied or not work.gradients_freed_at_once:
         whole = sizes.weight * sizes.table
         outside.lives("lm_head gradient", "gradients", whole, "head_cast_back", "graph_end")
 

@@ -115,14 +115,16 @@ class Layer:
             at = BACKWARD[cast]
         whole = sizes.exact * (inputs + self.work.bias) * outputs
         # a compiled graph gives all its gradients back at its end; eager, each is added to the sum at once, if there is one
-        ends = self._handed_over if self.compiled or not self.work.gradients_go else at
+        ends = self._handed_over if self.compiled or not self.work.gradients_freed_at_once else at
         self._lives(f"{name} gradient", whole, at, ends, "gradients")
 
     @property
     def _handed_over(self) -> int:
         """Where the gradients of a compiled graph die: at its end, where they are added to the sum, or at the step's end where
         there is no sum."""
-        return BACKWARD["norm_1"] if self.work.by_block and self.work.gradients_go else END
+        return (
+            BACKWARD["norm_1"] if self.work.by_block and self.work.gradients_freed_at_once else END
+        )
 
     def _lives(self, name: str, size: int, born: int, dies: int, part: str = "activations") -> None:
         self.tensors.append(Tensor(name, part, size, born, dies))

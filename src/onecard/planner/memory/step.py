@@ -194,7 +194,7 @@ def embedding(sizes: Sizes, outside: OutsideLayers, again_at_once: bool) -> None
         outside.lives("autocast copies of the layers", "cast_weights", casts, "layers", "loss")
     outside.lives("gradient of the stream", part, sizes.residual, "norm_back", last)
     # eager, a gradient is freed as soon as it is added to the sum
-    dies = "graph_end" if work.one_graph or not work.gradients_go else last
+    dies = "graph_end" if work.one_graph or not work.gradients_freed_at_once else last
     looked_up = min(sizes.stream, sizes.weight)
     empty = "head_back" if again_at_once else last  # zeros, to be added to
     outside.lives("wte gradient", "gradients", looked_up * sizes.table, empty, dies)

@@ -17,6 +17,7 @@ from onecard.train.run.signals import end_as_asked
 from onecard.units import show_duration
 
 _NAMED = ("dataset", "out_dir")  # config keys that hold a path
+_STEPS = 10
 _FIELDS = (
     "step",
     "tokens",
@@ -41,15 +42,13 @@ class ShortRun:
     log: list[dict[str, Any]]  # the step lines
 
 
-def short_run(
-    answers: Answers, rows: list[Check], steps: int = 10
-) -> tuple[Check, ShortRun | None]:
+def short_run(answers: Answers, rows: list[Check]) -> tuple[Check, ShortRun | None]:
     """Trains a small model in a folder that goes away, as this device can: with the fall-backs of `rows`, and compiled
     where the compiled step worked."""
     settings = {key: value for row in rows for key, value in row.settings}
     compiles = any(row.check == "compiled step" and row.status == "ok" for row in rows)
     config = step_config(answers.device).replace(
-        **{"compile": compiles, **settings}, max_iters=steps, lr_decay_iters=steps, log_interval=1
+        **{"compile": compiles, **settings}, max_iters=_STEPS, lr_decay_iters=_STEPS, log_interval=1
     )
     try:
         with small_data(config) as placed:

@@ -41,7 +41,7 @@ from onecard.train.run.progress import (
 from onecard.train.run.sampling import Benchmark, run_benchmark, write_sample
 from onecard.train.run.session import (
     Session,
-    collected,
+    collect_save,
     keep_before_decay,
     save,
     try_evaluation,
@@ -144,7 +144,7 @@ def _loop(
             if last or stopping or save_due(config, step, improved):
                 state = _save(session, state, meter, last, stopping)
             else:
-                state, _ = collected(session, state, wait=False)
+                state, _ = collect_save(session, state, wait=False)
             state = _sample_and_benchmark(session, state, last, benchmark, clock)
             if stopping and not last:
                 return _end(session, state, "stopped", loss, stop.by)

@@ -19,7 +19,7 @@ from onecard.train.io.row_names import name_rows
 from onecard.train.run.outputs import in_words
 from onecard.train.run.progress import RunState
 from onecard.train.run.resume_point import newest_good
-from onecard.train.run.session import Session, collected, restore, save
+from onecard.train.run.session import Session, collect_save, restore, save
 from onecard.train.run.workers import OthersFailedError, WorkerLostError
 from onecard.units import utc_now
 from onecard.version import __version__
@@ -68,7 +68,7 @@ def roll_back(
     """Back to the newest good checkpoint, once for each step; ends the run where there is none."""
     outputs, reached = session.outputs, state.progress.step
     session.stepper.discard()
-    state, _ = collected(session, state)
+    state, _ = collect_save(session, state)
     saved = newest_good(
         session.folder,
         session.config,
@@ -97,7 +97,7 @@ def ended(session: Session, state: RunState, error: BaseException) -> BaseExcept
             return RunFailure("")  # it is the first process's own mistake, which it reports
         with contextlib.suppress(Exception):
             outputs.take_over(RunRecord(session.folder))
-    where = _saved(session, state, error) if saves else "the other processes save the run"
+    where = _save_last_step(session, state, error) if saves else "the other processes save the run"
     if isinstance(error, OthersFailedError):
         return RunFailure("")
     report = _report(session, state, error, where)
@@ -121,10 +121,10 @@ def _parts_missing(session: Session, error: BaseException) -> str | None:
     return None
 
 
-def _saved(session: Session, state: RunState, error: BaseException) -> str:
+def _save_last_step(session: Session, state: RunState, error: BaseException) -> str:
     """Save the last finished step, unless it is on disk; from where the run can be resumed."""
     with contextlib.suppress(Exception):
-        state, _ = collected(session, state)
+        state, _ = collect_save(session, state)
     step, newest = state.progress.step, state.saved_step
     # only the first process, which is gone, knew what was saved: look on the disk
     if session.saver is None and not session.workers.first:

@@ -10,6 +10,7 @@ import torch
 from onecard.config import RunConfig, load, to_toml
 from onecard.data import keep_record
 from onecard.errors import UserError
+from onecard.facts.nvml import driver_version
 from onecard.files import write_text
 from onecard.model.checkpoint import checkpoints
 from onecard.planner.params import params
@@ -120,6 +121,7 @@ def _environment(session: Session) -> dict[str, Any]:
     return environment(
         torch_version=torch.__version__,
         gpu=_gpu(session.workers.device),
+        driver=driver_version() if session.workers.device.type == "cuda" else None,
         with_diff=session.config.record_diff,
         device=str(session.workers.device),
         threads=torch.get_num_threads(),

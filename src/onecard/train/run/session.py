@@ -161,7 +161,7 @@ def save(session: Session, state: RunState, wait: bool = True) -> tuple[RunState
     outputs = session.outputs
     state = _with_step_settings(session, state)
     if session.saver is not None:
-        state, _ = collected(session, state)
+        state, _ = collect_save(session, state)
         return _save_parts(session, state, session.folder, wait)
     if outputs.log is None:
         return state, None
@@ -187,11 +187,13 @@ def _save_parts(
         session.saver.begin(folder, step, *_tensors(session), record)
     except (OSError, NotFiniteError) as error:
         return state, _failed(session, state, step, error)
-    return collected(session, state) if wait else (state, None)
+    return collect_save(session, state) if wait else (state, None)
 
 
-def collected(session: Session, state: RunState, wait: bool = True) -> tuple[RunState, str | None]:
-    """The state after a save in the background; why it failed, where it did."""
+def collect_save(
+    session: Session, state: RunState, wait: bool = True
+) -> tuple[RunState, str | None]:
+    """The state after a save in the background, if it is done or waited for; why it failed, where it did."""
     done = None if session.saver is None else session.saver.finished(wait)
     if done is None:
         return state, None
@@ -236,7 +238,7 @@ def keep_before_decay(session: Session, state: RunState) -> RunState:
         (due,) = session.workers.any(due)
     if not due:
         return state
-    state, _ = collected(session, state)  # of a save in the background: there is one at a time
+    state, _ = collect_save(session, state)  # of a save in the background: there is one at a time
     kept_state, why = _with_step_settings(session, state), None
     try:
         if session.saver is None:
