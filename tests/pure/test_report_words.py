@@ -135,8 +135,12 @@ def test_the_short_plan_says_what_to_change() -> None:
     document = shortened(plan_document(plan_too_large()))
     shown = show(document, lang="en", width=100, color=False, encoding="utf-8")
     plan = plan_too_large()
-    for note in (plan.memory.changes[0], *plan.warnings):
+    fitting = [note for note in plan.memory.changes if note.code == "memory.change.yes"]
+    for note in (fitting[0], *plan.warnings):
         assert str(note)[:30] in shown
+    assert "still too much" not in shown  # what would not be enough stands in the full report
+    whole = show(plan_document(plan), "markdown", lang="en")
+    assert whole.index("it fits") < whole.index("still too much")
 
 
 def test_escapes_and_markup_of_names_are_shown_as_text() -> None:
