@@ -85,8 +85,8 @@ def explain_document(
 ) -> Document:
     sections = [
         always(T("What it shows"), *_findings(findings)),
-        Section(T("The run"), (side_by_side([figures]),), short=(short_side_by_side([figures]),)),
         Section(T("Loss"), tuple(own_chart(figures))),
+        Section(T("The run"), (side_by_side([figures]),), short=(short_side_by_side([figures]),)),
         _formulas(explain),
     ]
     return Document(
