@@ -62,14 +62,14 @@ section { padding: .9rem 1.1rem 1rem; margin: 0 0 .75rem; break-inside: avoid; o
 table { border-collapse: collapse; width: 100%; font-size: .93rem; margin: 0 0 .8rem; font-variant-numeric:
     tabular-nums; }
 section > :last-child { margin-bottom: 0; } .scroll { overflow-x: auto; }
-td.breaks { overflow-wrap: anywhere; min-width: 8rem; } td.long { min-width: 14rem; } .opt { white-space: nowrap; }
+td.breaks { overflow-wrap: anywhere; min-width: 8rem; } td.long { min-width: 11rem; } .opt { white-space: nowrap; }
 .wide figure { display: inline-block; vertical-align: top; width: calc(50% - .6rem); min-width: min(100%, 26rem);
     margin-right: .5rem; } .wide figure:only-of-type { display: block; width: min(100%, 40rem); margin-inline: auto; }
 td, th { padding: .22rem .75rem .22rem 0; text-align: left; vertical-align: baseline; border-bottom: 1px solid
     var(--line); }
 tr:last-child td { border-bottom: 0; }
 th { font-weight: 500; font-size: .85rem; }
-.right { text-align: right; } .right, .short { white-space: nowrap; } td:last-child, th:last-child { padding-right: 0; }
+.right { text-align: right; } .right, td.short { white-space: nowrap; } td:last-child, th:last-child { padding-right: 0; }
 .figures td:first-child { width: 34%; } .figures .value { font-weight: 600; text-align: right; white-space: nowrap; }
 .figures .note { padding-left: .6rem; width: 40%; } .figures .formula td { border-top: 0; padding-top: 0; }
 .figures .explained td { border-bottom: 0; }
