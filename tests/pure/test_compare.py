@@ -71,7 +71,7 @@ def test_the_worked_example_is_explained_rightly(worked):
     }
     text = {finding["rule"]: finding["text"] for finding in message["findings"]}
     assert (
-        "2.4 times fewer tokens a second: each token is 2.85 times the FLOPs"
+        "2.4 times fewer tokens a second: each token costs 2.85 times the FLOPs"
         in text["mfu-is-not-speed"]
     )
     assert "82.3% against 69.2%" in text["mfu-is-not-speed"]

@@ -223,7 +223,7 @@ def test_the_recipes_are_judged_as_they_would_be_run_and_say_what_they_rest_on()
     size = contest.best.estimate.size
     near = sum(size / 2 <= each <= 2 * size for each in sizes)
     assert f"{len(sizes)} public runs" in message["recipe-runs"]
-    assert f"{near} have half to twice" in message["recipe-runs"]
+    assert f"{near} of them between half and twice" in message["recipe-runs"]
 
 
 @pytest.mark.parametrize("hours", [5, 20, 100])

@@ -86,9 +86,11 @@ def test_a_catalogue_is_read_compiled_or_from_its_source(tmp_path: Path) -> None
 
 REPLACED = {
     "es": "la pérdida es igual a|al GPT-2 publicado en|hecho caber|con ahorros|mil M|Qué sale de ahí|reñid|"
-    "Entregado|calendario|En qué se va un paso|el mayor que sí(?! cabe)|gruesa|corrió|usted|horquilla",
+    "Entregado|calendario|En qué se va un paso|el mayor que sí(?! cabe)|gruesa|corrió|usted|horquilla|"
+    r"lo hace caber|Qué tan|\blotes?\b|En los mismos|Sucesos|veces más con",
     "hi": "छप|छाप|चुनाव|एक स्टेप कहाँ|सीमा इससे|सपाट|समय से आगे|प्रक्रिया|की ली हुई|मुश्किल से|का अतिरिक्त|"
-    "संख्या नहीं|कैलेंडर|उपाय|(?<!क़)कीमत|तरीके",
+    "संख्या नहीं|कैलेंडर|उपाय|(?<!क़)कीमत|तरीके|"
+    "अच्छी रेट|सतर्क लर्निंग रेट के हैं|सार्वजनिक रन पर|भाग-दर-भाग",
 }
 
 

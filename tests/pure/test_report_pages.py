@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -118,6 +119,38 @@ def test_untrusted_names_stay_names() -> None:
     for line in markdown.splitlines():
         if line.startswith("|"):  # a bar in a name must not make a column
             assert len(re.findall(r"(?<!\\)\|", line)) in (2, 3, 4)
+
+
+CHANGES = Table(
+    (Column("key"), Column("small", breaks=True), Column("wide", breaks=True), Column("effect")),
+    (("learning_rate", "0.001", "0.0003", "changes how fast it learns, not how fast it runs"),),
+)
+
+
+def test_figures_stay_whole_and_sentences_have_room_on_a_narrow_page() -> None:
+    """Where names may be broken, numbers are not; a sentence at the end of a row gets a line of its own."""
+    page = show(Document(T("x"), (Section(T("y"), (CHANGES,)),)), "html", lang="en")
+    assert '<td class="short">0.001</td>' in page
+    assert '<td class="short">0.0003</td>' in page
+    assert '<td class="long">changes how fast' in page
+    assert '<table class="worded">' in page
+    assert 'class="breaks"' not in page
+    endless = replace(CHANGES, rows=(("out_dir", "a" * 60, "0.0003", "no effect"),))
+    page = show(Document(T("x"), (Section(T("y"), (endless,)),)), "html", lang="en")
+    assert '<td class="breaks">aaa' in page
+    assert "worded" not in page.split("</style>")[1]
+
+
+def test_commands_are_set_as_code_and_their_options_stay_whole() -> None:
+    note = T("`{command}` or --out FILE", command="onecard data <x> --tokens 3B")
+    document = Document(T("x"), (Section(T("y"), (Notes((note,)),)),), footer=note)
+    page = show(document, "html", lang="en")
+    code = (
+        '<code class="typed">onecard data &lt;x&gt; <span class="opt">--tokens</span> 3B</code>'
+        ' or <span class="opt">--out</span> FILE'
+    )
+    assert page.count(code) == 2
+    assert "`" not in page.split("</style>")[1]
 
 
 @pytest.mark.parametrize("lang", ["en", "es", "hi"])

@@ -21,6 +21,7 @@ from onecard.report import language, shortened, show, terminal, terminal_widths
 from onecard.report.can_view import can_document
 from onecard.report.compare_view import compare_document, explain_document
 from onecard.report.document import Document, Figure, Figures, Quantity, Section
+from onecard.report.plan_summary import kept_name
 from onecard.report.plan_view import plan_document
 from onecard.report.recommend_view import recommend_document, small_run_document
 from onecard.runs.compare import compare
@@ -135,8 +136,20 @@ def test_the_short_plan_says_what_to_change() -> None:
     document = shortened(plan_document(plan_too_large()))
     shown = show(document, lang="en", width=100, color=False, encoding="utf-8")
     plan = plan_too_large()
-    for note in (plan.memory.changes[0], *plan.warnings):
+    fitting = [note for note in plan.memory.changes if note.code == "memory.change.yes"]
+    for note in (fitting[0], *plan.warnings):
         assert str(note)[:30] in shown
+    assert "still too much" not in shown  # what would not be enough stands in the full report
+    whole = show(plan_document(plan), "markdown", lang="en")
+    assert whole.index("it fits") < whole.index("still too much")
+
+
+@pytest.mark.parametrize(
+    ("lang", "shown"), [("en", "CPU, 2 cores"), ("es", "CPU, 2 núcleos"), ("hi", "CPU, 2 कोर")]
+)
+def test_a_processor_read_back_from_a_file_is_named_in_the_reader_s_words(lang, shown) -> None:
+    assert language(lang).value(kept_name("CPU, 2 cores")) == shown
+    assert language(lang).value(kept_name("RTX 4070")) == "RTX 4070"
 
 
 def test_escapes_and_markup_of_names_are_shown_as_text() -> None:

@@ -31,13 +31,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="time",
         default="1y",
         metavar="TIME",
-        help="the time there is: 20h, 30d, 1y (default 1y)",
+        help="the time available: 20h, 30d, 1y (default 1y)",
     )
     parser.add_argument(
         "--utilization",
         type=float,
         metavar="U",
-        help="the share of peak × time that counts, 0 to 1 (default: the rate we predict)",
+        help="the share of peak × time that is used, 0 to 1 (default: the predicted rate)",
     )
     parser.add_argument(
         "--tokens",

@@ -114,13 +114,13 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
         "--where",
         action="append",
         metavar="COND",
-        help="keep rows whose column fits: language=en, int_score>=4 (may be repeated)",
+        help="keep rows whose column matches: language=en, int_score>=4 (may be repeated)",
     )
     parser.add_argument(
         "--separator", metavar="S", help="what stands between the documents of a text file"
     )
     parser.add_argument(
-        "--repeat", action="store_true", help="a mix: go again through a source that is too small"
+        "--repeat", action="store_true", help="a mix: repeat a source that is too small"
     )
     parser.add_argument(
         "--largest",

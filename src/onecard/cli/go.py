@@ -19,6 +19,7 @@ from onecard.facts.prices import parse_money
 from onecard.messages import T
 from onecard.report import Language, show, terminal_language
 from onecard.report.document import Column, Document, Figure, Quantity, Section, Table, Value
+from onecard.report.plan_summary import kept_name
 
 HELP = (
     "Everything in one command: recommend a run for this machine and time, get the data, check and measure the machine, "
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="10USD",
-        help="electricity that the training may cost; it is shortened to that",
+        help="the most that the training's electricity may cost; the run is shortened to it",
     )
     parser.add_argument(
         "--data",
@@ -162,7 +163,7 @@ def go_document(expected: Expectation) -> Document:
     )
     return Document(
         title=T("What will happen"),
-        subtitle=expected.card,
+        subtitle=kept_name(expected.card),
         headline=_headline(expected),
         sections=(Section(T("Stages"), (Table(columns, rows),)),),
         summary=(

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "words", nargs="*", help="words that must all occur: a name, a maker, an architecture, 12gb"
     )
     parser.add_argument(
-        "--here", action="store_true", help="the card in this machine, asked of its driver"
+        "--here", action="store_true", help="the card in this machine, as its driver reports it"
     )
     parser.add_argument(
         "--where", action="store_true", help="print where your own gpus.toml belongs"

@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--link",
         metavar="NAME[,NAME]",
-        help="what joins the cards (nvlink, pcie3, pcie4, pcie5) and the machines (10gbe … 100gbe, ib200, ib400, 8xib400)",
+        help="what connects the cards (nvlink, pcie3, pcie4, pcie5) and the machines (10gbe … 100gbe, ib200, ib400, 8xib400)",
     )
     parser.add_argument(
         "--data",

@@ -59,7 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_budget(parser: argparse.ArgumentParser) -> None:
     """What a run may take: time, tokens, or as much as a loss needs."""
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--hours", type=number, metavar="H", help="the time there is (default 24)")
+    budget.add_argument(
+        "--hours", type=number, metavar="H", help="the hours available (default 24)"
+    )
     budget.add_argument("--days", type=number, metavar="D", help="the same in days")
     budget.add_argument(
         "--tokens",
@@ -79,10 +81,10 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe",
         choices=choices("recipe"),
-        help="the kind of model (default: the one that is better here by the runs that there are)",
+        help="the kind of model (default: the one expected to be better here)",
     )
     add_price(parser)
-    add_set(parser, "fix a config key that is not the choice's own, such as block_size=512")
+    add_set(parser, "set a config key that is not chosen here, such as block_size=512")
 
 
 def _add_modes(parser: argparse.ArgumentParser) -> None:

@@ -84,7 +84,7 @@ def _headline(answer: Answer) -> tuple[Figure, ...]:
         Figure(T("Verdict"), verdict, tone=tone),
         Figure(T("Compute"), Quantity(compute.ratio, ".3g", "×"), note=T("of what it needs")),
         Figure(
-            T("Memory, plain"),
+            T("Memory, no savers"),
             fits,
             note=T(
                 "{used:bytes} of {card:bytes}",
@@ -98,9 +98,11 @@ def _headline(answer: Answer) -> tuple[Figure, ...]:
 
 
 def _outlooks(answer: Answer) -> Table:
-    """Hours and loss, for each number of tokens."""
+    """Hours and loss, for each number of tokens and why it is listed."""
+    listed = {each.reading.tokens: each.reading.kind for each in reversed(answer.compute.readings)}
     columns = (
         Column(T("tokens"), "right"),
+        Column(""),
         Column(T("time"), "right"),
         Column(T("expected loss"), "right"),
         Column(T("of text like")),
@@ -112,7 +114,9 @@ def _outlooks(answer: Answer) -> Table:
             low, mid, high = outlook.loss.low, outlook.loss.mid, outlook.loss.high
             loss = T("{mid:.2f} ({low:.2f} to {high:.2f})", mid=mid, low=low, high=high)
         time = Quantity(outlook.seconds.mid, "duration")
-        rows.append((Quantity(outlook.tokens, "count"), time, loss, outlook.dataset or "–"))
+        kind = READINGS.get(listed.get(outlook.tokens, ""), T("for comparison"))
+        tokens = Quantity(outlook.tokens, "count")
+        rows.append((tokens, kind, time, loss, outlook.dataset or "–"))
     return Table(columns, tuple(rows))
 
 
@@ -226,7 +230,7 @@ def _memory(answer: Answer) -> Section:
     memory = answer.memory
     rows: tuple[tuple[Value, ...], ...] = (
         (
-            T("plain"),
+            T("no savers"),
             Quantity(memory.plain_bytes, "bytes"),
             Quantity(memory.plain_process_bytes, "bytes"),
             FITS[memory.plain_fits][0],

@@ -7,6 +7,7 @@ from onecard.messages import T
 from onecard.planner import RunPlan
 from onecard.report.document import Column, Document, Notes, Quantity, Table, Text, Value, always
 from onecard.report.plan_summary import FITS, RANGES, device_name
+from onecard.units import GIB
 
 
 def cards_document(plans: list[RunPlan]) -> Document:
@@ -17,7 +18,6 @@ def cards_document(plans: list[RunPlan]) -> Document:
         Column(T("a step"), "right"),
         Column(T("total"), "right"),
         Column(T("memory"), "right"),
-        Column(T("of"), "right"),
         Column(T("verdict"), "right"),
         Column(T("kWh"), "right"),
         Column(T("cost"), "right"),
@@ -33,7 +33,7 @@ def cards_document(plans: list[RunPlan]) -> Document:
     if remarks:
         sections.append(always(T("Remarks"), Notes(tuple(remarks))))
     return Document(
-        title=T("One run on {n:int} cards", n=len(plans)),
+        title=T("One run, compared on {n:int} cards", n=len(plans)),
         subtitle=T(
             "{params:count} parameters on {tokens:count} tokens",
             params=first.params.total,
@@ -53,8 +53,11 @@ def _row(plan: RunPlan) -> tuple[Value, ...]:
         device_name(plan.device),
         Quantity(plan.time.step_seconds.mid, "duration"),
         Quantity(plan.time.total_seconds.mid, "duration"),
-        Quantity(plan.memory.process_bytes.mid, "bytes"),
-        Quantity(plan.memory.card_bytes, "bytes"),
+        T(
+            "{used:.1f} of {card:.1f} GiB",
+            used=plan.memory.process_bytes.mid / GIB,
+            card=plan.memory.card_bytes / GIB,
+        ),
         fits,
         Quantity(energy.kwh.mid, ",.1f"),
         T("{cost:money}", cost=(energy.cost.mid, energy.currency)),

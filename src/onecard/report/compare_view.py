@@ -85,8 +85,8 @@ def explain_document(
 ) -> Document:
     sections = [
         always(T("What it shows"), *_findings(findings)),
-        Section(T("The run"), (side_by_side([figures]),), short=(short_side_by_side([figures]),)),
         Section(T("Loss"), tuple(own_chart(figures))),
+        Section(T("The run"), (side_by_side([figures]),), short=(short_side_by_side([figures]),)),
         _formulas(explain),
     ]
     return Document(
@@ -173,7 +173,7 @@ def _explained(figures: RunFigures, findings: Sequence[Finding]) -> Text | None:
     if figures.final_loss is not None and expected is not None:
         clauses.append(
             T(
-                "its loss is {loss:.2f}, where {expected:.2f} was expected",
+                "its loss is {loss:.2f} ({expected:.2f} expected)",
                 loss=figures.final_loss,
                 expected=expected,
             )

@@ -3,6 +3,7 @@
 Path("plan.html").write_text(render(document, language("hi")), encoding="utf-8")
 """
 
+import re
 from html import escape
 from itertools import groupby
 
@@ -26,6 +27,7 @@ from onecard.report.language import Language
 
 WIDE_TABLE = 5  # columns; a table with as many is drawn across the page
 SHORT_CELL = 16  # characters of a cell that is never broken into lines
+LONG_CELL = 40  # characters of a cell that needs room for several words in a line
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "⚠\ufe0e ", "bad": "✗ ", None: ""}
 
 # Fonts are named before system-ui, which on some Linux machines is a serif; the later ones are those that carry
@@ -59,18 +61,20 @@ p { margin: .4rem 0; }
 section { padding: .9rem 1.1rem 1rem; margin: 0 0 .75rem; break-inside: avoid; overflow-wrap: break-word; }
 table { border-collapse: collapse; width: 100%; font-size: .93rem; margin: 0 0 .8rem; font-variant-numeric:
     tabular-nums; }
-section > :last-child { margin-bottom: 0; } .scroll { overflow-x: auto; } td.breaks { overflow-wrap: anywhere; }
+section > :last-child { margin-bottom: 0; } .scroll { overflow-x: auto; }
+td.breaks { overflow-wrap: anywhere; min-width: 8rem; } td.long { min-width: 11rem; } .opt { white-space: nowrap; }
 .wide figure { display: inline-block; vertical-align: top; width: calc(50% - .6rem); min-width: min(100%, 26rem);
     margin-right: .5rem; } .wide figure:only-of-type { display: block; width: min(100%, 40rem); margin-inline: auto; }
 td, th { padding: .22rem .75rem .22rem 0; text-align: left; vertical-align: baseline; border-bottom: 1px solid
     var(--line); }
 tr:last-child td { border-bottom: 0; }
 th { font-weight: 500; font-size: .85rem; }
-.right { text-align: right; } .right, .short { white-space: nowrap; } td:last-child, th:last-child { padding-right: 0; }
+.right { text-align: right; } .right, td.short { white-space: nowrap; } td:last-child, th:last-child { padding-right: 0; }
 .figures td:first-child { width: 34%; } .figures .value { font-weight: 600; text-align: right; white-space: nowrap; }
 .figures .note { padding-left: .6rem; width: 40%; } .figures .formula td { border-top: 0; padding-top: 0; }
 .figures .explained td { border-bottom: 0; }
 code { font: .82rem/1.4 ui-monospace, "Cascadia Mono", Menlo, Consolas, monospace; color: var(--soft); }
+code.typed { font-size: .88em; color: inherit; }
 .marked td { font-weight: 650; } .marked td:first-child::before { content: "▸ "; color: var(--accent); }
 .mini { width: 100%; min-width: 4rem; height: .55rem; display: block; } td.bar { width: 30%; vertical-align: middle; }
 .chart { width: 100%; height: auto; display: block; margin: .3rem 0 0; }
@@ -80,7 +84,10 @@ ul { margin: .3rem 0 .8rem; padding-left: 1.2rem; } ul.fair { list-style: none; 
 .summary { border-color: var(--accent); font-size: 1.05rem; }
 footer { font-size: .85rem; margin-top: 1rem; }
 @media (max-width: 70rem) { .sections { columns: 1; } }
-@media (max-width: 34rem) { section { overflow-x: auto; }
+@media (max-width: 34rem) { section { overflow-x: auto; padding: .8rem .85rem .9rem; }
+  body { padding: 1.25rem .75rem 2rem; } table { font-size: .85rem; } td, th { padding-right: .45rem; }
+  .worded tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); } .worded .long { flex-basis: 100%; }
+  .worded td, .worded th { border: 0; } .worded td:first-child, .worded th:first-child { flex: 1; }
   .figures tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); } .figures td { border: 0; }
   .figures tr.explained, .figures tr:last-child { border-bottom: 0; } .figures td:first-child { flex: 1; }
   .figures .note { flex-basis: 100%; padding: 0 0 .22rem; } .figures .note:empty { display: none; } }
@@ -103,16 +110,16 @@ def render(document: Document, language: Language) -> str:
     if document.subtitle is not None:
         body.append(f'<p class="subtitle">{say(document.subtitle)}</p>')
     if document.answer is not None:
-        body.append(f'<p class="answer">{escape(language.sentence(document.answer))}</p>')
+        body.append(f'<p class="answer">{_prose(language.sentence(document.answer))}</p>')
     if document.headline:
         cells = "".join(_headline(figure, say) for figure in document.headline)
         body.append(f'<dl class="headline">{cells}</dl>')
     if document.summary:
-        sentences = " ".join(escape(language.sentence(item)) for item in document.summary)
+        sentences = " ".join(_prose(language.sentence(item)) for item in document.summary)
         body.append(f'<section class="summary"><h2>{say(SUMMARY)}</h2><p>{sentences}</p></section>')
     body.append(_sections(document.sections, say))
     if document.footer is not None:
-        body.append(f"<footer>{say(document.footer)}</footer>")
+        body.append(f"<footer>{say.prose(document.footer)}</footer>")
     return (
         f'<!doctype html>\n<html lang="{escape(language.locale.replace("_", "-"))}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -133,8 +140,17 @@ class _Say:
     def __call__(self, value: object) -> str:
         return escape(self.language.value(value))  # type: ignore[arg-type]
 
+    def prose(self, value: object) -> str:
+        return _prose(self.language.value(value))  # type: ignore[arg-type]
+
     def beside(self, figure: Figure) -> str:
         return escape(self.language.beside(figure))
+
+
+def _prose(text: str) -> str:
+    """A sentence, escaped, with its commands set as code and its options kept whole."""
+    commands = re.sub("`([^`]+)`", r'<code class="typed">\1</code>', escape(text))
+    return re.sub(r"(?<![\w-])--[a-z][\w-]*", r'<span class="opt">\g<0></span>', commands)
 
 
 def _headline(figure: Figure, say: _Say) -> str:
@@ -181,10 +197,10 @@ def _block(block: Block, say: _Say) -> str:
         return _figure(say(block.title), svg.line_chart(block, say.language))
     if isinstance(block, Notes):
         mark = f'<span class="mark">{MARKS[block.tone]}</span>' if block.tone else ""
-        items = "".join(f"<li>{mark}{say(item)}</li>" for item in block.items)
+        items = "".join(f"<li>{mark}{say.prose(item)}</li>" for item in block.items)
         return f'<ul class="{block.tone or "plain"}">{items}</ul>'
     assert isinstance(block, Paragraph)
-    return f"<p>{say(block.text)}</p>"
+    return f"<p>{say.prose(block.text)}</p>"
 
 
 def _figure(caption: str, drawing: str) -> str:
@@ -232,17 +248,22 @@ def _table(table: Table, say: _Say) -> str:
             f"<tr{' class=' + chr(34) + 'marked' + chr(34) if number in table.marked else ''}>{cells}</tr>"
         )
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>'
+    # on a narrow screen a sentence stands below its row: what has to be scrolled to is not read
+    kind = ' class="worded"' if any("long" in kind for kind in kinds) else ""
+    return f'<div class="scroll"><table{kind}>{body}</table></div>'
 
 
 def _cell_class(table: Table, number: int, say: _Say) -> str:
     column = table.columns[number]
     if column.align == "right":
         return ' class="right"'
+    longest = max((len(say.language.value(row[number])) for row in table.rows), default=0)
+    if longest <= SHORT_CELL:
+        return ' class="short"'
     if column.breaks:
         return ' class="breaks"'
-    longest = max((len(say.language.value(row[number])) for row in table.rows), default=0)
-    return ' class="short"' if longest <= SHORT_CELL else ""
+    last = number == len(table.columns) - 1
+    return ' class="long"' if last and longest >= LONG_CELL else ""
 
 
 def _number(value: object) -> float:

@@ -45,7 +45,7 @@ TENSORS: dict[str, T] = {
     "log-probabilities": T("log-probabilities"),
     "layer input": T("layer input"),
     "activation output": T("activation output"),
-    "stream after attention": T("stream after attention"),
+    "stream after attention": T("residual stream after attention"),
     "attention scores": T("attention scores"),
     "attention weights": T("attention weights"),
     "last norm input": T("input of the last norm"),

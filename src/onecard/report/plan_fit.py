@@ -67,8 +67,10 @@ def memory_section(plan: RunPlan, why: Formulas) -> Section:
     ]
     if not memory.changes:
         return Section(T("Does it fit?"), (Figures(tuple(rows)), bar))
-    changes = Notes(tuple(memory.changes))
-    return Section(T("Does it fit?"), (Figures(tuple(rows)), bar, changes), short=(changes,))
+    fitting = tuple(note for note in memory.changes if note.code == "memory.change.yes")
+    others = tuple(note for note in memory.changes if note not in fitting)
+    blocks = (Figures(tuple(rows)), bar, Notes((*fitting, *others)))
+    return Section(T("Does it fit?"), blocks, short=(Notes(fitting or others),))
 
 
 def _memory_part(plan: RunPlan, key: str) -> Text:

@@ -1,5 +1,7 @@
 """What the views of a plan share: the words for its parts, a figure with its range, the headline, and the summary to read aloud."""
 
+import re
+
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.messages import Plural, T
@@ -76,6 +78,14 @@ def device_name(device: Device) -> Text:
     if device.name.startswith("CPU, "):
         return Plural("CPU, {n:int} core", "CPU, {n:int} cores", n=device.units)
     return device.name
+
+
+def kept_name(name: str) -> Text:
+    """The name of a card or processor, read back from a file, in words."""
+    cores = re.fullmatch(r"CPU, (\d{1,6}) cores?", name)
+    if cores is None:
+        return name
+    return Plural("CPU, {n:int} core", "CPU, {n:int} cores", n=int(cores[1]))
 
 
 def card_name(plan: RunPlan) -> Text:

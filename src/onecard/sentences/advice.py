@@ -125,9 +125,9 @@ ADVICE = dict(
         sentence("trade-sooner", "what the other half of the time would buy: {nats:.3f} nats"),
         sentence(
             "fit-error",
-            "the loss is known to ±{error:.2f} nats, which cannot tell sizes from {low:count}"
-            " to {high:count} apart; the error is mostly common to them all, so their order "
-            "is surer than that",
+            "the loss is known to ±{error:.2f} nats, more than sizes from {low:count} to "
+            "{high:count} differ by; most of the error is common to all of them, so their "
+            "order is more certain",
         ),
         sentence(
             "flat-time",
@@ -136,7 +136,7 @@ ADVICE = dict(
         ),
         sentence(
             "fit-error-time",
-            "the loss is known to ±{error:.2f} nats, so the time to reach it is a rough guess",
+            "the loss is known to ±{error:.2f} nats, so the time to reach it is a rough estimate",
         ),
         sentence(
             "no-double",
@@ -150,8 +150,8 @@ ADVICE = dict(
         ),
         sentence(
             "flat",
-            "the optimum is flat: from {low:count} to {high:count} parameters the expected "
-            "loss is the same to {flat:g} nats",
+            "the size matters little: from {low:count} to {high:count} parameters the "
+            "expected loss differs by less than {flat:g} nats",
         ),
         sentence(
             "sharp",
@@ -161,24 +161,24 @@ ADVICE = dict(
         sentence("sharpest", "the size matters: no other comes within {flat:g} nats of the best"),
         sentence(
             "limit-memory",
-            "memory is what limits it: with four times the {card:bytes} of the {name} the "
-            "loss would be {memory:.3f} lower",
+            "limited by memory: with four times the {card:bytes} of the {name} the loss "
+            "would be {memory:.3f} lower",
         ),
         sentence(
             "limit-memory-time",
-            "memory is what limits it: with four times the {card:bytes} of the {name} it "
-            "would take {memory:duration} less",
+            "limited by memory: with four times the {card:bytes} of the {name} it would take "
+            "{memory:duration} less",
         ),
         sentence(
             "limit-data",
-            "data is what limits it: {tokens:count} tokens are {epochs} times over the set, "
-            "or as far as public runs of its size go; with more text the same time would give"
-            " {data:.3f} nats less",
+            "limited by data: {tokens:count} tokens are {epochs} times over the set, or as "
+            "far as public runs of its size go; with more text the same time would give "
+            "{data:.3f} nats less",
         ),
         sentence(
             "limit-compute-loss",
-            "compute is what limits it: a smaller model would need more tokens than it saves,"
-            " a larger one more time for each; four times the memory would save "
+            "limited by compute: a smaller model would need more tokens than it saves, a "
+            "larger one more time for each; four times the memory would save "
             "{memory:duration}",
         ),
         sentence(
@@ -188,8 +188,8 @@ ADVICE = dict(
         ),
         sentence(
             "limit-compute",
-            "compute is what limits it: twice the time would lower the loss by {compute:.3f},"
-            " four times the memory by {memory:.3f}",
+            "limited by compute: twice the time would lower the loss by {compute:.3f}, four "
+            "times the memory by {memory:.3f}",
         ),
         sentence(
             "choice-batch",
@@ -200,13 +200,16 @@ ADVICE = dict(
             "choice-swept",
             "{tokens:int} tokens a step: near AdamW's best batch for a run of this length in a public sweep",
         ),
-        sentence("choice-muon", "learning rate {rate:g}: Muon's own, whatever the size"),
+        sentence("choice-muon", "learning rate {rate:g}: Muon's usual one, for every size"),
         sentence(
             "choice-rate-low",
-            "learning rate {rate:g}: that of the size (GPT-3, table 2.1); a public sweep's best would be "
-            "{best:.1e}, {gain:.2f} nats lower if the run stays stable",
+            "learning rate {rate:g}: the usual one for this size (GPT-3, table 2.1); a "
+            "public sweep's best would be {best:.1e}, {gain:.2f} nats lower if the run stays "
+            "stable",
         ),
-        sentence("choice-rate", "learning rate {rate:g}: that of the size (GPT-3, table 2.1)"),
+        sentence(
+            "choice-rate", "learning rate {rate:g}: the usual one for this size (GPT-3, table 2.1)"
+        ),
         sentence("choice-savers", "memory savers: {savers}; they pay for themselves here"),
         sentence("choice-plain", "no memory saver is worth its cost here"),
         sentence(
@@ -223,8 +226,8 @@ ADVICE = dict(
         ),
         sentence(
             "can-savers",
-            "yes, with {savers}: {model} on {tokens:count} tokens then takes the {card} about"
-            " {need:duration}",
+            "yes, with memory savers: {model} on {tokens:count} tokens takes the {card} "
+            "about {need:duration} ({savers})",
         ),
         sentence(
             "can-no-memory",

@@ -38,7 +38,9 @@ COMPARING = dict(
         sentence("benchmark", "{task} {value:.1%} at step {step:int}: {meaning}"),
         sentence(
             "mfu-is-not-speed",
-            "{high} has the higher MFU ({high_mfu:.1%} against {low_mfu:.1%}) and yet does {slower:.1f} times fewer tokens a second: each token is {flops:.2f} times the FLOPs. The MFU says that it uses the card better, and no more",
+            "{high} has the higher MFU ({high_mfu:.1%} against {low_mfu:.1%}) and yet "
+            "processes {slower:.1f} times fewer tokens a second: each token costs "
+            "{flops:.2f} times the FLOPs. A higher MFU only says that it uses the card better",
         ),
         sentence(
             "larger-is-slower",
@@ -60,7 +62,9 @@ COMPARING = dict(
         ),
         sentence(
             "learning-rate-and-width",
-            "learning rate ({a_lr:g} and {b_lr:g}) and model changed together: neither can be credited or blamed for the loss alone; a run with one of them changed would show",
+            "learning rate ({a_lr:g} and {b_lr:g}) and model changed together: the "
+            "difference in loss cannot be attributed to either; a run that changes only one "
+            "of them would show it",
         ),
         sentence(
             "too-close",
@@ -68,7 +72,8 @@ COMPARING = dict(
         ),
         sentence(
             "hours-decide",
-            "after the same {hours:.2f} hours {best} is ahead, {low:.3f} against {high:.3f}: it makes more steps in the time, which equal steps hide",
+            "after the same {hours:.2f} hours {best} is ahead, {low:.3f} against {high:.3f}: "
+            "it makes more steps in the time, which a comparison at equal steps hides",
         ),
         sentence("source-losses", "validation loss by source at step {step:int}: {listed}"),
         sentence(

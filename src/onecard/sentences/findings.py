@@ -9,7 +9,8 @@ FINDINGS = dict(
         ),
         sentence(
             "one-iteration",
-            "only one step is timed, and the first one carries the compilation, so its speed is unknown",
+            "only one step is timed, and the first one includes the compilation, so its "
+            "speed is unknown",
         ),
         sentence("few-iterations", "few steps are timed ({n:int}); its speed may still change"),
         sentence(
@@ -22,7 +23,8 @@ FINDINGS = dict(
         ),
         sentence(
             "evaluation-in-steps",
-            "logged step times that carry an evaluation: {n:int}, of about {each:duration} each; they are left out of the speed, but the printed MFU drops after each",
+            "logged step times that include an evaluation: {n:int}, of about {each:duration} "
+            "each; they are left out of the speed, but the printed MFU drops after each",
         ),
         sentence(
             "clock-back",
@@ -106,7 +108,8 @@ FINDINGS = dict(
         ),
         sentence(
             "as-planned",
-            "a step takes {actual:duration}, inside the {low:duration} to {high:duration} that was expected of this card",
+            "a step takes {actual:duration}, within the {low:duration} to {high:duration} "
+            "expected of this card",
         ),
         sentence(
             "slower-than-planned",
@@ -146,7 +149,8 @@ FINDINGS = dict(
         ),
         sentence(
             "compile-off",
-            "compile = False leaves speed on the table: a compiled step is expected to take {gain:percent} less time",
+            "compile = False costs speed: a compiled step is expected to take {gain:percent} "
+            "less time",
         ),
         sentence(
             "recompiles",
@@ -162,7 +166,8 @@ FINDINGS = dict(
         ),
         sentence(
             "logits-bound",
-            "{share:percent} of its FLOPs are the output head over {vocab:int} tokens: a model this narrow is paid for mostly there, and adding layers costs less than it seems",
+            "{share:percent} of its FLOPs go to the output head over {vocab:int} tokens: in "
+            "a model this narrow, adding layers costs less than it seems",
         ),
         sentence(
             "data-wait",

@@ -13,7 +13,8 @@ PLANNING = dict(
         ),
         sentence(
             "calibration-disturbed",
-            "the machine was busy or throttled while it was probed (its own steps are off by {off:.0%}), so the range is wide; `onecard probe` again when it is idle",
+            "the machine was busy or throttled while it was probed (its own steps are off by "
+            "{off:.0%}), so the range is wide; run `onecard probe` again when it is idle",
         ),
         sentence(
             "calibration-ignored",
@@ -21,7 +22,8 @@ PLANNING = dict(
         ),
         sentence(
             "data-part",
-            "the prepared folder {name} holds {tokens} of {family}'s {whole} tokens, and these are planned with; `onecard data {name} --tokens N --fresh` prepares more",
+            "the prepared folder {name} holds {tokens} of {family}'s {whole} tokens, and the "
+            "plan uses these; `onecard data {name} --tokens N --fresh` prepares more",
         ),
         sentence("source-epochs", "epochs by source: {listed}"),
         sentence(
@@ -36,17 +38,16 @@ PLANNING = dict(
         sentence("memory.change.no", "{change}: {memory:bytes}, still too much"),
         sentence(
             "near-gpt2",
-            "too close to call against the released {model} on {dataset}: {mid:.2f} against "
-            "its {theirs}",
+            "too close to call between this run and the released {model} on {dataset}: "
+            "{mid:.2f} against {theirs}",
         ),
         sentence(
             "beats-gpt2",
-            "expected to beat the released {model} on {dataset}: {mid:.2f} against its {theirs}",
+            "expected to beat the released {model} on {dataset}: {mid:.2f} against {theirs}",
         ),
         sentence(
             "behind-gpt2",
-            "not expected to reach the released {model} on {dataset}: {mid:.2f} against its "
-            "{theirs}",
+            "not expected to reach the released {model} on {dataset}: {mid:.2f} against {theirs}",
         ),
         sentence(
             "eval-only",

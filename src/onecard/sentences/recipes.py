@@ -6,13 +6,14 @@ RECIPES = dict(
     [
         sentence(
             "recipe-modern",
-            "the modern recipe: {gain:.2f} nats lower ({low:.2f} to {high:.2f}) than the best run of "
-            "GPT-2's, which ends at {loss:.2f} after {tokens:count} tokens here",
+            "the modern recipe: {gain:.2f} nats lower ({low:.2f} to {high:.2f}) than the "
+            "best run of GPT-2's recipe, which ends at {loss:.2f} after {tokens:count} "
+            "tokens here",
         ),
         sentence(
             "recipe-unproven",
-            "GPT-2's recipe: no public run of the modern one has this size, length and data; it might "
-            "end at {loss:.2f} instead of {ours:.2f}",
+            "GPT-2's recipe: no public run of the modern one has this size, length and data; "
+            "the modern one might end at {loss:.2f} instead of {ours:.2f}",
         ),
         sentence(
             "recipe-time",
@@ -31,23 +32,25 @@ RECIPES = dict(
         ),
         sentence(
             "modern-exports",
-            "a model of the modern recipe runs in onecard and in transformers; llama.cpp and nanoGPT "
-            "cannot load it, GPT-2's they can",
+            "onecard and transformers load a model of the modern recipe; llama.cpp and "
+            "nanoGPT load only GPT-2's",
         ),
         sentence(
             "recipe-rate",
-            "{gain:.2f} nats of the difference are GPT-2's careful learning rate: at the best one of "
-            "public runs it would end at {loss:.2f}",
+            "{gain:.2f} nats of the difference come from GPT-2's cautious learning rate: "
+            "with the best rate of the public runs it would end at {loss:.2f}",
         ),
         sentence(
             "recipe-runs",
-            "what the modern recipe gains is read off {runs:int} public runs of {sources:int} "
-            "projects, {low:count} to {high:count} parameters; {near:int} have half to twice this size",
+            "the gain of the modern recipe is estimated from {runs:int} public runs of "
+            "{sources:int} projects ({low:count} to {high:count} parameters), {near:int} of "
+            "them between half and twice this size",
         ),
         sentence(
             "recipe-runs-far",
-            "no public run of the modern recipe has half to twice this size: what it gains is read "
-            "off {runs:int} runs of {low:count} to {high:count} parameters, and may be further off",
+            "no public run of the modern recipe is between half and twice this size: its "
+            "gain is estimated from {runs:int} runs of {low:count} to {high:count} "
+            "parameters and is less certain",
         ),
         sentence(
             "small-run-recipe",
