@@ -28,7 +28,7 @@ from fit.held_out import leave_out  # noqa: E402
 from fit.reports import runs_asked_for  # noqa: E402
 from fit.runs import Run, all_runs, time_only  # noqa: E402
 from onecard.planner.memory import StepMemory, step_memory  # noqa: E402
-from onecard.planner.memory.overhead import context_of, range_kind, simulated_parts  # noqa: E402
+from onecard.planner.memory.overhead import context_of, range_kind, simulated  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
 from onecard.units import MIB  # noqa: E402
 
@@ -95,10 +95,12 @@ class Errors:
 
     def __init__(self, readings: list[Reading]) -> None:
         runs = [(r.run.workload, r.run.device) for r in readings if r.run.workload and r.run.device]
-        found = [simulated_parts(work) for work, _ in runs]
+        found = [simulated(work) for work, _ in runs]
         self.measured = np.array([reading.bytes for reading in readings])
-        self.peak = np.array([peak.bytes for _, peak, *_ in found])
-        self.largest, self.late, self.lanes = np.array([each[3:] for each in found]).T
+        self.peak = np.array([each.peak.bytes for each in found])
+        self.first_buffer = np.array([each.first_buffer for each in found])
+        self.after_forward = np.array([each.after_forward for each in found])
+        self.streams = np.array([each.streams for each in found])
         self.card = np.array([device.kind == "cuda" for _, device in runs])
         self.units = np.array([device.units for _, device in runs])
         nothing = {"context_bytes": 0, "context_bytes_per_unit": 0, **FIXED}
@@ -108,8 +110,8 @@ class Errors:
         self.whole = np.array([each == "process" for each in shown])
 
     def __call__(self, values: dict[str, float]) -> np.ndarray:
-        hidden = np.trunc(self.largest - values["late_share"] * self.late)
-        slack = self.card * (self.lanes + np.maximum(0, hidden))
+        left_over = np.trunc(self.first_buffer - values["late_share"] * self.after_forward)
+        slack = self.card * (self.streams + np.maximum(0, left_over))
         context = np.trunc(values["context_bytes"] + values["context_bytes_per_unit"] * self.units)
         shown = self.peak + self.held * slack + self.whole * (self.beside + self.card * context)
         return np.asarray(shown / self.measured - 1)

@@ -2,7 +2,7 @@
 
 Gradients and the optimizer's moments are allocated after the first forward pass, in what its largest buffer (the logits)
 left free; the next pass finds that buffer taken and has to get a new one. So the process holds the larger of the two:
-`slack = max(0, largest - late_share · late)`, where `late` is the bytes of gradients and moments. The constants are fitted by fit/memory.py, which writes facts/memory_fit.json.
+`slack = max(0, first_buffer - late_share · after_forward)`. The constants are fitted by fit/memory.py, which writes facts/memory_fit.json.
 """
 
 import json
@@ -38,6 +38,19 @@ class StepMemory:
     peak: Moment  # where most of them are alive
 
 
+@dataclass(frozen=True)
+class Simulated:
+    """One step's tensors and its peak, and the bytes that decide what torch's allocator holds unused."""
+
+    step: Step
+    peak: Moment
+    parts: dict[str, int]  # at the peak
+    first_buffer: int  # the largest buffer of the first forward pass
+    after_forward: int  # gradients and moments, allocated in its place
+    # torch reuses memory within one stream only: what those of an optimizer on the host (LANES) hold
+    streams: int
+
+
 @cache
 def memory_fit() -> Fit:
     path = Path(__file__).parents[2] / "facts" / "memory_fit.json"
@@ -47,12 +60,16 @@ def memory_fit() -> Fit:
 
 def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepMemory:
     fit = fit or memory_fit()
-    step, peak, parts, largest, late, lanes = simulated_parts(work)
+    simulation = simulated(work)
     slack = 0
     if device.kind == "cuda":
-        slack = lanes + max(0, int(largest - float(fit["late_share"]) * late))
+        left_over = int(
+            simulation.first_buffer - float(fit["late_share"]) * simulation.after_forward
+        )
+        slack = simulation.streams + max(0, left_over)
     context = context_of(work, device, fit)
-    reserved = peak.bytes + slack
+    allocated = simulation.peak.bytes
+    reserved = allocated + slack
     own = work.stack == "onecard"
     low, high = fit["spread"] if own else fit["other_spread"][range_kind(work)]
 
@@ -60,12 +77,12 @@ def step_memory(work: Workload, device: Device, fit: Fit | None = None) -> StepM
         return Range(value * (1 - low), value, value * (1 + high))
 
     return StepMemory(
-        parts={**parts, "context": context, "slack": slack},
-        allocated=around(peak.bytes),
+        parts={**simulation.parts, "context": context, "slack": slack},
+        allocated=around(allocated),
         reserved=around(reserved),
         process=around(reserved + context),
-        step=step,
-        peak=peak,
+        step=simulation.step,
+        peak=simulation.peak,
     )
 
 
@@ -79,22 +96,17 @@ def range_kind(work: Workload) -> str:
 
 
 @lru_cache(maxsize=512)  # fits and searches ask for the same step with other constants or cards
-def simulated_parts(work: Workload) -> tuple[Step, Moment, dict[str, int], int, int, int]:
+def simulated(work: Workload) -> Simulated:
     step = simulate(work)
     peak = step.peak()
-    return step, peak, step.parts(peak), *_held_apart(work, step)
-
-
-def _held_apart(work: Workload, step: Step) -> tuple[int, int, int]:
-    """The bytes of the largest buffer of the first forward pass; those of gradients and moments, which take its place; and
-    those that the streams of an optimizer on the host (LANES) hold: torch reuses memory within one stream only."""
     known = {tensor.name: tensor.bytes for tensor in step.tensors}
-    lanes = LANES * known.get("slices of moments", 0) if work.host_optimizer else 0
-    if work.chunked_loss:
-        return 0, 0, lanes
-    largest = known["logits"] if work.one_graph else FULL * work.vocab_size * work.tokens
-    late = known.get("optimizer state", 0) + known.get("gradients", 0)
-    return largest, late, lanes
+    first_buffer = after_forward = 0
+    if not work.chunked_loss:
+        logits = FULL * work.vocab_size * work.tokens
+        first_buffer = known["logits"] if work.one_graph else logits
+        after_forward = known.get("optimizer state", 0) + known.get("gradients", 0)
+    streams = LANES * known.get("slices of moments", 0) if work.host_optimizer else 0
+    return Simulated(step, peak, step.parts(peak), first_buffer, after_forward, streams)
 
 
 def context_of(work: Workload, device: Device, fit: Fit) -> int:

@@ -130,26 +130,30 @@ def _save_last_step(session: Session, state: RunState, error: BaseException) -> 
     if session.saver is None and not session.workers.first:
         saved = checkpoint.checkpoints(session.folder)
         newest = checkpoint.step_of(saved[-1]) if saved else None
-    why = _parts_missing(session, error)
-    if why is not None and newest != step:
-        pass
-    elif not session.is_whole(state):
+    why = _parts_missing(session, error) if newest != step else None
+    if why is None and not session.is_whole(state):
         why = "the update was applied in part"
-    elif step == 0:
-        return "no step was finished"
-    elif state.saved_step == step:
-        return f"saved at step {step}"
-    else:
-        try:
-            _, why = save(session, state)
-        except BaseException as again:  # a card that failed cannot be read either
-            why = in_words(again)
+    if why is None:
+        if step == 0:
+            return "no step was finished"
+        if state.saved_step == step:
+            return f"saved at step {step}"
+        why = _save_error(session, state)
         if why is None:
             return f"saved at step {step}"
     last = (
         "there is no checkpoint yet" if newest is None else f"the checkpoint of step {newest} stays"
     )
     return f"step {step} could not be saved ({why}); {last}"
+
+
+def _save_error(session: Session, state: RunState) -> str | None:
+    """Save the state; why that failed."""
+    try:
+        _, why = save(session, state)
+    except BaseException as error:  # a card that failed cannot be read either
+        return in_words(error)
+    return why
 
 
 def _report(session: Session, state: RunState, error: BaseException, where: str) -> BaseException:
