@@ -11,6 +11,7 @@ from test_runs_folder import CONFIG, PEAK, make
 
 from onecard.cli import main
 from onecard.facts import find_gpu
+from onecard.report.compare_view import explain_document
 from onecard.runs.explain import explain
 from onecard.runs.figures import figures
 from onecard.runs.folder import read_folder
@@ -143,6 +144,8 @@ def test_a_card_that_cannot_be(seconds, impossible):
     if impossible:
         text = str(next(x.note for x in explain(f) if x.note.code == "card-impossible"))
         assert "471 TFLOPS are more than 1 × RTX 4070 can do (58 TFLOPS)" in text
+    answer = str(explain_document(f, explain(f)).answer)
+    assert ("which that card cannot reach" in answer) is impossible
     assert "card-impossible" not in codes(of(small_run(), find_gpu("H100 SXM")))
 
 

@@ -157,7 +157,14 @@ def _faster(comparison: Comparison) -> T | None:
 def _explained(figures: RunFigures, findings: Sequence[Finding]) -> Text | None:
     """How fast, how good, and what would help most."""
     clauses: list[T] = []
-    if figures.tokens_per_second and figures.mfu_card:
+    if any(finding.note.code == "card-impossible" for finding in findings):
+        clauses.append(
+            T(
+                "its log says {tokens:int} tokens per second, which that card cannot reach",
+                tokens=figures.tokens_per_second,
+            )
+        )
+    elif figures.tokens_per_second and figures.mfu_card:
         clauses.append(
             T(
                 "it processes {tokens:int} tokens per second, {mfu:percent} of the card's peak",
