@@ -252,6 +252,7 @@ def main() -> int:
         "BLIND4": rows(blind_losses.fourth()),
         "BLIND5": rows(blind_losses.fifth()),
         "BLIND6": rows(blind_losses.sixth()),
+        "BLIND7": rows(blind_losses.seventh()),
         "TABLES": rows(({}, blind_losses.left_out())),
         "CURVES": [*table(losses["curve_families"], {"**all**": losses["curves"]}, nat_keys, nats)],
     }

@@ -25,6 +25,7 @@ BATCHES = {  # predictions committed before the fit, and the table of their rows
     "blind_predictions_4.csv": "public_losses_6.csv",
     "blind_predictions_5.csv": "public_losses_7.csv",
     "blind_predictions_6.csv": "public_losses_8.csv",
+    "blind_predictions_7.csv": "public_losses_9.csv",
 }
 LEFT_OUT = {  # a table, and those it is predicted from
     "_2": ("",),
@@ -66,6 +67,11 @@ def fifth() -> tuple[Scores, Scores]:
 def sixth() -> tuple[Scores, Scores]:
     """public_losses_8.csv likewise; no law is fitted on it."""
     return _batch("blind_predictions_6.csv")
+
+
+def seventh() -> tuple[Scores, Scores]:
+    """public_losses_9.csv likewise; no law is fitted on it."""
+    return _batch("blind_predictions_7.csv")
 
 
 def _batch(name: str) -> tuple[Scores, Scores]:
@@ -113,6 +119,7 @@ if __name__ == "__main__":
         fourth(),
         fifth(),
         sixth(),
+        seventh(),
         ({}, left_out()),
     )
     for each in ({**ends, **last} for ends, last in batches):

@@ -9,6 +9,7 @@ blind_predictions_3.csv what those of commits 316dbae and 2db2fc1 predicted for 
 blind_predictions_4.csv is what those of commit abc2423 predicted for blind_runs_4.csv and public_losses_6.csv, which nothing is fitted on.
 blind_predictions_5.csv is what those of commit cafb886 predicted for blind_runs_5.csv and public_losses_7.csv; the runs are fitted on since.
 blind_predictions_6.csv is what those of commit c253abc predicted for blind_runs_6.csv and public_losses_8.csv, which nothing is fitted on.
+blind_predictions_7.csv is what those of commit 8dbbb03 predicted for blind_runs_7.csv and public_losses_9.csv, which nothing is fitted on.
 """
 
 import csv
@@ -33,6 +34,7 @@ THIRD = ("blind_runs_3.csv",)
 FOURTH = ("blind_runs_4.csv",)
 FIFTH = ("blind_runs_5.csv",)
 SIXTH = ("blind_runs_6.csv",)
+SEVENTH = ("blind_runs_7.csv",)
 KNOWN = FIRST + SECOND + BLIND + AGAIN + THIRD
 HEAD = [
     "| predicted | from | | rows | median | families' mean | GeForce | in the 80 % range |",
@@ -95,7 +97,7 @@ def by_card(name: str) -> list[Answer]:
 
 def lines() -> list[str]:
     """A Markdown table, time and memory of each experiment."""
-    tables = [read_runs(DATA / name) for name in KNOWN + FOURTH + FIFTH + SIXTH]
+    tables = [read_runs(DATA / name) for name in KNOWN + FOURTH + FIFTH + SIXTH + SEVENTH]
     cards = {run.id: run.device.name for runs in tables for run in runs if run.device}
     experiments: dict[tuple[str, str], list[Answer]] = {
         ("further readings", "constants of the day before"): blind(),
@@ -104,6 +106,7 @@ def lines() -> list[str]:
         ("a fourth batch", "constants of the day before"): blind("blind_predictions_4.csv"),
         ("a fifth batch", "constants of the day before"): blind("blind_predictions_5.csv"),
         ("a sixth batch", "constants of the day before"): blind("blind_predictions_6.csv"),
+        ("a seventh batch", "constants of the day before"): blind("blind_predictions_7.csv"),
         ("the second table", "the first"): from_others(read(SECOND), read(FIRST)),
         ("the first table", "the second"): from_others(read(FIRST), read(SECOND)),
         ("the further readings", "both tables"): from_others(read(BLIND), read(FIRST + SECOND)),
@@ -117,6 +120,9 @@ def lines() -> list[str]:
         ("the fifth batch", "all others but the fourth"): from_others(read(FIFTH), read(KNOWN)),
         ("the sixth batch", "all others but the fourth"): from_others(
             read(SIXTH), read(KNOWN + FIFTH)
+        ),
+        ("the seventh batch", "all others but two"): from_others(
+            read(SEVENTH), read(KNOWN + FIFTH)
         ),
         ("the RTX 4070's runs", "all other cards'"): by_card("RTX 4070"),
         ("each project's code", "all other projects'"): by_project(),

@@ -123,6 +123,19 @@ def test_the_sixth_batch_by_the_shipped_constants():
     assert found["memory"]["coverage"] >= 0.65
 
 
+def test_the_seventh_batch_by_the_shipped_constants():
+    """In no fit: on GeForce cards the goals are met; in all, time and its range are missed."""
+    found = json.loads(
+        bench("accuracy", RUNS.parent / "blind_runs_7.csv", "--json", "--quality", "AB")
+    )
+    assert found["time"]["median_abs_error"] <= 0.17
+    assert found["time"]["geforce"]["median_abs_error"] <= 0.10
+    assert found["time"]["coverage"] >= 0.55
+    assert 0.65 <= found["time"]["geforce"]["coverage"] <= 0.92
+    assert found["memory"]["median_abs_error"] <= 0.10
+    assert found["memory"]["coverage"] >= 0.65
+
+
 ROW = {
     "id": "a",
     "source_family": "f",
