@@ -30,8 +30,9 @@ def ceiling(device: Device, dtype: str, fit: Fit) -> float:
         device.rate_class, shares["default"]
     )
     effect: float = fit["classes"].get(device.rate_class, 1.0)
-    # tensor cores at half rate (GeForce) are easier to keep fed
-    effect *= fit["half_rate"] if device.rate_class.endswith("_half") else 1.0
+    # tensor cores at half rate (GeForce) are easier to keep fed; fp32 does not use them
+    half_rate = dtype != "float32" and device.rate_class.endswith("_half")
+    effect *= fit["half_rate"] if half_rate else 1.0
     share = reading * effect * sustained(device, fit) * float(fit["matmul"])
     # a card may boost past its specification
     return min(1.0, share) if device.kind == "cpu" else share
