@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import math
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.losses import TABLES as LOSS_ENDINGS  # noqa: E402
-from fit.runs import ALL_TABLES, read_runs  # noqa: E402
+from fit.runs import ALL_TABLES, UNFITTED, read_runs  # noqa: E402
 
-from bench import accuracy, blind_losses, loss_accuracy, noise_floor, score, unseen  # noqa: E402
+from bench import (  # noqa: E402
+    accuracy,
+    accuracy_summary,
+    blind_losses,
+    loss_accuracy,
+    noise_floor,
+    score,
+    unseen,
+)
 from bench.several_cards import cards_table  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
@@ -142,7 +149,8 @@ def main() -> int:
         *(str(ROOT / "fit" / "data" / name) for name in LOSS_TABLES),
         "--cross-validate",
     )
-    runs = [run for path in tables for run in read_runs(path)]
+    names = (*ALL_TABLES, *UNFITTED)
+    runs = [run for name in names for run in read_runs(ROOT / "fit" / "data" / name)]
     cards = {run.id: run.device.name for run in runs if run.device}
     workloads = {run.id: run.workload for run in runs if run.workload}
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -180,12 +188,8 @@ def main() -> int:
     def of_kind(kind: str) -> str:
         return held([r for r in held_out["rows"] if r["kind"] == kind and not r["foreign"]])
 
-    geforce = [
-        abs(r["predicted"] / r["measured"] - 1)
-        for r in held_out["rows"]
-        if r["kind"] == "time" and not r["skipped"] and score.is_geforce(cards[r["id"]])
-    ]
-    of_geforce = f" GeForce RTX cards alone: {len(geforce)} rows, median {share(statistics.median(geforce))}."
+    geforce, median = accuracy_summary.geforce_times(held_out["rows"], cards)
+    of_geforce = f" GeForce RTX cards alone: {geforce} rows, median {share(median)}."
 
     def peer(kind: str) -> dict[str, Any]:
         found = held_out["peers"].get("llm_analysis")
@@ -198,6 +202,7 @@ def main() -> int:
         return table(*scores, nat_keys, nats)
 
     blocks = {
+        "SHORT": accuracy_summary.lines(held_out, losses, cards),
         "TIME": [
             *table(
                 time["families"],
@@ -246,13 +251,7 @@ def main() -> int:
             f"{nats(losses['baselines']['nearest_known_run']['mean_of_family_medians_nats'])}. "
             + held([r for r in losses["rows"] if r["kind"] == "end" and r["quality"] != "C"]),
         ],
-        "BLIND": rows(blind_losses.first()),
-        "BLIND2": rows(blind_losses.second()),
-        "BLIND3": rows(blind_losses.third()),
-        "BLIND4": rows(blind_losses.fourth()),
-        "BLIND5": rows(blind_losses.fifth()),
-        "BLIND6": rows(blind_losses.sixth()),
-        "BLIND7": rows(blind_losses.seventh()),
+        **{f"BLIND {batch.name}": rows(blind_losses.batch(batch)) for batch in unseen.BATCHES},
         "TABLES": rows(({}, blind_losses.left_out())),
         "CURVES": [*table(losses["curve_families"], {"**all**": losses["curves"]}, nat_keys, nats)],
     }

@@ -16,17 +16,9 @@ from fit.losses import DATA, Point, read_losses  # noqa: E402
 
 from bench import loss_accuracy  # noqa: E402
 from bench.score import by_family, score  # noqa: E402
-from bench.unseen import blind  # noqa: E402
+from bench.unseen import BATCHES, Batch, blind  # noqa: E402
 
 FIRST = ROOT / "bench" / "results" / "2026-11-17-loss-blind.json"  # made once, before the fit
-BATCHES = {  # predictions committed before the fit, and the table of their rows
-    "blind_predictions_2.csv": "public_losses_4.csv",
-    "blind_predictions_3.csv": "public_losses_5.csv",
-    "blind_predictions_4.csv": "public_losses_6.csv",
-    "blind_predictions_5.csv": "public_losses_7.csv",
-    "blind_predictions_6.csv": "public_losses_8.csv",
-    "blind_predictions_7.csv": "public_losses_9.csv",
-}
 LEFT_OUT = {  # a table, and those it is predicted from
     "_2": ("",),
     "_3": ("", "_2"),
@@ -37,46 +29,14 @@ LEFT_OUT = {  # a table, and those it is predicted from
 Scores = dict[str, Any]
 
 
-def first() -> tuple[Scores, Scores]:
-    """public_losses_3.csv by the constants and the code of the day before it was written."""
-    found = json.loads(FIRST.read_text(encoding="utf-8"))
-    ends = {family: each["loss"] for family, each in found["families"].items()}
-    return ends, {"**all**": found["loss"], "**without quality C**": found["trusted"]}
-
-
-def second() -> tuple[Scores, Scores]:
-    """public_losses_4.csv likewise."""
-    return _batch("blind_predictions_2.csv")
-
-
-def third() -> tuple[Scores, Scores]:
-    """public_losses_5.csv likewise."""
-    return _batch("blind_predictions_3.csv")
-
-
-def fourth() -> tuple[Scores, Scores]:
-    """public_losses_6.csv likewise; no law is fitted on it."""
-    return _batch("blind_predictions_4.csv")
-
-
-def fifth() -> tuple[Scores, Scores]:
-    """public_losses_7.csv likewise."""
-    return _batch("blind_predictions_5.csv")
-
-
-def sixth() -> tuple[Scores, Scores]:
-    """public_losses_8.csv likewise; no law is fitted on it."""
-    return _batch("blind_predictions_6.csv")
-
-
-def seventh() -> tuple[Scores, Scores]:
-    """public_losses_9.csv likewise; no law is fitted on it."""
-    return _batch("blind_predictions_7.csv")
-
-
-def _batch(name: str) -> tuple[Scores, Scores]:
-    answers = [answer for answer in blind(name) if answer.kind == "loss"]
-    whole = {point.id for point in read_losses(DATA / BATCHES[name]) if is_complete(point)}
+def batch(each: Batch) -> tuple[Scores, Scores]:
+    """The losses of a batch of unseen rows as they were predicted before they were looked at: by family, and in all."""
+    if each is BATCHES[0]:
+        found = json.loads(FIRST.read_text(encoding="utf-8"))
+        ends = {family: scores["loss"] for family, scores in found["families"].items()}
+        return ends, {"**all**": found["loss"], "**without quality C**": found["trusted"]}
+    answers = [answer for answer in blind(each) if answer.kind == "loss"]
+    whole = {point.id for point in read_losses(DATA / each.losses) if is_complete(point)}
     ends = {family: loss_accuracy.nats(s) for family, s in by_family(answers, False).items()}
     complete = [answer for answer in answers if answer.id in whole]
     return ends, {
@@ -112,17 +72,7 @@ def _table(ending: str) -> list[Point]:
 
 
 if __name__ == "__main__":
-    batches: tuple[tuple[Scores, Scores], ...] = (
-        first(),
-        second(),
-        third(),
-        fourth(),
-        fifth(),
-        sixth(),
-        seventh(),
-        ({}, left_out()),
-    )
-    for each in ({**ends, **last} for ends, last in batches):
-        for name, scores in each.items():
+    for ends, last in (*map(batch, BATCHES), ({}, left_out())):
+        for name, scores in {**ends, **last}.items():
             print(loss_accuracy._line(name, scores))
         print()

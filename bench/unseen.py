@@ -3,17 +3,15 @@ project's code from all other projects'. What docs/accuracy.md says of unseen ru
 
     python bench/unseen.py
 
-fit/data/blind_predictions.csv is what the constants of commit bdeacbe predicted for fit/data/blind_runs.csv, which had been written down and
-committed before, blind_predictions_2.csv what those of commit 5ba391d predicted for blind_runs_2.csv and public_losses_4.csv, and
-blind_predictions_3.csv what those of commits 316dbae and 2db2fc1 predicted for blind_runs_3.csv and public_losses_5.csv; since then these rows are fitted on like all others.
-blind_predictions_4.csv is what those of commit abc2423 predicted for blind_runs_4.csv and public_losses_6.csv, which nothing is fitted on.
-blind_predictions_5.csv is what those of commit cafb886 predicted for blind_runs_5.csv and public_losses_7.csv; the runs are fitted on since.
-blind_predictions_6.csv is what those of commit c253abc predicted for blind_runs_6.csv and public_losses_8.csv, which nothing is fitted on.
-blind_predictions_7.csv is what those of commit 8dbbb03 predicted for blind_runs_7.csv and public_losses_9.csv, which nothing is fitted on.
+A batch of unseen runs was written down and committed before anything was predicted for it; its file of predictions is what the constants of
+the commit before said. The first three and the fifth batch are fitted on since (of the fifth, its times); the others' misses count for the
+ranges of time alone.
 """
 
 import csv
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +19,45 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit import memory, speed  # noqa: E402
-from fit.runs import DATA, Run, all_runs, read_runs  # noqa: E402
+from fit.runs import ALL_TABLES, DATA, UNFITTED, Run, all_runs, read_runs  # noqa: E402
 
 from bench.accuracy import predict  # noqa: E402
 from bench.score import Answer, by_family, family_mean, is_geforce, percent, score  # noqa: E402
 
 FIRST = ("public_runs.csv", "extra_runs.csv")
 SECOND = ("public_runs_2.csv",)
-BLIND = ("blind_runs.csv",)
-AGAIN = ("blind_runs_2.csv",)
-THIRD = ("blind_runs_3.csv",)
-FOURTH = ("blind_runs_4.csv",)
-FIFTH = ("blind_runs_5.csv",)
-SIXTH = ("blind_runs_6.csv",)
-SEVENTH = ("blind_runs_7.csv",)
-KNOWN = FIRST + SECOND + BLIND + AGAIN + THIRD
 HEAD = [
-    "| predicted | from | | rows | median | families' mean | GeForce | in the 80 % range |",
-    "|---|---|---|---|---|---|---|---|",
+    "| predicted | from | | rows | median | families' mean | GeForce | compiled | not | in the 80 % range |",
+    "|---|---|---|---|---|---|---|---|---|---|",
 ]
 
 
-def blind(name: str = "blind_predictions.csv") -> list[Answer]:
+@dataclass(frozen=True)
+class Batch:
+    """Tables of fit/data: runs and losses that nobody here had seen, and what was predicted for them before they were looked at."""
+
+    name: str
+    runs: str
+    losses: str
+    predictions: str
+
+
+BATCHES = tuple(
+    Batch(
+        name,
+        f"blind_runs{'' if number == 1 else f'_{number}'}.csv",
+        f"public_losses_{number + 2}.csv",
+        f"blind_predictions{'' if number == 1 else f'_{number}'}.csv",
+    )
+    for number, name in enumerate(
+        ("first", "second", "third", "fourth", "fifth", "sixth", "seventh"), 1
+    )
+)
+
+
+def blind(batch: Batch) -> list[Answer]:
     """As predicted before the rows were known; those of quality C, as they were called then, left out."""
-    with (DATA / name).open(encoding="utf-8", newline="") as table:
+    with (DATA / batch.predictions).open(encoding="utf-8", newline="") as table:
         return [
             Answer(
                 row["id"],
@@ -65,12 +78,12 @@ def read(names: tuple[str, ...]) -> list[Run]:
     return [run for name in names for run in read_runs(DATA / name) if run.quality != "C"]
 
 
-def from_others(runs: list[Run], known: list[Run]) -> list[Answer]:
-    """These runs by constants and ranges of the known ones alone."""
+def from_others(runs: list[Run], known: list[Run], unfitted: Iterable[Run] = ()) -> list[Answer]:
+    """These runs by constants of the known ones alone; the misses of `unfitted` count for the ranges of time."""
     families = {run.family for run in runs}
     return predict(
         runs,
-        dict.fromkeys(families, speed.fit_from(known)),
+        dict.fromkeys(families, speed.fit_from(known, unfitted)),
         dict.fromkeys(families, memory.fit_from(known)),
     )
 
@@ -95,54 +108,67 @@ def by_card(name: str) -> list[Answer]:
     return from_others(own, [run for run in runs if run.family not in families])
 
 
+def from_other_tables(table: str) -> list[Answer]:
+    """A table left out whole, of constants and ranges: its own rows, and other rows of its families."""
+    runs = read((table,))
+    families = {run.family for run in runs}
+
+    def others(names: Iterable[str]) -> list[Run]:
+        return [run for run in read(tuple(names)) if run.family not in families]
+
+    return from_others(
+        runs,
+        others(name for name in ALL_TABLES if name != table),
+        others(name for name in UNFITTED if name != table),
+    )
+
+
 def lines() -> list[str]:
     """A Markdown table, time and memory of each experiment."""
-    tables = [read_runs(DATA / name) for name in KNOWN + FOURTH + FIFTH + SIXTH + SEVENTH]
-    cards = {run.id: run.device.name for runs in tables for run in runs if run.device}
+    names = (*ALL_TABLES, *UNFITTED)
+    runs = {run.id: run for name in names for run in read_runs(DATA / name)}
     experiments: dict[tuple[str, str], list[Answer]] = {
-        ("further readings", "constants of the day before"): blind(),
-        ("a second batch", "constants of the day before"): blind("blind_predictions_2.csv"),
-        ("a third batch", "constants of the day before"): blind("blind_predictions_3.csv"),
-        ("a fourth batch", "constants of the day before"): blind("blind_predictions_4.csv"),
-        ("a fifth batch", "constants of the day before"): blind("blind_predictions_5.csv"),
-        ("a sixth batch", "constants of the day before"): blind("blind_predictions_6.csv"),
-        ("a seventh batch", "constants of the day before"): blind("blind_predictions_7.csv"),
+        **{(f"the {batch.name} batch", "before it was known"): blind(batch) for batch in BATCHES},
         ("the second table", "the first"): from_others(read(SECOND), read(FIRST)),
         ("the first table", "the second"): from_others(read(FIRST), read(SECOND)),
-        ("the further readings", "both tables"): from_others(read(BLIND), read(FIRST + SECOND)),
-        ("the second batch", "all other tables"): from_others(
-            read(AGAIN), read(FIRST + SECOND + BLIND + THIRD + FIFTH)
-        ),
-        ("the third batch", "all other tables"): from_others(
-            read(THIRD), read(FIRST + SECOND + BLIND + AGAIN + FIFTH)
-        ),
-        ("the fourth batch", "all other tables"): from_others(read(FOURTH), read(KNOWN + FIFTH)),
-        ("the fifth batch", "all others but the fourth"): from_others(read(FIFTH), read(KNOWN)),
-        ("the sixth batch", "all others but the fourth"): from_others(
-            read(SIXTH), read(KNOWN + FIFTH)
-        ),
-        ("the seventh batch", "all others but two"): from_others(
-            read(SEVENTH), read(KNOWN + FIFTH)
-        ),
+        ("the second table", "all other tables"): from_other_tables(*SECOND),
+        **{
+            (f"the {batch.name} batch", "all other tables"): from_other_tables(batch.runs)
+            for batch in BATCHES
+        },
         ("the RTX 4070's runs", "all other cards'"): by_card("RTX 4070"),
         ("each project's code", "all other projects'"): by_project(),
     }
-    found = list(HEAD)
+    rows = list(HEAD)
     for (what, known), answers in experiments.items():
         for kind in ("time", "memory"):
-            found.append(f"| {what} | {known} | {kind} | {_figures(answers, kind, cards)} |")
-    return found
+            rows.append(f"| {what} | {known} | {kind} | {_figures(answers, kind, runs)} |")
+    return rows
 
 
-def _figures(answers: list[Answer], kind: str, cards: dict[str, str]) -> str:
+def _figures(answers: list[Answer], kind: str, runs: dict[str, Run]) -> str:
     kept = [answer for answer in answers if answer.kind == kind and answer.scored]
     whole: dict[str, Any] = score(kept)
-    geforce = score(answer for answer in kept if is_geforce(cards[answer.id]))
+    compiled = {id: run.workload.compiled for id, run in runs.items() if run.workload}
+    geforce = [answer for answer in kept if on_geforce(runs[answer.id])]
+    parts = [geforce, *([a for a in geforce if compiled[a.id] is way] for way in (True, False))]
     mean = family_mean(by_family(kept), "median_abs_error")
-    return (
-        f"{whole['n']} | {percent(whole['median_abs_error'])} | {percent(mean)} | "
-        f"{percent(geforce['median_abs_error'])} ({geforce['n']}) | {whole['coverage']:.0%}"
-    )
+    cells = [
+        str(whole["n"]),
+        percent(whole["median_abs_error"]),
+        percent(mean),
+        *(_median(part) for part in parts),
+        f"{whole['coverage']:.0%}",
+    ]
+    return " | ".join(cells)
+
+
+def _median(answers: list[Answer]) -> str:
+    return f"{percent(score(answers)['median_abs_error'])} ({len(answers)})" if answers else "–"
+
+
+def on_geforce(run: Run) -> bool:
+    return run.device is not None and is_geforce(run.device.name)
 
 
 if __name__ == "__main__":
