@@ -3,8 +3,8 @@ project's code from all other projects'. What docs/accuracy.md says of unseen ru
 
     python bench/unseen.py
 
-A batch of unseen runs was written down and committed before anything was predicted for it; its file of predictions is what the constants of
-the commit before said. The first three and the fifth batch are fitted on since (of the fifth, its times); the others' misses count for the
+A batch of unseen runs was written down and committed before anything was predicted for it; its file of predictions has what the constants of
+the commit before gave. The first three and the fifth batch are fitted on since (of the fifth, its times); the others' misses count for the
 ranges of time alone.
 """
 
