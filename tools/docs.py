@@ -1,4 +1,4 @@
-"""Write the parts of the documentation that follow from the code: docs/cli.md, the plan in docs/launch.md.
+"""Write the parts of the documentation that follow from the code: docs/cli.md, the plan in docs/launch.md, the table in docs/assistant.md.
 
 python tools/docs.py            write them
 python tools/docs.py --check    say whether they are true (the tests do the same)
@@ -50,14 +50,25 @@ def cli_page() -> str:
     return "\n".join(pages) + "\n"
 
 
-PLAN, END = "<!-- by tools/docs.py -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- by tools/docs.py -->\n", "<!-- end -->\n"
 
 
 def launch_page() -> str:
     """docs/launch.md with the figures that its commands print."""
-    page = (ROOT / "docs/launch.md").read_text(encoding="utf-8")
-    before, rest = page.split(PLAN)
-    return before + PLAN + "\n".join(hundred_billion_tokens()) + "\n" + END + rest.split(END)[1]
+    return with_table("docs/launch.md", hundred_billion_tokens())
+
+
+def assistant_page() -> str:
+    """docs/assistant.md with what three cards can do today."""
+    import tune_guide
+
+    return with_table("docs/assistant.md", tune_guide.lines())
+
+
+def with_table(name: str, rows: list[str]) -> str:
+    """The page with these rows in place of its generated ones."""
+    before, rest = (ROOT / name).read_text(encoding="utf-8").split(BEGIN)
+    return before + BEGIN + "\n".join(rows) + "\n" + END + rest.split(END)[1]
 
 
 def hundred_billion_tokens() -> list[str]:
@@ -97,7 +108,11 @@ def hundred_billion_tokens() -> list[str]:
     return [f"| {name} | {figures} |" for name, figures in rows.items()]
 
 
-PAGES = {"docs/cli.md": cli_page, "docs/launch.md": launch_page}
+PAGES = {
+    "docs/cli.md": cli_page,
+    "docs/launch.md": launch_page,
+    "docs/assistant.md": assistant_page,
+}
 
 
 def main() -> int:

@@ -210,7 +210,7 @@ def test_planning_imports_neither_torch_nor_numpy():
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
 
 
-@pytest.mark.parametrize("page", ["docs/cli.md", "docs/launch.md"])
+@pytest.mark.parametrize("page", ["docs/cli.md", "docs/launch.md", "docs/assistant.md"])
 def test_generated_pages_are_true(page):
     code = f"import sys; sys.path.insert(0, 'tools'); import docs; sys.exit(docs.PAGES[{page!r}]() != (docs.ROOT / {page!r}).read_text(encoding='utf-8'))"
     done = subprocess.run(
