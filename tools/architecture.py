@@ -160,6 +160,15 @@ def start_up() -> str:
     return f"{answer['plan_seconds']:.2f} s, {parts}"
 
 
+def traced() -> str:
+    """How near the memory model comes to the settings that fit/memory_traces.py traced."""
+    facts = ROOT / "src" / "onecard" / "facts" / "memory_fit.json"
+    return "; ".join(
+        f"{mode}, {found['settings']} settings: median {found['median']:.2%}, worst {found['worst']:.1%}"
+        for mode, found in json.loads(facts.read_text("utf-8"))["simulation"].items()
+    )
+
+
 def measured() -> str:
     texts, old = texts_now(), texts_before()
     now, before = by_room(texts), by_room(old)
@@ -190,9 +199,10 @@ def measured() -> str:
         accuracy(_git("show", f"{BEFORE}:docs/accuracy.md")),
         accuracy((ROOT / "docs" / "accuracy.md").read_text("utf-8")),
     )
+    facts.append(f"| memory against traced steps | | {traced()} |")
     for section in pages[1]:
         facts.append(
-            f"| median error of {section} | {pages[0].get(section, '')} | {pages[1][section]} |"
+            f"| median error of {section}, public runs | {pages[0].get(section, '')} | {pages[1][section]} |"
         )
     return "\n".join([START, "", *table, *facts, "", END])
 
