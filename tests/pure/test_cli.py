@@ -135,9 +135,9 @@ def test_clean_in_a_pipe_and_with_a_reader_that_goes_away():
     shown = onecard("plan", "gpt2", "--gpu", "RTX 4070")
     assert shown.returncode == 0
     assert "\x1b" not in shown.stdout
-    command = f"{sys.executable} -m onecard gpus | head -1"
-    gone = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert gone.stderr == ""
+    command = f"set -o pipefail; {sys.executable} -m onecard gpus | head -1"
+    gone = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (gone.stderr, gone.returncode) == ("", 0)
 
 
 def test_an_ascii_terminal_still_shows_everything():
