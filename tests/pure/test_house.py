@@ -247,7 +247,9 @@ def test_every_dependency_has_its_reason():
             assert f"\n{name.replace('_', '-')}==" in f"\n{pinned}", name
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "ui" / "static").glob("*.js")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "ui" / "static").glob("*.js")), ids=lambda p: p.name
+)
 def test_no_name_inside_a_page_hides_one_of_its_file(path):
     """A `text = …` in a function makes the file's own `text()` no function there: the list of runs was empty for it."""
     source = path.read_text(encoding="utf-8")
