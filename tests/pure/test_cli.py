@@ -222,3 +222,21 @@ def test_closed_and_full_outputs(words):
         )
         assert full.returncode == 1
         assert full.stderr.startswith("onecard: No space left")
+
+
+def test_a_second_run_in_a_folder_is_refused_before_its_plan(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("onecard.cli.train.train_config", lambda *_: 0)
+    (tmp_path / "log.jsonl").write_text("")
+    for more in ("--resume", "--init_from=resume"):  # nanoGPT's own way
+        assert main(["train", "gpt2", f"--out_dir={tmp_path}", more]) in (0, 2)
+        assert "already holds a run" not in capsys.readouterr().err
+    assert main(["train", "gpt2", f"--out_dir={tmp_path}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "already holds a run" in err
+    assert "--resume" in err
+
+
+def test_a_count_that_is_no_number_is_answered_in_plain_words(capsys):
+    assert main(["sample", "out", "--tokens", "many"]) == 2
+    assert "--tokens: 'many' is not a whole number" in capsys.readouterr().err

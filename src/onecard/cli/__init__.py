@@ -70,6 +70,7 @@ _EXTRAS = {
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         message = message.replace("argument --", "--")  # also in "with argument --json"
+        message = re.sub(r"invalid int value: (.*)", r"\1 is not a whole number", message)
         raise UserError(message, hint=f"`{self.prog} --help` shows an example")
 
 
