@@ -259,3 +259,8 @@ def test_estimates_are_compared_at_the_same_compute(capsys):
     rows = [row.split("|") for row in capsys.readouterr().out.splitlines() if "estimate |" in row]
     low, high = (float(row[-2]) for row in rows)
     assert low / high == pytest.approx(20.5, rel=0.02)
+
+
+def test_the_memory_without_savers_is_that_of_one_sequence(capsys):
+    assert main(["can", "gpt2", "--gpu", "RTX 4070", "--for", "20h", "--lang", "en"]) == 0
+    assert "at micro-batch 1" in " ".join(capsys.readouterr().out.replace("│", " ").split())

@@ -135,9 +135,9 @@ def test_clean_in_a_pipe_and_with_a_reader_that_goes_away():
     shown = onecard("plan", "gpt2", "--gpu", "RTX 4070")
     assert shown.returncode == 0
     assert "\x1b" not in shown.stdout
-    command = f"{sys.executable} -m onecard gpus | head -1"
-    gone = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert gone.stderr == ""
+    command = f"set -o pipefail; {sys.executable} -m onecard gpus | head -1"
+    gone = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (gone.stderr, gone.returncode) == ("", 0)
 
 
 def test_an_ascii_terminal_still_shows_everything():
@@ -222,3 +222,21 @@ def test_closed_and_full_outputs(words):
         )
         assert full.returncode == 1
         assert full.stderr.startswith("onecard: No space left")
+
+
+def test_a_second_run_in_a_folder_is_refused_before_its_plan(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("onecard.cli.train.train_config", lambda *_: 0)
+    (tmp_path / "log.jsonl").write_text("")
+    for more in ("--resume", "--init_from=resume"):  # nanoGPT's own way
+        assert main(["train", "gpt2", f"--out_dir={tmp_path}", more]) in (0, 2)
+        assert "already holds a run" not in capsys.readouterr().err
+    assert main(["train", "gpt2", f"--out_dir={tmp_path}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "already holds a run" in err
+    assert "--resume" in err
+
+
+def test_a_count_that_is_no_number_is_answered_in_plain_words(capsys):
+    assert main(["sample", "out", "--tokens", "many"]) == 2
+    assert "--tokens: 'many' is not a whole number" in capsys.readouterr().err

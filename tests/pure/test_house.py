@@ -245,3 +245,18 @@ def test_every_dependency_has_its_reason():
         assert f"`{name}`" in reasons, name
         if name not in ("wandb", "trackio"):  # never installed by the test run
             assert f"\n{name.replace('_', '-')}==" in f"\n{pinned}", name
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "ui" / "static").glob("*.js")), ids=lambda p: p.name
+)
+def test_no_name_inside_a_page_hides_one_of_its_file(path):
+    """A `text = …` in a function makes the file's own `text()` no function there: the list of runs was empty for it."""
+    source = path.read_text(encoding="utf-8")
+    top = r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)"
+    names = set(re.findall(top, source, re.MULTILINE))
+    for imported in re.findall(r"^import \{([^}]*)\}", source, re.MULTILINE):
+        names |= {name.split(" as ")[-1].strip() for name in imported.split(",")}
+    inside = [line for line in source.splitlines() if re.match(r"\s+.*\b(?:const|let)\b", line)]
+    local = re.findall(r"(?:\b(?:const|let)|,)\s+(\w+)\s*=[^=>]", "\n".join(inside))
+    assert not names & set(local)

@@ -136,6 +136,13 @@ def test_hours_given_are_hours_kept():
     assert recommend("RTX 4070", Budget(tokens=1e9)).config.max_hours is None
 
 
+@pytest.mark.parametrize("recipe", ["gpt2", "modern"])
+def test_the_comment_on_the_last_learning_rate_is_true(recipe):
+    answer = recommend("RTX 4070", Budget(seconds=20 * HOUR), recipe=recipe)
+    comment = "a tenth of the peak" if answer.config.min_lr else "decays to nothing"
+    assert f"min_lr = {answer.config.min_lr}  # {comment}" in config_text(answer, "run.toml")
+
+
 def test_more_cards_make_up_for_what_their_exchange_costs():
     for gpus, ratio, number in ((1, 0.5, 3), (1, 0.95, 2), (2, 0.5, 5), (1, 0.01, None)):
         found = _cards(SimpleNamespace(ratio=ratio), gpus)

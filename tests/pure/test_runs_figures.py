@@ -14,6 +14,7 @@ from onecard.cli import main
 from onecard.facts.here import cpu
 from onecard.runs.compare import compare
 from onecard.runs.explain.pair_findings import _micro_batch_gain
+from onecard.runs.figures import figures
 from onecard.runs.folder import read_folder
 from onecard.runs.forecast import expected_at
 from onecard.runs.loss_curve import CurveBuilder
@@ -73,6 +74,14 @@ def test_a_run_is_listed_with_its_last_validation_loss(tmp_path, capsys):
     (row,) = json.loads(capsys.readouterr().out)
     evals = [e.val_loss for e in read_folder(tmp_path / "out").evals if e.val_loss is not None]
     assert (row["kind"], row["loss"]) == ("val", evals[-1])
+
+
+def test_nothing_is_left_of_a_run_that_its_hours_ended(tmp_path):
+    stopped = figures(read_folder(make(tmp_path / "stopped", 500, state="stopped").path))
+    ended = figures(read_folder(make(tmp_path / "ended", 500).path))
+    assert stopped.max_steps == 1000
+    assert stopped.seconds_left > 0
+    assert (ended.seconds_left, ended.projected_loss) == (0, ended.final_loss)
 
 
 def test_a_long_curve_keeps_its_mean_and_its_lines():

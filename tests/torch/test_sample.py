@@ -234,6 +234,8 @@ def test_impossible_wishes_are_answered(config, capsys, words):
 def test_a_folder_without_a_run_is_answered(tmp_path, capsys):
     assert main(["sample", str(tmp_path)]) == 2
     assert "holds no checkpoint" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "gone"), "--to", "hf"]) == 2
+    assert "no folder" in capsys.readouterr().err
 
 
 def test_a_checkpoint_can_be_named(config):

@@ -79,7 +79,7 @@ def _comments(answer: Recommendation) -> dict[str, str]:
         "learning_rate": "Muon's own, whatever the size (Jordan et al. 2024)"
         if config.optimizer == "muon"
         else "6e-4 at 124M, falling with the square root of the size (GPT-3, table 2.1)",
-        "min_lr": "a tenth of the peak",
+        "min_lr": "a tenth of the peak" if config.min_lr else "decays to nothing",
         "warmup_iters": f"{config.warmup_iters / config.max_iters:.0%} of the steps",
         "lr_decay_iters": "the schedule ends with the run",
         "eval_interval": f"every {show_duration(config.eval_interval * plan.time.step_seconds.mid)}, with a checkpoint",

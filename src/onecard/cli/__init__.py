@@ -17,7 +17,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import NoReturn
 
-from onecard.cli.flags import one_too_many, with_flags
+from onecard.cli.flags import in_plain_words, one_too_many, with_flags
 from onecard.errors import InternalError, OnecardError, UserError, nearest
 from onecard.streams import silence, to_stream
 from onecard.untrusted import printable
@@ -69,8 +69,7 @@ _EXTRAS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        message = message.replace("argument --", "--")  # also in "with argument --json"
-        raise UserError(message, hint=f"`{self.prog} --help` shows an example")
+        raise UserError(in_plain_words(message), hint=f"`{self.prog} --help` shows an example")
 
 
 class _Help(argparse.HelpFormatter):

@@ -18,6 +18,16 @@ def _flag(match: re.Match[str]) -> str:
     return f"{flag}={value}" if value.startswith("-") else f"{flag} {value}"
 
 
+def in_plain_words(message: str) -> str:
+    """An error of argparse.
+
+    >>> in_plain_words("argument --tokens: invalid int value: 'many'")
+    "--tokens: 'many' is not a whole number"
+    """
+    message = message.replace("argument --", "--")  # also in "with argument --json"
+    return re.sub(r"invalid int value: (.*)", r"\1 is not a whole number", message)
+
+
 def one_too_many(before: str, word: str) -> str:
     """A word that belongs to no option; behind a config key it is that key's value.
 

@@ -19,11 +19,16 @@ def _asked_width() -> int | None:
     return min(int(columns[:6]), WIDEST)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # to `main`, which ends quietly; Rich would end the program with exit code 1
+
+
 def console(stderr: bool = False) -> Console:
     """Standard output (or error); NO_COLOR and COLUMNS are respected."""
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = _asked_width() or (None if terminal else PIPE_WIDTH)
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    return _Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from onecard.cli.options import add_config, add_quiet
 from onecard.cli.resuming import add_resume, chosen_config, named_changes, resumes
 from onecard.config import RunConfig, load
 from onecard.errors import OnecardError, UserError
+from onecard.runs.record import refuse_a_second_run
 from onecard.streams import to_stream
 from onecard.torchrun import local_rank, process_count, process_rank
 
@@ -50,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
         if args.profile:
             return _profile(config, as_json=args.json, prints=prints)
         resume = resumes(config, args, prints)
+        if prints and not (resume or config.init_from == "resume"):
+            refuse_a_second_run(Path(config.out_dir))  # before torch is imported and a plan shown
         return train_config(config, args, prints, resume, named_changes(args))
     except OnecardError as error:
         if (rank and isinstance(error, UserError)) or not error.message:

@@ -90,7 +90,7 @@ def _saved(source: Path, report: Callable[[str], None]) -> Saved:
     saved = read_named(source, report)
     if saved is None:
         raise UserError(
-            f"{source} holds no checkpoint",
+            f"{source} holds no checkpoint" if source.exists() else f"no folder {str(source)!r}",
             hint="name a run's folder (its out_dir) or one checkpoint in it",
         )
     return saved

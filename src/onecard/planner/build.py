@@ -159,10 +159,12 @@ def _check_number_of_cards(config: RunConfig, gpus: int, nodes: int) -> None:
             f"{cards} processes are more than the {rows} rows of a step",
             hint="fewer cards, or a larger batch_size or gradient_accumulation_steps",
         )
-    if config.gradient_accumulation_steps % cards:
+    total = config.gradient_accumulation_steps
+    if total % cards:
+        near = cards * max(1, round(total / cards))
         raise UserError(
-            f"gradient_accumulation_steps = {config.gradient_accumulation_steps} cannot be shared by {cards} cards",
-            hint="it is the total over all cards and must be divisible by their number",
+            f"gradient_accumulation_steps = {total} cannot be shared by {cards} cards",
+            hint=f"it is the total over all cards, of which each takes an equal part; {near} would do",
         )
 
 

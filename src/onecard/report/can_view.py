@@ -87,7 +87,7 @@ def _headline(answer: Answer) -> tuple[Figure, ...]:
             T("Memory, no savers"),
             fits,
             note=T(
-                "{used:bytes} of {card:bytes}",
+                "{used:bytes} of {card:bytes} at micro-batch 1",
                 used=memory.plain_process_bytes,
                 card=memory.card_bytes,
             ),

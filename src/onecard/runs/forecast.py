@@ -40,6 +40,8 @@ def forecast(resolved: ResolvedRun, max_steps: int | None, final_loss: float | N
     """From values without conflict alone: a config that the log contradicts is None here."""
     run, step_seconds = resolved.run, resolved.step_seconds
     planned = _plan(resolved)
+    if run.state == "finished":  # max_hours may end a run before its last step
+        max_steps = run.last_step
     left = None
     if max_steps is not None and step_seconds is not None:
         left = max(0, max_steps - run.last_step) * step_seconds

@@ -74,10 +74,10 @@ class RunList {
   }
 
   row(row) {
-    const known = this.rows.get(row.id) ?? this.newRow(row), text = JSON.stringify(row);
+    const known = this.rows.get(row.id) ?? this.newRow(row), shown = JSON.stringify(row);
     this.rows.set(row.id, known);
-    if (known.text === text) return known.node;
-    known.text = text;
+    if (known.shown === shown) return known.node;
+    known.shown = shown;
     while (known.node.children.length > 2) known.node.lastChild.remove();
     known.node.append(el("td", {}, row.state === "log" ? el("span", { class: "badge", text: row.format }) : badge(row.state)),
       el("td", { class: "right" }, row.step === undefined ? "–" : `${text(row.step, 9)}${row.max_steps ? ` / ${text(row.max_steps, 9)}` : ""}`, progress(row)),
@@ -93,7 +93,7 @@ class RunList {
     } });
     const link = el("a", { href: `/runs?id=${encodeURIComponent(row.id)}`, "data-inside": true, text: row.name });
     const remove = row.state === "log" ? el("button", { type: "button", class: "link", text: w("remove"), onclick: () => { ticked.delete(row.id); fetch(`/api/logs?name=${encodeURIComponent(row.id)}`, { method: "DELETE" }); } }) : null;
-    return { node: el("tr", { "data-run": row.id }, el("td", {}, tick), el("td", {}, link, " ", remove)), text: "" };
+    return { node: el("tr", { "data-run": row.id }, el("td", {}, tick), el("td", {}, link, " ", remove)), shown: "" };
   }
 
   async compare(names) {
