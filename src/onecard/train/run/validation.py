@@ -1,7 +1,8 @@
 """Evaluation on fixed validation windows, so that every evaluation of every run on a data set is comparable.
 
-The first eval_iters · batch_size windows of the validation split (all of them when there are fewer), whatever the
-micro-batch or the number of processes. Nothing random is drawn, so the training run is the same with or without.
+eval_iters · batch_size windows at equal distances over the validation split (all of them when there are fewer), whatever
+the micro-batch or the number of processes: the first ones alone may all lie in one document. Nothing random is drawn, so
+the training run is the same with or without.
 """
 
 import math
@@ -78,13 +79,15 @@ def evaluate(
     sources: Sources | None = None,
     sharding: Sharding | None = None,
 ) -> Evaluation:
-    """The mean loss over the first `windows` windows of the split; with `sources`, also that of each source."""
+    """The mean loss over so many windows, spread over the split; with `sources`, also that of each source."""
     began = time.perf_counter()
-    windows = min(windows, windows_of(split, block_size, "validation"))
-    part = np.arange(
+    there = windows_of(split, block_size, "validation")
+    windows = min(windows, there)
+    mine = range(
         workers.rank * windows // workers.processes,
         (workers.rank + 1) * windows // workers.processes,
     )
+    part = np.array([number * there // windows for number in mine], dtype=np.int64)
     was_training = model.training
     model.eval()
     of_part = partial(_summed_loss, model, split, block_size, part, workers, precision, marks)
