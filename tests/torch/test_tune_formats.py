@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_counted_and_named_by_line(tmp_path):
         "empty answer": (4, 11),
         "longer than the context of 64 tokens": (5,),
         "not UTF-8": (6,),
-        "no known format (it has title)": (7,),
+        "no known format (its keys are title)": (7,),
         "half of a surrogate pair, which is no character": (8,),
         "no answer": (9,),
         "not a JSON object": (10,),

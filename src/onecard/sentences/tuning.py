@@ -87,7 +87,7 @@ TUNING = dict(
         sentence("skip-line-too-long", "line too long"),
         sentence("skip-not-object", "not a JSON object"),
         sentence("skip-empty-object", "an empty object"),
-        sentence("skip-unknown-format", "no known format (it has {keys})"),
+        sentence("skip-unknown-format", "no known format (its keys are {keys})"),
         sentence("skip-not-list", "the messages are not a list"),
         sentence("skip-message-not-object", "a message is not an object"),
         sentence("skip-unknown-role", "unknown role {role}"),
