@@ -55,8 +55,8 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
         "",
         "The protocol is in docs/LOG.md; bench/lengths.py makes the runs. Losses are means over the seeds in brackets; tokens are "
         "read between the modern runs of whole schedules at shares of the GPT-2 recipe's tokens, on a logarithmic scale. Time is "
-        "tokens times the ratio of the compiled steps above. GPT-2's rate is the best of its runs over all tokens, the best one "
-        "of a comparison over a part of them included (not tuned: that one was not run whole). "
+        "tokens times the ratio of the compiled steps above. GPT-2's rate is the best of its runs over all tokens (not tuned: it "
+        "neither lies between two others that were run whole, nor is it the best where rates were compared over a part of them). "
         f"Goals: {TOKENS_GOAL} of the tokens, {TIME_GOAL} of the time.",
         "",
         "| corpus, budget | GPT-2's rate | its loss | modern, by share of the tokens | tokens | time |",
@@ -167,18 +167,21 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def opponents_rate(rows: list[dict[str, Any]]) -> tuple[float | None, bool]:
-    """The best of the runs over all tokens; whether the rate that is best where most were compared is among them, and lies between two others."""
+    """The best rate of the runs over all tokens; whether it is tuned: it lies between two others that were run whole, or is also the
+    best, between two others, where rates were compared over a part of the tokens (a longer run may want another one)."""
     by_share: dict[float, dict[float, float]] = {}
     for row in rows:  # compared with the first seed, others are run at the best rate alone
         losses = by_share.setdefault(row["share"], {})
         losses[row["rate"]] = min(final(row), losses.get(row["rate"], math.inf))
-    if not by_share:
-        return None, False
-    compared = max(by_share.items(), key=lambda each: (len(each[1]), each[0]))[1]
-    best = min(compared, key=lambda rate: compared[rate])
     whole = by_share.get(1.0, {})
-    tuned = best in whole and min(compared) < best < max(compared)
-    return min(whole, key=lambda rate: whole[rate], default=best), tuned
+    if not whole:
+        return None, False
+    best = min(whole, key=lambda rate: whole[rate])
+    tuned = any(
+        best == min(losses, key=lambda rate: losses[rate]) and min(losses) < best < max(losses)
+        for losses in by_share.values()
+    )
+    return best, tuned
 
 
 def final(row: dict[str, Any]) -> float:
