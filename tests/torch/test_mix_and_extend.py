@@ -88,10 +88,11 @@ def test_each_token_is_booked_to_its_source(mix, tmp_path, chunked):
     model.load_state_dict(saved.model, strict=False)
     model.eval()
     sums, counts = {"letters": 0.0, "digits": 0.0}, {"letters": 0, "digits": 0}
-    windows = min(config.eval_iters * config.batch_size, (len(ids) - 1) // config.block_size)
+    there = (len(ids) - 1) // config.block_size
+    windows = min(config.eval_iters * config.batch_size, there)
     with torch.no_grad():
         for window in range(windows):
-            at = window * config.block_size
+            at = window * there // windows * config.block_size
             row = torch.from_numpy(ids[at : at + config.block_size + 1])
             logits = model.head(model.hidden(row[None, :-1]))[0].float()
             losses = functional.cross_entropy(logits, row[1:], reduction="none").tolist()
