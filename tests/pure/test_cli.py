@@ -135,7 +135,7 @@ def test_clean_in_a_pipe_and_with_a_reader_that_goes_away():
     shown = onecard("plan", "gpt2", "--gpu", "RTX 4070")
     assert shown.returncode == 0
     assert "\x1b" not in shown.stdout
-    command = f"set -o pipefail; {sys.executable} -m onecard gpus | head -1"
+    command = f"set -o pipefail; {Path(sys.executable).as_posix()} -m onecard gpus | head -1"
     gone = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (gone.stderr, gone.returncode) == ("", 0)
 

@@ -43,9 +43,8 @@ EVALUATIONS = 5
 # of the run's tokens, each time: a tenth of them read, at a third of a step's work
 EVALUATION_SHARE = 0.02
 FEWEST_HELD_OUT = 2**13  # tokens: less is mostly noise
-MOST_PASSES = (
-    40  # over the same text: after that many, another one teaches nothing (Muennighoff et al. 2023)
-)
+# over the same text: after that many, another one teaches nothing (Muennighoff et al. 2023)
+MOST_PASSES = 40
 PLANNED_SHARE = 0.9  # of the time: evaluations, checkpoints and the first steps take the rest
 # of a small BPE trained on the text itself: 2.5 to 4, enough to count epochs with
 BYTES_PER_TOKEN = 3.0
@@ -144,7 +143,7 @@ def vocabulary_for(
 
 
 def _candidates(
-    base: RunConfig, device: Device, seconds: float, unique_tokens: int | None = None
+    base: RunConfig, device: Device, seconds: float, unique_tokens: int | None
 ) -> Iterator[RunConfig | None]:
     dtype = device.dtype_of(base.matmul_dtype)
     for width in WIDTHS:

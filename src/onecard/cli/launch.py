@@ -29,7 +29,7 @@ HELP = (
     "Write (with --submit: start) a job that trains a config elsewhere: on a Slurm cluster, on rented spot machines "
     "through SkyPilot, or on one rented machine over ssh."
 )
-EXAMPLE = """onecard launch run.toml --on slurm --gpu "A100 80GB" --cards 8 --sbatch=--partition=gpu
+EXAMPLE = """onecard launch run.toml --on slurm --gpu "A100 80GB" --cards 4 --sbatch=--partition=gpu
   onecard launch run.toml --on skypilot --gpu MI300X --bucket s3://my-runs --budget 30USD --prepare "onecard data fineweb-edu --tokens 3B"
   onecard launch run.toml --on ssh --gpu "RTX 4090" --host root@203.0.113.7 --upload data/fineweb-edu --submit"""
 ENDINGS = {"slurm": ".sbatch", "skypilot": ".sky.yaml", "ssh": ".ssh.sh"}
