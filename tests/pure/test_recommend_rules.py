@@ -151,7 +151,7 @@ def test_more_cards_make_up_for_what_their_exchange_costs():
 
 def test_the_context_grows_with_the_width_of_a_small_run():
     base = small_run("cpu", 60, data=1_000_000).config.replace(block_size=1024)
-    found = {run.n_embd: run.block_size for run in _candidates(base, cpu(), 1e9) if run}
+    found = {run.n_embd: run.block_size for run in _candidates(base, cpu(), 1e9, 1_000_000) if run}
     assert [found[width] for width in (64, 128, 192, 320, 384, 768)] == [
         128,
         128,
