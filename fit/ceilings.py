@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fit.runs import DATA, find_card
+from fit.cards import find_card
+from fit.runs import DATA
 from onecard.errors import UserError
 from onecard.facts.gpus import Device, all_gpus
 

@@ -8,64 +8,19 @@ Nothing here raises on a bad row: what cannot be read becomes `Run.trouble`, one
 """
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
-from fit.projects import compiles, fuses, habits_of, has_values, stack_of, tied, turned_copies
-from fit.shapes import batch_of, hidden_width, shape_of, window_of
+from fit.cards import counted, find_card
 from fit.table import read_rows
-from fit.words import (
-    amount_in,
-    dropout_of,
-    dtype_of,
-    eight_bits,
-    fused_of,
-    head_width_of,
-    is_negative,
-    modern,
-    norm_kernel_of,
-    number_in,
-    optimizer_of,
-    recompute_of,
-    whole_in,
-    word_in,
-)
+from fit.words import number_in, word_in
+from fit.workloads import is_foreign, workload_of
 from onecard.errors import UserError
-from onecard.facts.builds import support_of
-from onecard.facts.gpus import Device, find_gpu
+from onecard.facts.gpus import Device
 from onecard.planner.workload import Workload
 
 DATA = Path(__file__).parent / "data"
-FOREIGN = re.compile(
-    r"\b(llm\.c|llm\.kittens|llmq|jax|maxtext|flax|tpu|mlx|tinygrad|ggml|rust|tensorflow|keras)\b|c\+\+/cuda"
-)
-# Training of another kind than the plan's: every weight, all on the card.
-OTHERWISE = re.compile(r"\b(q?lora|peft|adapters?|moe|mixture.of.experts|\d+ experts)\b")
-# The update of each weight made as soon as its gradient is there
-_IN_BACKWARD = re.compile(
-    r"(optim|update|step|fused?).{0,15}(in|with|into) (the )?(backward|bwd)|in_bwd|lomo"
-)
-# A name that several boards carry, where the row does not say which: the one people rent most.
-USUAL = {
-    "A100": "A100 SXM 40GB",
-    "A100 40GB": "A100 SXM 40GB",
-    "A100 80GB": "A100 SXM 80GB",
-    "H100": "H100 SXM",
-    "V100": "V100 SXM2 16GB",
-    "V100 32GB": "V100 SXM2 32GB",
-    "V100 16GB": "V100 SXM2 16GB",
-    "RTX PRO 6000 Blackwell": "RTX PRO 6000 Blackwell WS",
-    "H200": "H200 SXM",
-    "RTX 3080": "RTX 3080 10GB",
-    "RTX 3060": "RTX 3060 12GB",
-    "P100": "P100 PCIe 16GB",
-    "RTX 4060 Ti": "RTX 4060 Ti 16GB",
-    "GH200": "GH200 96GB",
-    "RTX 5060 Ti": "RTX 5060 Ti 16GB",
-}
 
 
 @dataclass(frozen=True)
@@ -164,7 +119,7 @@ def _read(index: int, row: dict[str, str]) -> Run:
     run = Run(id, family, row, None, None, None, None, None, quality=row.get("quality", ""))
     try:
         assumed: list[str] = []
-        count, name = _counted(row.get("gpu", ""))
+        count, name = counted(row.get("gpu", ""))
         if count and not row.get("n_gpus"):
             row = {**row, "n_gpus": count}
         try:
@@ -173,9 +128,7 @@ def _read(index: int, row: dict[str, str]) -> Run:
             if name == row.get("gpu", ""):
                 raise
             device = find_card(name, number_in(row, "gpu_vram_gb"), assumed)
-        framework = row.get("framework", "").lower()
-        foreign = bool(FOREIGN.search(framework)) and "pytorch" not in framework
-        workload = _workload(row, device, foreign, assumed)
+        workload = workload_of(row, device, assumed)
         seconds, time_trouble = _seconds(row, workload)
         memory, memory_trouble = _memory(row, device)
         return replace(
@@ -184,175 +137,13 @@ def _read(index: int, row: dict[str, str]) -> Run:
             device=device,
             step_seconds=seconds,
             memory_gb=memory,
-            foreign=foreign,
+            foreign=is_foreign(row),
             time_trouble=time_trouble,
             memory_trouble=memory_trouble,
             assumed=tuple(assumed),
         )
     except UserError as error:
         return replace(run, trouble=error.message)
-
-
-def _counted(name: str) -> tuple[str, str]:
-    """How many cards, where the name says so, and which: "8x H100 (rented)" is 8 and H100."""
-    found = re.fullmatch(
-        r"(?:(\d{1,4}) ?[x×*] ?)?(.*?)(?: ?\((?!\d+ ?gb)[^)]*\))?", name.strip(), re.IGNORECASE
-    )
-    return (found[1] or "", found[2]) if found else ("", name)
-
-
-def find_card(name: str, gib: float | None, assumed: list[str]) -> Device:
-    """The row's card; where its name stands among other words ("Colab T4"), the longest that is one, and that is noted."""
-    if not name:
-        raise UserError("no card given")
-    try:
-        return _named(name, gib, assumed)
-    except UserError:
-        words = name.split()
-        for length in range(len(words) - 1, 0, -1):
-            for start in range(len(words) - length + 1):
-                part = " ".join(words[start : start + length])
-                if re.search(r"[a-z]", part, re.IGNORECASE) and re.search(r"\d", part):
-                    with suppress(UserError):
-                        found = _named(part, gib, assumed)
-                        assumed.append(f"{name} taken for {found.name}")
-                        return found
-        raise
-
-
-def _named(name: str, gib: float | None, assumed: list[str]) -> Device:
-    """Where only the family of boards is named, the usual one, and that is noted."""
-    name = re.sub(r" ?\((\d+) ?gb\)", r" \1GB", name, flags=re.IGNORECASE)
-    if name in USUAL:
-        found = find_gpu(USUAL[name] if not (name == "A100" and gib == 80) else "A100 SXM 80GB")
-        assumed.append(f"{name} taken for {found.name}")
-        return found
-    try:
-        return find_gpu(name, gib)
-    except UserError as error:
-        options = re.findall(r"can mean (.*)", error.message)
-        if options:
-            first = re.split(r", | or ", options[0])[0]
-            assumed.append(f"{name} taken for {first}")
-            return find_gpu(first)
-        if gib is not None:  # a card named right with a memory nobody sells: the name counts
-            return _named(name, None, assumed)
-        raise
-
-
-def _workload(row: dict[str, str], device: Device, foreign: bool, assumed: list[str]) -> Workload:
-    layers, heads, width = shape_of(row, assumed)
-    gpus = whole_in(row, "n_gpus") or 1
-    vocab, block, batch, accumulation = batch_of(row, gpus, assumed)
-    framework, optimizer = row.get("framework", "").lower(), row.get("optimizer", "").lower()
-    text = f"{row.get('model', '')} {row.get('notes', '')} {framework}".lower()
-    other = OTHERWISE.search(f"{text} {optimizer} {row.get('parallelism', '').lower()}")
-    if other and not re.search(rf"(no|not|without) {re.escape(other[0])}", text):
-        raise UserError(
-            f"{other[0]} is not the training that is planned here: every weight of a dense model"
-        )
-    kv_heads = whole_in(row, "n_kv_head") or heads
-    if kv_heads > heads:
-        raise UserError(f"n_kv_head = {row['n_kv_head']} is not possible with {heads} heads")
-    is_tied = tied(row.get("tied_embeddings", ""), text)
-    qkv = width + 2 * width * kv_heads // heads
-    d_ff = hidden_width(row, text, layers, width, vocab, qkv, is_tied, assumed)
-    has_rope = modern(text) and "llm.c" not in framework
-    gated = bool(d_ff) and bool(
-        re.search(r"llama|qwen|swiglu|geglu|gated|mistral|smollm|gemma|olmo", text)
-    )
-    dtype, pure = dtype_of(row.get("dtype", ""), framework, device, assumed)
-    parallelism = word_in(row, "parallelism")
-    if gpus > 1 and not parallelism:
-        parallelism = "ddp"
-        assumed.append("DDP")
-    elif gpus > 1 and re.search(
-        r"\b(tp|pp)\d*\b|tensor.?par|pipeline|dataparallel|\bdp\b", parallelism
-    ):
-        assumed.append("each card a micro-batch of its own")
-    compiled = word_in(row, "compile")
-    if not compiled:
-        assumed.append("compiled" if foreign or compiles(framework) else "not compiled")
-    runs_compiled = foreign or (not is_negative(compiled) if compiled else compiles(framework))
-    if runs_compiled and not support_of(device).compiles:
-        runs_compiled = False
-        assumed.append(f"not compiled: Triton has nothing for {device.architecture}")
-    dropout = dropout_of(text)
-    stack = stack_of(framework, row.get("source", "").lower(), optimizer)
-    words = f"{text} {row.get('evidence', '')} {row.get('flags', '')}".lower()
-    params = amount_in(row, "n_params_m", 1e6)
-    by_hand = is_negative(word_in(row, "flash_sdpa")) or bool(
-        # a mask handed to torch's attention keeps it from Flash
-        re.search(r"sdpa.{0,20}mask|mask.{0,20}sdpa", f"{words} {word_in(row, 'flash_sdpa')}")
-    )
-    without = 12 * layers * width**2 + 2 * vocab * width
-    values = (
-        params > 1.08 * without
-        if params and stack == "nanochat"
-        else has_values(f"{framework} {words}")
-        or 0 < (number_in(row, "attn_window_factor") or 0) < 1
-    )
-    early = re.search(r"\b(jan|feb)[a-z]* 2023", framework)
-    if (
-        not row.get("flash_sdpa")
-        and "nanogpt" in framework
-        and "build" not in framework
-        and (dropout or early)
-    ):
-        by_hand = (
-            True  # its first months had none, and until mid-2023 it was used without dropout only
-        )
-        assumed.append("math attention, as nanoGPT then had")
-    habits: dict[str, Any] = {
-        "buckets": "ddp" in parallelism and "zero" not in parallelism,
-        "split_optimizer": "zero" in parallelism,
-        **habits_of(stack, framework, words, by_hand, has_rope, layers, gpus, values),
-        "turned_copies": turned_copies(stack, values, device),
-        **({"norm_kernel": True} if norm_kernel_of(text) else {}),
-        **({"split_optimizer": False} if "not distributed" in optimizer else {}),
-    }
-    return Workload(
-        stack=stack,
-        n_layer=layers,
-        n_head=heads,
-        n_embd=width,
-        vocab_size=vocab,
-        block_size=block,
-        batch_size=batch,
-        accumulation=accumulation,
-        dtype=dtype,
-        gpus=gpus,
-        n_kv_head=kv_heads,
-        d_ff=d_ff,
-        gated=gated,
-        tied=is_tied,
-        modern=has_rope,
-        rotary=False if re.search(r"learned pos|no pos", text) else None,
-        head_norms=has_rope
-        and (stack in ("nanochat", "modded") or bool(re.search(r"qk.?norm|qwen.?3", text))),
-        norms=4 if re.search(r"before and after|peri.?ln|gemma.?[23]", text) else 2,
-        bias=not has_rope,
-        dropout=dropout,
-        compiled=runs_compiled,
-        flash=not by_hand,
-        window=window_of(row, text),
-        # logits that could not have been held were not held
-        chunked_loss=foreign
-        or bool(re.search(r"chunked|in chunks", text))
-        or "liger" in text
-        or batch * block * vocab * 4 > device.memory_bytes,
-        recompute=recompute_of(row.get("act_ckpt", "")),
-        optimizer=optimizer_of(optimizer),
-        fused_optimizer=foreign or fused_of(optimizer, fuses(framework)),
-        optimizer_loop=bool(re.search(r"custom|own|from scratch|by hand", optimizer)),
-        head_dim=head_width_of(words, width, heads),
-        pure=pure,
-        sharded=bool(re.search(r"fsdp|full.?shard|zero.?3", parallelism)),
-        nvlink="pcie" not in parallelism,
-        kept_half_bytes=eight_bits(row.get("dtype", "")) and not foreign,
-        in_backward=bool(_IN_BACKWARD.search(f"{optimizer} {row.get('act_ckpt', '').lower()}")),
-        **habits,
-    )
 
 
 def _seconds(row: dict[str, str], w: Workload) -> tuple[float | None, str | None]:
