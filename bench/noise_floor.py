@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fit.runs import Run, all_runs  # noqa: E402
-from fit.speed import measured_seconds, tested  # noqa: E402
+from fit.speed_problem import measured_seconds, tested  # noqa: E402
 
 from bench.score import percent  # noqa: E402
 from onecard.planner.workload import Workload  # noqa: E402

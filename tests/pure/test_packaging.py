@@ -149,7 +149,7 @@ def test_reports_are_read_as_runs(tmp_path):
     pytest.importorskip("scipy")
     from fit.memory import readings
     from fit.reports import read_report, run_of, runs_asked_for
-    from fit.speed import usable
+    from fit.speed_problem import usable
 
     rows = [{"check": check, "status": "ok"} for check in ("step", "memory")]
     rows += [{"check": "compiled step", "status": "fall-back"}, "junk"]
