@@ -10,7 +10,6 @@ constants and ranges from other tables alone, as if these runs came from somebod
 
 import argparse
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fit.memory import reading_of  # noqa: E402
 from fit.runs import Run, all_runs, read_runs  # noqa: E402
 
+from bench.accuracy_peers import (  # noqa: E402
+    PEER_INSTALL,
+    RULE_MFU,
+    llm_analysis,
+    peer_scores,
+    rule_of_thumb,
+)
 from bench.score import (  # noqa: E402
     Answer,
     by_family,
@@ -32,17 +38,9 @@ from bench.score import (  # noqa: E402
     score,
 )
 from onecard.errors import OnecardError  # noqa: E402
-from onecard.planner.exchange import link_bandwidth  # noqa: E402
-from onecard.planner.flops import model_flops  # noqa: E402
 from onecard.planner.memory import step_memory  # noqa: E402
 from onecard.planner.result import Range  # noqa: E402
 from onecard.planner.step_time import workload_time  # noqa: E402
-
-PEER_INSTALL = "pip install --no-deps llm-analysis fire termcolor"  # its own pins would pull an old huggingface-hub
-PEER_EFFICIENCY = (
-    0.5  # "~0.5 for LLM training", llm_analysis/constant.py; its default of 1 is the card's peak
-)
-RULE_MFU = 0.4  # the rule of thumb: a well-fed card reaches 40 % of its peak
 
 
 def predict(
@@ -106,112 +104,6 @@ def _answer(base: dict[str, Any], found: Range, measured: float | None, nothing:
         measured=measured,
         skipped=None if measured is not None else nothing,
     )
-
-
-def rule_of_thumb(runs: list[Run]) -> list[Answer]:
-    """The single-MFU rule on the same rows: model FLOPs over 40 % of the card's peak."""
-    answers = []
-    for run in runs:
-        if run.workload is None or run.device is None or run.step_seconds is None:
-            continue
-        w = run.workload
-        flops = model_flops(w) * w.tokens * w.accumulation
-        seconds = flops / (RULE_MFU * run.device.peak_flops(w.dtype))
-        answers.append(_exact(run, "time", seconds, run.step_seconds))
-    return answers
-
-
-def llm_analysis(runs: list[Run]) -> list[Answer] | None:
-    """The same rows by llm-analysis, where it is installed; None where it is not. Given the row's shape, batch, card and
-    flash attention, and the half of the peak that its own documentation expects of training; it knows no compiler."""
-    try:
-        logging.disable(logging.WARNING)  # it prints a page for every model
-        from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis
-        from llm_analysis.config import DtypeConfig, GPUConfig, ModelConfig, ParallelismConfig
-    except ImportError:
-        return None
-    answers = []
-    for run in runs:
-        if (
-            run.workload is None
-            or run.device is None
-            or (run.step_seconds is None and run.memory_gb is None)
-        ):
-            continue
-        w, d = run.workload, run.device
-        bits = 32 if w.dtype in ("float32", "tf32") else 16
-        try:
-            model = ModelConfig(
-                "row",
-                w.n_layer,
-                w.n_head,
-                w.n_embd,
-                w.vocab_size,
-                w.block_size,
-                w.n_kv_head or w.n_head,
-                ffn_embed_dim=w.ff_width,
-                expansion_ratio=w.ff_width / w.n_embd,
-            )
-            gpu = GPUConfig(
-                "row",
-                d.memory_bytes / 2**30,
-                d.bandwidth / 1e9,
-                link_bandwidth(d, w.nvlink) / 1e9,
-                8e-6,
-                d.peak_flops(w.dtype) / 1e12,
-            )
-            found = LLMAnalysis(
-                model,
-                gpu,
-                DtypeConfig("row", bits, bits, bits),
-                ParallelismConfig(dp_size=w.gpus),
-                flops_efficiency=PEER_EFFICIENCY,
-            ).training(
-                batch_size_per_gpu=w.batch_size,
-                gradient_accumulation_steps=max(1, round(w.accumulation)),
-                seq_len=w.block_size,
-                flash_attn=w.flash,
-                softmax_dropout=w.dropout > 0,
-                mlp_gated_linear_units=w.gated,
-                total_num_tokens=w.tokens * max(1, round(w.accumulation)) * w.gpus,
-                ds_zero=DSZeRO.STAGE_3
-                if w.sharded
-                else DSZeRO.STAGE_1
-                if w.split_optimizer
-                else DSZeRO.NONE,
-                activation_recomputation=ActivationRecomputation.FULL
-                if w.recompute == "block"
-                else ActivationRecomputation.NONE,
-            )
-        except Exception:  # a peer's own trouble with a row is not ours to mend
-            continue
-        seconds, memory = (
-            float(found["latency_per_iter"]),
-            float(found["(weight+op_state+grad+act)_memory_per_gpu"]),
-        )
-        if run.step_seconds is not None and not run.time_trouble:
-            answers.append(_exact(run, "time", seconds, run.step_seconds))
-        if run.memory_gb is not None and not run.memory_trouble:
-            answers.append(_exact(run, "memory", memory / run.memory_unit, run.memory_gb))
-    return answers
-
-
-def _exact(run: Run, kind: str, predicted: float, measured: float) -> Answer:
-    """An answer without a range."""
-    return Answer(
-        **_base(run, kind), predicted=predicted, low=predicted, high=predicted, measured=measured
-    )
-
-
-def peer_scores(answers: list[Answer]) -> dict[str, Any]:
-    """As `summary`, for a peer."""
-    scores: dict[str, Any] = {}
-    for kind in ("memory", "time"):
-        kept = [a for a in answers if a.kind == kind]
-        families = by_family(kept)
-        mean = family_mean(families, "median_abs_error")
-        scores[kind] = {**score(kept), "mean_of_family_medians": mean, "families": families}
-    return scores
 
 
 def summary(answers: list[Answer], runs: list[Run]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fit.runs import ALL_TABLES, UNFITTED, read_runs  # noqa: E402
 
 from bench import (  # noqa: E402
     accuracy,
+    accuracy_peers,
     accuracy_summary,
     blind_losses,
     loss_accuracy,
@@ -173,7 +174,7 @@ def main() -> int:
         ),
     }
     page = PAGE.with_name("accuracy_words.md").read_text(encoding="utf-8")
-    share, nats = score.percent, loss_accuracy._nats
+    share, nats = score.percent, score.nats_text
     time, memory = held_out["time"], held_out["memory"]
     ends = {f: each["loss"] for f, each in losses["families"].items()}
     keys, nat_keys = (
@@ -196,7 +197,7 @@ def main() -> int:
         return {"llm-analysis, given MFU 50 %": found[kind]} if found else {}
 
     if "llm_analysis" not in held_out["peers"]:
-        print(f"without the line for llm-analysis: {accuracy.PEER_INSTALL}")
+        print(f"without the line for llm-analysis: {accuracy_peers.PEER_INSTALL}")
 
     def rows(scores: tuple[dict[str, Any], dict[str, Any]]) -> list[str]:
         return table(*scores, nat_keys, nats)

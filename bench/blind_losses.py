@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fit.losses import DATA, Point, read_losses  # noqa: E402
 
 from bench import loss_accuracy  # noqa: E402
-from bench.score import by_family, score  # noqa: E402
+from bench.score import by_family, nats, score  # noqa: E402
 from bench.unseen import BATCHES, Batch, blind  # noqa: E402
 
 FIRST = ROOT / "bench" / "results" / "2026-11-17-loss-blind.json"  # made once, before the fit
@@ -37,11 +37,11 @@ def batch(each: Batch) -> tuple[Scores, Scores]:
         return ends, {"**all**": found["loss"], "**without quality C**": found["trusted"]}
     answers = [answer for answer in blind(each) if answer.kind == "loss"]
     whole = {point.id for point in read_losses(DATA / each.losses) if is_complete(point)}
-    ends = {family: loss_accuracy.nats(s) for family, s in by_family(answers, False).items()}
+    ends = {family: nats(s) for family, s in by_family(answers, False).items()}
     complete = [answer for answer in answers if answer.id in whole]
     return ends, {
-        "**all**": loss_accuracy.nats(score(answers, relative=False)),
-        "**complete configs**": loss_accuracy.nats(score(complete, relative=False)),
+        "**all**": nats(score(answers, relative=False)),
+        "**complete configs**": nats(score(complete, relative=False)),
     }
 
 
@@ -61,9 +61,7 @@ def left_out() -> Scores:
             a for a in loss_accuracy.predict(points, fits) if a.quality != "C" and not a.foreign
         ]
         title = " and ".join(f"public_losses{other}.csv" for other in others)
-        scores[f"public_losses{name}.csv from {title}"] = loss_accuracy.nats(
-            score(kept, relative=False)
-        )
+        scores[f"public_losses{name}.csv from {title}"] = nats(score(kept, relative=False))
     return scores
 
 
@@ -74,5 +72,5 @@ def _table(ending: str) -> list[Point]:
 if __name__ == "__main__":
     for ends, last in (*map(batch, BATCHES), ({}, left_out())):
         for name, scores in {**ends, **last}.items():
-            print(loss_accuracy._line(name, scores))
+            print(loss_accuracy.line(name, scores))
         print()

@@ -22,7 +22,16 @@ from fit.loss_expected import expected, final  # noqa: E402
 from fit.losses import Point, all_curves, all_losses, covered, read_curves, read_losses  # noqa: E402
 from fit.table import encoding_of  # noqa: E402
 
-from bench.score import Answer, by_family, family_mean, into_pipe, score  # noqa: E402
+from bench.loss_baselines import baselines  # noqa: E402
+from bench.score import (  # noqa: E402
+    Answer,
+    by_family,
+    family_mean,
+    into_pipe,
+    nats,
+    nats_text,
+    score,
+)
 from onecard.errors import OnecardError  # noqa: E402
 from onecard.planner.expected_loss import running  # noqa: E402
 from onecard.planner.loss_settings import loss_fit  # noqa: E402
@@ -86,76 +95,6 @@ def _note(point: Point, in_support: bool, fit: dict[str, Any]) -> str:
     return "; ".join(notes)
 
 
-def constant(points: list[Point], known: list[Point]) -> list[Answer]:
-    """The best single number that other families' losses give."""
-    answers = []
-    for point in points:
-        others = sorted(k.loss or 0 for k in _others(point, known))
-        if others:
-            answers.append(_guess(point, others[len(others) // 2]))
-    return answers
-
-
-def nearest(points: list[Point], known: list[Point]) -> list[Answer]:
-    """The loss of the known run of another family that is nearest in size, tokens and data set."""
-    answers = []
-    for point in points:
-        others = _others(point, known)
-        if others:
-            best = min(
-                others,
-                key=lambda k: (
-                    abs(math.log(k.size / point.size))
-                    + abs(math.log(k.tokens / point.tokens))
-                    + 2 * (k.dataset != point.dataset)
-                ),
-            )
-            answers.append(_guess(point, best.loss or 0))
-    return answers
-
-
-def _others(point: Point, known: list[Point]) -> list[Point]:
-    """The runs of other families that a baseline may look at: for GPT-2's tokens on the law's own data sets only their like."""
-    return [
-        k
-        for k in known
-        if k.family != point.family and not k.trouble and (point.foreign or not k.foreign)
-    ]
-
-
-def _guess(point: Point, loss: float) -> Answer:
-    return Answer(
-        point.id, point.family, "end", loss, loss, loss, point.loss, quality=point.quality
-    )
-
-
-def _baselines(points: list[Point], known: list[Point], answers: list[Answer]) -> dict[str, Any]:
-    """Both baselines on the very rows that these answers are scored on."""
-    scored = [point for point, answer in zip(points, answers, strict=True) if answer.scored]
-    scores = {}
-    for name, each in (
-        ("constant", constant(scored, known)),
-        ("nearest_known_run", nearest(scored, known)),
-    ):
-        by = {f: nats(s) for f, s in by_family(each, relative=False).items()}
-        scores[name] = {
-            **nats(score(each, relative=False)),
-            "mean_of_family_medians_nats": family_mean(by, "median_abs_error_nats"),
-        }
-    return scores
-
-
-def nats(found: dict[str, Any]) -> dict[str, Any]:
-    """score()'s answer with the unit in its names."""
-    return {
-        "n": found["n"],
-        "median_abs_error_nats": found["median_abs_error"],
-        "p90_abs_error_nats": found["p90_abs_error"],
-        "bias_nats": found["bias"],
-        "coverage": found["coverage"],
-    }
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -187,6 +126,31 @@ def main(argv: list[str] | None = None) -> int:
         law = fitted_on([point for path in args.fitted_on for point in read_losses(path)])
         fits = {point.family: law for point in [*points, *curves]}
     ends, along = predict(points, fits), predict(curves, fits)
+    found = _scores(ends, along)
+    trusted = baselines(
+        [p for p in points if p.quality != "C"], known, [a for a in ends if a.quality != "C"]
+    )
+    if args.json:
+        with_quality_c = baselines(points, known, ends)
+        rows = [a.as_json() for a in [*ends, *along]]
+        print(
+            json.dumps(
+                {
+                    **found,
+                    "baselines": trusted,
+                    "baselines_with_quality_c": with_quality_c,
+                    "cross_validated": bool(fits),
+                    "rows": rows,
+                }
+            )
+        )
+        return 0
+    _print(found, trusted, [*ends, *along])
+    return 0
+
+
+def _scores(ends: list[Answer], along: list[Answer]) -> dict[str, Any]:
+    """Of end points and curves, in all and by family; of end points without quality C, and of GPT-2's tokens among them, in all."""
     trusted = [a for a in ends if a.quality != "C"]
     parts = {
         "loss": ends,
@@ -198,59 +162,50 @@ def main(argv: list[str] | None = None) -> int:
         name: {f: nats(s) for f, s in by_family(each, relative=False).items() if s["n"]}
         for name, each in parts.items()
     }
-    found = {name: nats(score(each, relative=False)) for name, each in parts.items()}
-    for name in parts:
-        found[name]["mean_of_family_medians_nats"] = family_mean(
-            families[name], "median_abs_error_nats"
-        )
-    scores = _baselines([p for p in points if p.quality != "C"], known, trusted)
-    if args.json:
-        print(
-            json.dumps(
-                {
-                    **found,
-                    "families": {f: {"loss": s} for f, s in families["loss"].items()},
-                    "curve_families": families["curves"],
-                    "baselines": scores,
-                    "baselines_with_quality_c": _baselines(points, known, ends),
-                    "cross_validated": bool(fits),
-                    "rows": [a.as_json() for a in [*ends, *along]],
-                }
-            )
-        )
-        return 0
-    for name, title in (("loss", "final loss"), ("curves", "along the curves")):
-        print(f"\n{title:28}{'rows':>6}{'median':>9}{'p90':>9}{'bias':>9}{'in range':>10}   nats")
-        for family, each in families[name].items():
-            print(_line(family, each))
-        print(
-            _line("all", found[name]),
-            f"  mean of families {_nats(found[name]['mean_of_family_medians_nats'])}",
-        )
-        if name == "loss":
-            print(
-                _line("without quality C", found["trusted"]),
-                f"  mean of families {_nats(found['trusted']['mean_of_family_medians_nats'])}",
-            )
-            print(
-                _line("  of it GPT-2's tokens", found["law"]),
-                f"  mean of families {_nats(found['law']['mean_of_family_medians_nats'])}",
-            )
-            for other, each in scores.items():
-                print(
-                    _line(other.replace("_", " "), each),
-                    f"  mean of families {_nats(each['mean_of_family_medians_nats'])}",
-                )
+    scores = {
+        name: {
+            **nats(score(each, relative=False)),
+            "mean_of_family_medians_nats": family_mean(families[name], "median_abs_error_nats"),
+        }
+        for name, each in parts.items()
+    }
+    return {
+        **scores,
+        "families": {f: {"loss": s} for f, s in families["loss"].items()},
+        "curve_families": families["curves"],
+    }
+
+
+def _print(found: dict[str, Any], baselines: dict[str, Any], answers: list[Answer]) -> None:
+    _print_table("final loss", {f: each["loss"] for f, each in found["families"].items()})
+    for name, each in {
+        "all": found["loss"],
+        "without quality C": found["trusted"],
+        "  of it GPT-2's tokens": found["law"],
+        **{other.replace("_", " "): each for other, each in baselines.items()},
+    }.items():
+        _print_mean(name, each)
+    _print_table("along the curves", found["curve_families"])
+    _print_mean("all", found["curves"])
     print("\nnot predicted:")
-    reasons: dict[str, list[str]] = {}
-    for answer in [*ends, *along]:
+    skipped: dict[str, list[str]] = {}
+    for answer in answers:
         if answer.skipped:
-            reasons.setdefault(answer.skipped, []).append(answer.id)
-    for reason, ids in reasons.items():
-        print(
-            f"  {reason}: {', '.join(ids[:4])}{f' and {len(ids) - 4} more' if len(ids) > 4 else ''}"
-        )
-    return 0
+            skipped.setdefault(answer.skipped, []).append(answer.id)
+    for reason, ids in skipped.items():
+        more = f" and {len(ids) - 4} more" if len(ids) > 4 else ""
+        print(f"  {reason}: {', '.join(ids[:4])}{more}")
+
+
+def _print_table(title: str, families: dict[str, Any]) -> None:
+    print(f"\n{title:28}{'rows':>6}{'median':>9}{'p90':>9}{'bias':>9}{'in range':>10}   nats")
+    for family, each in families.items():
+        print(line(family, each))
+
+
+def _print_mean(name: str, each: dict[str, Any]) -> None:
+    mean = nats_text(each["mean_of_family_medians_nats"])
+    print(line(name, each), f"  mean of families {mean}")
 
 
 def refitted(points: list[Point], known: list[Point]) -> dict[str, dict[str, Any]]:
@@ -312,13 +267,9 @@ def _is_curve(path: Path) -> bool:
         return False
 
 
-def _nats(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _line(name: str, each: dict[str, Any]) -> str:
+def line(name: str, each: dict[str, Any]) -> str:
     figures = "".join(
-        f"{_nats(each[key]):>9}"
+        f"{nats_text(each[key]):>9}"
         for key in ("median_abs_error_nats", "p90_abs_error_nats", "bias_nats")
     )
     held = "–" if each["coverage"] is None else f"{each['coverage']:.0%}"

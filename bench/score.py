@@ -74,6 +74,17 @@ def score(answers: Iterable[Answer], relative: bool = True) -> dict[str, Any]:
     }
 
 
+def nats(found: dict[str, Any]) -> dict[str, Any]:
+    """score()'s answer with the unit in its names."""
+    return {
+        "n": found["n"],
+        "median_abs_error_nats": found["median_abs_error"],
+        "p90_abs_error_nats": found["p90_abs_error"],
+        "bias_nats": found["bias"],
+        "coverage": found["coverage"],
+    }
+
+
 def by_family(answers: list[Answer], relative: bool = True) -> dict[str, dict[str, Any]]:
     return {
         f: score([a for a in answers if a.family == f], relative)
@@ -137,3 +148,7 @@ def _tidy(value: Any) -> Any:
 
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
+
+
+def nats_text(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
