@@ -1,7 +1,5 @@
 """Peak memory through its public door: figures that are known, shape of the answer, and that nothing shrinks by growing."""
 
-import ast
-import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,6 @@ from onecard.config import KEYS, RunConfig, choices, load
 from onecard.facts.gpus import find_gpu
 from onecard.facts.here import cpu
 from onecard.planner.memory import DESKTOP_BYTES, peak_memory, step_memory
-from onecard.planner.memory.explain import explain_memory
 from onecard.planner.memory.savers import single_savers
 from onecard.planner.memory.sizes import Sizes
 from onecard.planner.memory.step import simulate
@@ -241,78 +238,6 @@ def test_a_layer_is_declared_as_its_source_reads() -> None:
     block = simulate(replace(work, recompute="block"))
     assert block.kept == 4 * 768 * work.tokens  # the layer's input alone
     assert step.gradients_left == 4 * work.layer_params  # gradients in fp32
-
-
-def test_explained_memory_sums_to_the_peak_and_names_what_savers_take() -> None:
-    config = RunConfig(batch_size=8)
-    explained = explain_memory(config, CARD, "bfloat16")
-    allocated = peak_memory(config, CARD, "bfloat16").allocated_bytes.mid
-    assert explained.peak.bytes == allocated == max(point.bytes for point in explained.course)
-    assert sum(tensor.bytes for tensor in explained.tensors) == allocated
-    assert len(explained.largest) == 10
-    by_name = {tensor.name: tensor for tensor in explained.tensors}
-    logits, kept = by_name["logits"], by_name["c_fc output"]
-    assert logits.bytes == 2 * 50304 * 8 * 1024
-    assert logits.taken_by["chunked_loss = True"] == logits.bytes
-    assert kept.layers == 12
-    assert "recompute = 'cheap'" not in kept.taken_by
-    assert kept.taken_by["recompute = 'block'"] == kept.bytes
-    for saving in explained.savings:
-        alone = config.replace(**dict(_setting(part) for part in saving.setting.split(", ")))
-        assert saving.allocated_bytes == peak_memory(alone, CARD, "bfloat16").allocated_bytes.mid
-        assert saving.saved_bytes == allocated - saving.allocated_bytes
-    assert {saving.setting.split(" ")[0] for saving in explained.savings} == {
-        "chunked_loss",
-        "recompute",
-        "optimizer_state",
-        "weights",
-        "gradients",
-        "offload_optimizer",
-        "batch_size",
-    }
-
-
-@pytest.mark.parametrize(
-    ("others", "saves"), [({}, False), ({"chunked_loss": True, "recompute": "block"}, True)]
-)
-def test_a_setting_is_named_only_where_it_takes_memory_away(
-    others: dict[str, object], saves: bool
-) -> None:
-    """Layers compiled one by one hold more logits than a whole compiled model, and fewer gradients."""
-    config = load("gpt2-large").replace(batch_size=1, **others)
-    explained = explain_memory(config, CARD, "bfloat16")
-    assert all(saving.saved_bytes > 0 for saving in explained.savings)
-    named = {name for tensor in explained.tensors for name in tensor.taken_by}
-    named |= {saving.setting for saving in explained.savings}
-    assert ("compile_unit = 'block'" in named) == saves
-    changes = peak_memory(config, CARD, "bfloat16").changes
-    assert any(str(note).startswith("compile_unit = 'block':") for note in changes) == saves
-
-
-def _setting(words: str) -> tuple[str, object]:
-    key, value = words.split(" = ")
-    return key, ast.literal_eval(value)
-
-
-@pytest.mark.parametrize("format", ["--json", "--html", "--markdown", "--full"])
-def test_plan_explains_memory_in_every_format(
-    format: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from onecard.cli import main
-
-    monkeypatch.setenv("COLUMNS", "140")
-    words = ["plan", "gpt2", "--gpu", "RTX 4070", "--batch_size=8", "--lang", "en"]
-    assert main([*words, "--explain-memory", format]) == 0
-    shown = capfd.readouterr().out
-    assert "zeros for unused logits" in shown
-    if format == "--json":
-        answer = json.loads(shown)
-        assert answer["memory"]["fits"] == "yes"
-        phases = [point["phase"] for point in answer["memory_explained"]["course"]]
-        assert list(dict.fromkeys(phases)) == ["forward", "loss", "backward", "optimizer"]
-    else:
-        assert "Where the memory goes" in shown
-        assert "6.96" in shown
 
 
 @settings(max_examples=50, deadline=None)

@@ -12,6 +12,7 @@ from onecard.config import RunConfig, load
 from onecard.config.model_rules import decay_start
 from onecard.config.recipes import recipe_values
 from onecard.data import open_dataset, prepare
+from onecard.errors import UserError
 from onecard.model.build import make_model
 from onecard.model.checkpoint import checkpoints, step_of
 from onecard.report import shortened, show
@@ -134,6 +135,10 @@ def test_a_lengthened_run_branches_off_before_its_decay(mix, tmp_path, recipe):
     train(tiny(tmp_path / "run", mix, **flat))
     assert [step_of(path) for path in checkpoints(tmp_path / "run" / "predecay")] == [16]
     longer = tiny(tmp_path / "run", mix, max_iters=40, lr_decay_iters=40, **flat)
+    moved = longer.replace(dataset=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError):  # a mistake leaves the run as it was
+        train(moved, resume=True, change=("max_iters", "lr_decay_iters"), branch=True)
+    assert step_of(checkpoints(tmp_path / "run")[-1]) == 20
     train(longer, resume=True, change=("max_iters", "lr_decay_iters"), branch=True)
     assert evals(tmp_path / "run")[-1]["step"] == 40
     straight, branched = evals(tmp_path / "straight")[-1], evals(tmp_path / "run")[-1]

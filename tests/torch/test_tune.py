@@ -67,6 +67,12 @@ def chat_marks(config):
     return row_marks(config, Data)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_documents_are_kept_apart_where_the_config_says_so(masked):
+    marks = chat_marks(tuned_config(mask_documents=masked))
+    assert (marks.document is not None) == masked
+
+
 @pytest.mark.parametrize("keys", [{}, {"chunked_loss": True}, {"batch_size": 2}])
 def test_loss_and_gradients_of_a_packed_batch_are_transformers(tmp_path, packed, keys):
     """Conversation by conversation with labels -100, in fp32."""

@@ -17,7 +17,7 @@ from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.calibration_file import known_calibration
 from onecard.planner.memory import peak_memory
-from onecard.planner.memory.savers import offered_states, savers_in
+from onecard.planner.memory.savers import changed, offered_states, savers_in
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
 from onecard.planner.workload import Recompute
@@ -94,14 +94,17 @@ def all_savers(config: RunConfig, dtype: str = "bfloat16", kind: str = "cuda") -
         for recompute in recomputes
         for chunked in (False, True)
     ]
-    for rung in _rungs(replace(asked, chunked_loss=True, recompute="block"), config, dtype, kind):
+    lean = replace(asked, chunked_loss=True, recompute="block")
+    for rung in _leaner_choices(lean, config, dtype, kind):
+        if changed(config, vars(rung)) is None:
+            continue  # other keys exclude it: reduce-overhead, say, whole layers
         # on the host there is room: 4 bits would save nothing that matters
         usual = [state for state in states if state != "4bit"] if rung.offload_optimizer else states
         choices += [replace(rung, optimizer_state=state) for state in usual or states]
     return sorted(dict.fromkeys(choices), key=lambda savers: savers.charge)
 
 
-def _rungs(lean: Savers, config: RunConfig, dtype: str, kind: str) -> Iterator[Savers]:
+def _leaner_choices(lean: Savers, config: RunConfig, dtype: str, kind: str) -> Iterator[Savers]:
     """Each takes less of the card than the one before, and more time or care."""
     if config.compile:
         lean = replace(lean, compile_unit="block")

@@ -121,7 +121,9 @@ def _explain_memory(args: argparse.Namespace, result: "RunPlan") -> int:
     from onecard.planner.memory.explain import explain_memory
     from onecard.report.memory_view import memory_document
 
-    explained = explain_memory(result.config, result.device, result.dtype, result.gpus)
+    explained = explain_memory(
+        result.config, result.device, result.dtype, result.gpus, result.nodes, args.stack
+    )
     show_report(
         args,
         lambda: {**result.to_json(), "memory_explained": explained.to_json()},

@@ -135,7 +135,7 @@ class Memory:
     desktop_bytes: int  # taken by others on the card, or kept free for them
     fits: Fits
     changes: list[Note]  # what would make it fit
-    host_bytes: int = 0  # of the computer's memory, where something is kept there
+    host_bytes: int = 0  # of a computer's memory, by all cards in it, where something is kept there
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ STACKS = (OWN, "nanogpt", "nanochat", "modded", "litgpt", "hf", "llm.c", "plain-
 
 def in_stack(w: Workload, stack: str) -> Workload:
     """The same model and batch as that project's code would run it."""
+    if stack == OWN:
+        return w
     return replace(w, stack=stack, **_loops(w, stack), **habits(stack, w.n_layer, w.gpus, w.modern))
 
 

@@ -201,7 +201,7 @@ def optimizer_flops(w: Workload) -> float:
 
 def update_share(w: Workload) -> float:
     """Of the weights, those that one card updates."""
-    return 1 / (w.gpus if w.sharded or w.split_optimizer else w.shard_cards)
+    return 1 / w.optimizer_cards
 
 
 def micro_kernels(w: Workload) -> float:

@@ -84,9 +84,7 @@ def step_time(
     link: Links | None = None,
 ) -> StepTime:
     """One optimizer step of `config` on `gpus` cards, with an 80 % range; a calibration is of our own code alone."""
-    work = Workload.on(device, config, dtype, gpus, nodes, link)
-    if stack != OWN:
-        work = in_stack(work, stack)
+    work = in_stack(Workload.on(device, config, dtype, gpus, nodes, link), stack)
     return workload_time(work, device, calibration if stack == OWN else None)
 
 

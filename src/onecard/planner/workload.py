@@ -219,6 +219,11 @@ class Workload:
         return self.accumulation > 1 or self.in_backward
 
     @property
+    def optimizer_cards(self) -> int:
+        """How many cards share the optimizer's state and updates out among them."""
+        return self.gpus if self.sharded or self.split_optimizer else self.shard_cards
+
+    @property
     def moment_bits(self) -> int:
         """Of other people's runs the optimizer's name says it."""
         return 8 if self.optimizer == "adamw8bit" else self.state_bits

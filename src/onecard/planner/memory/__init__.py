@@ -27,13 +27,21 @@ A memory saver changes the declarations it touches and has a line in savers.py; 
 """
 
 import re
+from collections.abc import Callable
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.facts.here import computer_bytes
 from onecard.messages import Note
 from onecard.planner.memory.overhead import StepMemory, step_memory
-from onecard.planner.memory.savers import LEAN, TOGETHER, offered_states, single_savers, spelt
+from onecard.planner.memory.savers import (
+    HALVES,
+    TOGETHER,
+    changed,
+    offered_states,
+    single_savers,
+    spelt,
+)
 from onecard.planner.memory.step import host_bytes
 from onecard.planner.result import Fits, Memory, Range
 from onecard.planner.stacks import OWN, in_stack
@@ -57,6 +65,8 @@ _SCREENS = re.compile(
     r"(?!.*Server)((Quadro |GeForce )?(RTX|GTX|RX|MX)|Arc|Titan|Radeon)(\b|\d)", re.IGNORECASE
 )
 
+_SIMPLE_KEYS = 2  # changes of more keys are suggested only where none of fewer fits
+_WORTHWHILE = 0.99  # a change must take at least a hundredth off
 _OUTCOMES = {
     "yes": "memory.change.yes",
     "tight": "memory.change.tight",
@@ -78,13 +88,17 @@ def peak_memory(
 
     Without `advice` nothing is suggested that would make it fit: a search asks thousands of times.
     """
-    work = Workload.on(device, config, dtype, gpus, nodes)
-    if stack != OWN:
-        work = in_stack(work, stack)
-    step = step_memory(work, device)
+
+    def workload(run: RunConfig) -> Workload:
+        return in_stack(Workload.on(device, run, dtype, gpus, nodes), stack)
+
+    def memory(run: RunConfig) -> StepMemory:
+        return step_memory(workload(run), device)
+
+    step = memory(config)
     desktop = _desktop_bytes(device) if taken_bytes is None else taken_bytes
     room = device.usable_bytes - desktop
-    away = host_bytes(work)
+    away = host_bytes(workload(config)) * (gpus // nodes)
     fits = _fits(step.process, room) if host_has(away, device) else "no"
     return Memory(
         parts=step.parts,
@@ -95,7 +109,7 @@ def peak_memory(
         fits=fits,
         changes=[]
         if fits == "yes" or not advice or stack != OWN
-        else _changes(config, device, dtype, gpus, room),
+        else _changes(config, memory, dtype, gpus, room),
         host_bytes=away,
     )
 
@@ -129,45 +143,44 @@ def _desktop_bytes(device: Device) -> int:
     return DESKTOP_BYTES if device.kind == "cuda" and _SCREENS.match(device.name) else 0
 
 
-def _changes(config: RunConfig, device: Device, dtype: str, gpus: int, room: int) -> list[Note]:
+def _changes(
+    config: RunConfig, memory: Callable[[RunConfig], StepMemory], dtype: str, gpus: int, room: int
+) -> list[Note]:
     """What to change, each alone and then together, with the memory it would take."""
-    smaller = _smaller_batch(config, device, dtype, gpus, room)
+    smaller = _smaller_batch(config, memory, room)
     ways: list[dict[str, object]] = []
     if gpus > 1 and {config.weights, config.gradients} == {"float32"}:
         ways = [{"shard": "grads"}, {"shard": "full"}]
     tried = [smaller, *ways, *single_savers(config), TOGETHER, {**smaller, **TOGETHER}]
     tried += [{**smaller, **TOGETHER, "optimizer_state": state} for state in offered_states(config)]
     if dtype == "bfloat16" and config.shard == "none":
-        lean = {**smaller, **TOGETHER, **LEAN, "optimizer_state": "8bit"}
+        by_layer = {"compile_unit": "block"} if config.compile else {}
+        lean = {**smaller, **TOGETHER, **by_layer, **HALVES, "optimizer_state": "8bit"}
         tried += [lean, {**lean, "optimizer_state": "float32", "offload_optimizer": True}]
     notes: list[Note] = []
-    now = step_memory(Workload.on(device, config, dtype, gpus), device).process.mid
+    now = memory(config).process.mid
     for change in tried:
-        if len(change) > 2 and any(note.code == "memory.change.yes" for note in notes):
+        if len(change) > _SIMPLE_KEYS and any(note.code == "memory.change.yes" for note in notes):
             break  # something simpler will do
         change = {key: value for key, value in change.items() if getattr(config, key) != value}
-        if not change:
+        other = changed(config, change)
+        if not change or other is None:
             continue
-        process = step_memory(
-            Workload.on(device, config.replace(**change), dtype, gpus), device
-        ).process
-        if process.mid < 0.99 * now:
+        process = memory(other).process
+        if process.mid < _WORTHWHILE * now:
             code = _OUTCOMES[_fits(process, room)]
             notes.append(Note(code, change=spelt(change), memory=process.mid))
     return list(dict.fromkeys(notes))
 
 
 def _smaller_batch(
-    config: RunConfig, device: Device, dtype: str, gpus: int, room: int
+    config: RunConfig, memory: Callable[[RunConfig], StepMemory], room: int
 ) -> dict[str, object]:
     """The largest micro-batch that fits, halving; accumulation makes up for it, so the step stays the same."""
     batch, accumulation = config.batch_size, config.gradient_accumulation_steps
     while batch > 1 and batch % 2 == 0:
         batch, accumulation = batch // 2, accumulation * 2
         smaller = config.replace(batch_size=batch, gradient_accumulation_steps=accumulation)
-        if (
-            _fits(step_memory(Workload.on(device, smaller, dtype, gpus), device).process, room)
-            == "yes"
-        ):
+        if _fits(memory(smaller).process, room) == "yes":
             break
     return {"batch_size": batch, "gradient_accumulation_steps": accumulation}

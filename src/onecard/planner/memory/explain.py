@@ -16,8 +16,9 @@ from typing import Any, Literal
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.memory.overhead import StepMemory, step_memory
-from onecard.planner.memory.savers import single_savers, spelt
+from onecard.planner.memory.savers import changed, single_savers, spelt
 from onecard.planner.memory.timeline import LAYER_PLACES, PLACE, Moment, Step
+from onecard.planner.stacks import OWN, in_stack
 from onecard.planner.workload import Workload
 
 LISTED = 10
@@ -72,12 +73,22 @@ class MemoryExplained:
         return asdict(self)
 
 
-def explain_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1) -> MemoryExplained:
+def explain_memory(
+    config: RunConfig,
+    device: Device,
+    dtype: str,
+    gpus: int = 1,
+    nodes: int = 1,
+    stack: str = OWN,
+) -> MemoryExplained:
+    """Of the step that `peak_memory` predicts for the same arguments."""
+
     def memory(run: RunConfig) -> StepMemory:
-        return step_memory(Workload.on(device, run, dtype, gpus), device)
+        return step_memory(in_stack(Workload.on(device, run, dtype, gpus, nodes), stack), device)
 
     now = memory(config)
-    tried = {spelt(change): memory(config.replace(**change)) for change in _changes(config)}
+    others = ((change, changed(config, change)) for change in _changes(config, stack))
+    tried = {spelt(change): memory(other) for change, other in others if other is not None}
     # compile_unit = 'block' holds more logits, chunked_loss more casts: where that is the peak, they save nothing
     savers = {name: then for name, then in tried.items() if then.peak.bytes < now.peak.bytes}
     alive_then = {name: _alive(saver.step, now.peak) for name, saver in savers.items()}
@@ -100,9 +111,9 @@ def explain_memory(config: RunConfig, device: Device, dtype: str, gpus: int = 1)
     )
 
 
-def _changes(config: RunConfig) -> Iterator[dict[str, object]]:
-    """Every saver that is not in use, and half the micro-batch at the same step."""
-    for change in single_savers(config):
+def _changes(config: RunConfig, stack: str) -> Iterator[dict[str, object]]:
+    """Every saver that is not in use, and half the micro-batch at the same step. The savers are our trainer's."""
+    for change in single_savers(config) if stack == OWN else ():
         if all(getattr(config, key) != value for key, value in change.items()):
             yield change
     if config.batch_size % 2 == 0:

@@ -6,10 +6,12 @@ Where a run does not fit, the plan suggests them one by one; which of them are c
 {'optimizer_state': '4bit'}
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from onecard.config import STATE_BITS, RunConfig
+from onecard.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ SAVERS = (
 )
 TOGETHER: dict[str, object] = {"chunked_loss": True, "recompute": "block"}
 # How weights and gradients are kept where nothing else is enough
-LEAN = {"compile_unit": "block", "weights": "bfloat16", "gradients": "bfloat16"}
+HALVES: dict[str, object] = {"weights": "bfloat16", "gradients": "bfloat16"}
 
 
 def savers_in(choice: object) -> list[Saver]:
@@ -76,15 +78,18 @@ def single_savers(config: RunConfig) -> list[dict[str, object]]:
     return [{saver.key: saver.value} for saver in SAVERS if saver.alone and _suits(saver, config)]
 
 
+def changed(config: RunConfig, change: Mapping[str, object]) -> RunConfig | None:
+    """`config` with these keys; None where its other keys exclude them."""
+    try:
+        return config.replace(**change)
+    except UserError:
+        return None
+
+
 def _suits(saver: Saver, config: RunConfig) -> bool:
-    """Whether the setting is valid with the others; moments that are small already are not made larger."""
-    sharded = config.shard != "none"
+    """Whether the setting would do anything; moments that are small already are not made larger."""
     if saver.key == "compile_unit":
         return config.compile
-    if saver.key == "weights":
-        return config.matmul_dtype in ("auto", "bfloat16") and not sharded
-    if saver.key == "gradients":
-        return not sharded
     if saver.key == "optimizer_state":
         state = str(saver.value)
         return state in offered_states(config) and STATE_BITS[state] < config.state_bits

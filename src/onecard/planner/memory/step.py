@@ -60,7 +60,7 @@ def weights_and_gradients(sizes: Sizes, outside: OutsideLayers) -> None:
 def optimizer(sizes: Sizes, outside: OutsideLayers) -> None:
     """What the optimizer keeps between steps, and what it needs for its own arithmetic."""
     work = sizes.work
-    cards = work.gpus if work.split_optimizer or work.sharded else work.shard_cards
+    cards = work.optimizer_cards
     state = 0 if work.host_optimizer else optimizer_state(sizes)
     outside.lives("optimizer state", "optimizer", state // cards, "embedding", "optimizer")
     share = work.gpus if work.split_optimizer and not work.sharded else 1
@@ -74,7 +74,7 @@ def optimizer(sizes: Sizes, outside: OutsideLayers) -> None:
     elif work.optimizer == "adamw" and not (
         work.fused_optimizer or work.optimizer_loop or work.in_backward
     ):  # torch's foreach loops; others go tensor by tensor
-        roots = sizes.weight_bytes // (work.gpus if work.sharded else share)
+        roots = sizes.exact_bytes // cards
         outside.lives("root of the second moment", "optimizer", roots, "optimizer", "optimizer")
 
 
@@ -119,8 +119,8 @@ def optimizer_state(sizes: Sizes) -> int:
 
 
 def host_bytes(work: Workload) -> int:
-    """What a step keeps in the computer's memory: the optimizer's state, the layers' inputs."""
-    state = checkpoint_bytes(work)[1] if work.host_optimizer else 0
+    """What the process of one card keeps in the computer's memory: the optimizer's state, the layers' inputs."""
+    state = checkpoint_bytes(work)[1] // work.optimizer_cards if work.host_optimizer else 0
     inputs = work.n_layer * Sizes(work).residual if work.host_inputs else 0
     return state + inputs
 

@@ -29,17 +29,21 @@ def branch_point(folder: Path, config: RunConfig) -> int | None:
     return step_of(kept[-1])
 
 
-def branch(folder: Path, config: RunConfig) -> int | None:
-    """Make the checkpoint before the decay the run's newest; the decayed end and its log move to DECAYED.
+def decayed_since(folder: Path, config: RunConfig) -> int | None:
+    """The step to go back to; None where the run stopped before its decay, or has been branched already."""
+    step = branch_point(folder, config)
+    return step if step is not None and _after(folder, step) else None
+
+
+def _after(folder: Path, step: int) -> list[Path]:
+    return [path for path in checkpoints(folder) if step_of(path) > step]
+
+
+def branch(folder: Path, step: int) -> None:
+    """Make the checkpoint before the decay, of this step, the run's newest; the decayed end and its log move to DECAYED.
 
     Each step is done again without harm: a kill in between costs nothing, the same command continues.
     """
-    step = branch_point(folder, config)
-    if step is None:
-        return None
-    later = [path for path in checkpoints(folder) if step_of(path) > step]
-    if not later:
-        return None  # it has been branched already, or stopped before its decay
     kept = checkpoints(folder / PREDECAY)[-1]
     aside = folder / DECAYED / "checkpoints"
     aside.mkdir(parents=True, exist_ok=True)
@@ -53,11 +57,10 @@ def branch(folder: Path, config: RunConfig) -> int | None:
         shutil.copytree(kept, writing)
         sync_folder(writing)
         replace(writing, folder / "checkpoints" / kept.name)
-    for path in later:
+    for path in _after(folder, step):
         shutil.rmtree(aside / path.name, ignore_errors=True)
         replace(path, aside / path.name)
     sync_folder(folder / "checkpoints")
-    return step
 
 
 def bump_forecast(folder: Path, before: RunConfig, config: RunConfig) -> str | None:

@@ -21,6 +21,7 @@ from onecard.model.gpt2 import GPT
 from onecard.planner.memory import SYSTEM_BYTES
 from onecard.planner.memory.step import checkpoint_bytes, host_bytes
 from onecard.planner.workload import Workload
+from onecard.torchrun import local_process_count
 from onecard.train.io.loader import windows_of
 from onecard.units import show_bytes, show_count
 
@@ -132,9 +133,11 @@ def check_rows(config: RunConfig, processes: int) -> None:
         )
 
 
-def check_host(config: RunConfig, dtype: str) -> None:
-    """What is to be kept in the computer's memory must fit there."""
-    wanted, there = host_bytes(Workload.of(config, dtype)), computer_bytes()
+def check_host(config: RunConfig, processes: int) -> None:
+    """What all processes of this machine are to keep in the computer's memory must fit there."""
+    here = local_process_count(otherwise=processes)
+    work = Workload.of(config, "bfloat16", processes, max(1, processes // here))
+    wanted, there = host_bytes(work) * here, computer_bytes()
     if wanted + SYSTEM_BYTES > there:
         raise UserError(
             f"{show_bytes(wanted)} are to be kept in the computer's memory, and it has {show_bytes(there)}, "

@@ -78,7 +78,7 @@ def row_marks(config: RunConfig, data: Dataset) -> RowMarks:
     ids = tokenizer.special
     assert tokenizer.eot is not None
     return RowMarks(
-        tokenizer.eot,
+        document,
         AnswerMarks(tokenizer.eot, ids[ASSISTANT], ids[END], (ids[SYSTEM], ids[USER])),
     )
 

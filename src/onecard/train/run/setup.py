@@ -24,7 +24,7 @@ from onecard.train.io.loader import Loader
 from onecard.train.optim import make_optimizer
 from onecard.train.run import preflight, trial
 from onecard.train.run.backward_updates import backward_updates
-from onecard.train.run.branch import DECAYED
+from onecard.train.run.branch import DECAYED, decayed_since
 from onecard.train.run.branch import branch as branch_off
 from onecard.train.run.faults import Faults
 from onecard.train.run.identity import Change, changes_since, check_names, identity_of
@@ -35,7 +35,7 @@ from onecard.train.run.progress import Progress, RunState
 from onecard.train.run.resume_point import newest_good
 from onecard.train.run.row_marks import RowMarks, row_marks
 from onecard.train.run.run_folder import claimed, open_folder
-from onecard.train.run.session import Session, restore, save
+from onecard.train.run.session import PREDECAY, Session, restore, save
 from onecard.train.run.sharding import Sharding, sharding_of
 from onecard.train.run.step import Stepper, gradient_sums
 from onecard.train.run.workers import Workers
@@ -71,15 +71,14 @@ def open_session(
     flight = Preflight()
     with ExitStack() as open_parts:
         record = open_parts.enter_context(claimed(Path(config.out_dir), resume, workers.first))
-        if branch and workers.first:
-            branched = branch_off(Path(config.out_dir), config)
-            if branched is not None:
-                flight.say(
-                    f"continues from step {branched:,}, before the decay; the decayed end is in {DECAYED}/"
-                )
-        if branch:
-            workers.any(False)  # the others look for their checkpoint when the first is done
-        parts = find_parts(config, workers, resume, change, flight)
+        folder = Path(config.out_dir)
+        branch_step = decayed_since(folder, config) if branch else None
+        if branch_step is not None:
+            flight.say(
+                f"continues from step {branch_step:,}, before the decay; the decayed end is in {DECAYED}/"
+            )
+        source = folder if branch_step is None else folder / PREDECAY
+        parts = find_parts(config, workers, source if resume else None, change, flight)
         if workers.first and not parts.config.eval_only:
             preflight.check_disk(parts.config, flight)
         session = _session(parts, workers, view, faults or Faults(), flight, plan)
@@ -95,6 +94,8 @@ def open_session(
             flight.say(f"there will be no samples: {error}")
         del parts  # the checkpoint's tensors, which the model has by now
         if record is not None:
+            if branch_step is not None:  # all processes have read their checkpoint by now
+                branch_off(folder, branch_step)
             open_folder(session, state, record, resumed, changes, plan)
         if any(change.named for change in changes) and not session.config.eval_only:
             state, _ = save(session, state)  # a new record: what comes after is compared with it
@@ -104,14 +105,18 @@ def open_session(
 
 
 def find_parts(
-    config: RunConfig, workers: Workers, resume: bool, change: Collection[str], flight: Preflight
+    config: RunConfig,
+    workers: Workers,
+    source: Path | None,
+    change: Collection[str],
+    flight: Preflight,
 ) -> RunParts:
-    """The data and, for a resume, the newest good checkpoint, which must be of the same run."""
+    """The data and, for a resume, the newest good checkpoint of the folder `source`, which must be of the same run."""
     check_names(change)
     data = open_dataset(config.dataset)
     saved = None
-    if resume:
-        saved = newest_good(Path(config.out_dir), config, workers, flight.say)
+    if source is not None:
+        saved = newest_good(source, config, workers, flight.say)
     if saved is not None and config.vocab_size is None:
         config = config.replace(vocab_size=saved.state["config"]["vocab_size"])
     config = preflight.resolve_vocab(config, data)
@@ -137,7 +142,7 @@ def _session(
     """The model on its device with the optimizer, and the rows of its next step on their way."""
     config, data, device = parts.config, parts.data, workers.device
     if config.offload_optimizer or config.offload_activations:
-        preflight.check_host(config, "bfloat16")
+        preflight.check_host(config, workers.processes)
     if config.fp8:
         machine.require_fp8(device)
     preflight.check_rows(config, workers.processes)
