@@ -182,44 +182,41 @@ def page() -> str:
         lines += recipe_sections.lengths(json.loads(kept.read_text()), result, IMAGES)
     soaked = {part: newest(f"soak-{part}") for part in ("memory", "million")}
     lines += recipe_sections.soak(**soaked)
-    if result := newest("transfer"):
-        lines += recipe_sections.transfer(result)
-    if result := newest("batches"):
-        lines += recipe_sections.batches(result)
-    result = newest("ablation")
-    if result:
-        pieces = result["pieces"]
-        base = next(iter(pieces.values()))["mean"]
-        lines += ["## What each piece is worth", "", machine_line(result), ""]
-        lines += [
-            f"Validation loss after {result['tokens']:,} characters, three seeds; the difference is to the recipe.",
-            "",
-        ]
-        lines += ["| variant | loss | difference |", "|---|---|---|"]
-        lines += [
-            f"| {name} | {row['mean']:.4f} | {row['mean'] - base:+.4f} |"
-            for name, row in pieces.items()
-        ]
-        lines.append("")
-    result = newest("evaluation")
-    if result:
-        lines += evaluation_section(result)
-    for name, section in (("autotune", autotune.section), ("waiting", waiting.section)):
+    for name, section in (
+        ("transfer", recipe_sections.transfer),
+        ("batches", recipe_sections.batches),
+        ("ablation", ablation_section),
+        ("evaluation", evaluation_section),
+        ("autotune", autotune.section),
+        ("waiting", waiting.section),
+        ("low_bit", low_bit_section),
+        ("saver_loss", saver_loss_section),
+        ("saver_memory", saver_memory_section),
+        ("ui", ui_section),
+    ):
         result = newest(name)
         lines += section(result) if result else []
-    result = newest("low_bit")
-    if result:
-        lines += low_bit_section(result)
-    result = newest("saver_loss")
-    if result:
-        lines += saver_loss_section(result)
-    result = newest("saver_memory")
-    if result:
-        lines += saver_memory_section(result)
-    result = newest("ui")
-    if result:
-        lines += ui_section(result)
     return "\n".join(lines)
+
+
+def ablation_section(result: dict[str, Any]) -> list[str]:
+    pieces = result["pieces"]
+    base = next(iter(pieces.values()))["mean"]
+    return [
+        "## What each piece is worth",
+        "",
+        machine_line(result),
+        "",
+        f"Validation loss after {result['tokens']:,} characters, three seeds; the difference is to the recipe.",
+        "",
+        "| variant | loss | difference |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {row['mean']:.4f} | {row['mean'] - base:+.4f} |"
+            for name, row in pieces.items()
+        ),
+        "",
+    ]
 
 
 def low_bit_table(found: dict[str, dict[str, list[float]]]) -> str:

@@ -26,6 +26,28 @@ SHAPE: dict[str, Any] = {
 }
 
 
+def same_models() -> tuple[Any, Any]:
+    """Ours and nanoGPT's with the same weights."""
+    import model as nanogpt
+
+    from onecard.config import RunConfig
+    from onecard.model.gpt2 import GPT
+
+    torch.manual_seed(1337)
+    ours = GPT(RunConfig(**SHAPE)).eval()
+    # far from the initial state, or every token would be as likely as the next
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(3)
+    theirs = nanogpt.GPT(nanogpt.GPTConfig(**SHAPE, dropout=0.0)).eval()
+    theirs.load_state_dict(ours.state_dict(), strict=False)
+    # GPT-2's own GELU in both; the erf form differs by up to 5e-4
+    for block in theirs.transformer.h:
+        block.mlp.gelu = torch.nn.GELU(approximate="tanh")
+    return ours, theirs
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -38,27 +60,9 @@ def main() -> None:
     args = parser.parse_args()
 
     sys.path.insert(0, args.nanogpt)
-    import model as nanogpt
-
-    from onecard.config import RunConfig
     from onecard.model.generate import Sampling, generate
-    from onecard.model.gpt2 import GPT
 
-    torch.manual_seed(1337)
-    ours = GPT(RunConfig(**SHAPE)).eval()
-    with (
-        torch.no_grad()
-    ):  # far from the initial state, or every token would be as likely as the next
-        for parameter in ours.parameters():
-            if parameter.dim() == 2:
-                parameter.mul_(3)
-    theirs = nanogpt.GPT(nanogpt.GPTConfig(**SHAPE, dropout=0.0)).eval()
-    theirs.load_state_dict(ours.state_dict(), strict=False)
-    for (
-        block
-    ) in theirs.transformer.h:  # GPT-2's own GELU in both; the erf form differs by up to 5e-4
-        block.mlp.gelu = torch.nn.GELU(approximate="tanh")
-
+    ours, theirs = same_models()
     prompt = torch.tensor([[464]])
     seconds: dict[str, list[float]] = {"nanogpt": [], "onecard": []}
     same = True

@@ -71,11 +71,9 @@ def main() -> None:
         print(json.dumps(results, indent=1))
 
 
-def measure(shape: dict, nanogpt: Path, place: Path, rounds: int, extra: list[str]) -> dict:
-    data = make_data(place, shape["vocab"])
-    shutil.copy(nanogpt / "configurator.py", place)  # nanoGPT looks for it where it is started
+def common_keys(shape: dict, data: str) -> list[str]:
     keys = {key: shape[key] for key in ("n_layer", "n_head", "n_embd", "block_size", "batch_size")}
-    common = [
+    return [
         *(f"--{key}={value}" for key, value in keys.items()),
         f"--dataset={data}",
         "--device=cpu",
@@ -91,6 +89,12 @@ def measure(shape: dict, nanogpt: Path, place: Path, rounds: int, extra: list[st
         f"--max_iters={shape['steps']}",
         f"--lr_decay_iters={shape['steps']}",
     ]
+
+
+def measure(shape: dict, nanogpt: Path, place: Path, rounds: int, extra: list[str]) -> dict:
+    data = make_data(place, shape["vocab"])
+    shutil.copy(nanogpt / "configurator.py", place)  # nanoGPT looks for it where it is started
+    common = common_keys(shape, data)
     sides: dict[str, dict[str, list[float]]] = {
         side: {"seconds": [], "peak": []} for side in ("nanogpt", "onecard")
     }
