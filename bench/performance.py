@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import autotune, recipe_sections, waiting  # noqa: E402
+from bench.lengths_section import lengths  # noqa: E402
 from bench.plots import plot, reached  # noqa: E402
 from bench.saver_sections import saver_loss_section, saver_memory_section  # noqa: E402
 from bench.ui_section import ui_section  # noqa: E402
@@ -179,7 +180,7 @@ def page() -> str:
     lines += recipe_sections.step_cost(result) if result else []
     kept = RESULTS / "lengths.json"
     if kept.exists():
-        lines += recipe_sections.lengths(json.loads(kept.read_text()), result, IMAGES)
+        lines += lengths(json.loads(kept.read_text()), result, IMAGES)
     soaked = {part: newest(f"soak-{part}") for part in ("memory", "million")}
     lines += recipe_sections.soak(**soaked)
     for name, section in (

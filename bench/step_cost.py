@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lengths import BLOCK, BUDGETS
+from length_runs import BLOCK, BUDGETS
 from onecard.config.model_rules import TAPS
 from side_by_side import RESULTS, Program, random_tokens, store
 from speed import SHAPES as SPEED_SHAPES

@@ -264,7 +264,7 @@ def test_the_recipe_of_a_small_run(recipe, changes, chosen, message):
 
 def test_what_a_small_run_says_of_the_recipe_is_what_was_measured():
     """On the worst corpus, in whole per cents."""
-    from bench.recipe_sections import step_ratio, verdict
+    from bench.lengths_section import step_ratio, verdict
 
     results = ROOT / "bench" / "results"
     runs = json.loads((results / "lengths.json").read_text()).values()
