@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ideas import IDEAS
 from length_runs import (
     BLOCK,
@@ -35,6 +37,8 @@ from length_runs import (
     screening,
     second_opponent,
 )
+from onecard.data import open_dataset
+from side_by_side import Program
 
 SUFFIXES = (".py", ".rst", ".txt", ".md")  # of a folder's files, those that are read
 
@@ -81,6 +85,7 @@ def trained(run: Run, data: Path, out: Path, until: float, dtype: str) -> dict[s
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return {
         "dtype": dtype,
+        "train_tokens": open_dataset(str(data)).splits["train"].tokens,
         "curve": [
             {"tokens": line["step"] * run.tokens_per_step, "loss": line["val_loss"]}
             for line in lines
@@ -89,17 +94,13 @@ def trained(run: Run, data: Path, out: Path, until: float, dtype: str) -> dict[s
     }
 
 
-def nanogpt(run: Run, data: Path, checkout: str) -> dict[str, Any]:
+def nanogpt(run: Run, data: Path, checkout: str, dtype: str) -> dict[str, Any]:
     """The run by nanoGPT's own code, over the same tokens; it cannot be continued."""
-    import numpy as np
-
-    from onecard.data import open_dataset
-    from side_by_side import Program
-
     plain = data.with_name(f"{data.name}-nanogpt")
     plain.mkdir(exist_ok=True)
+    splits = open_dataset(str(data)).splits
     for name in ("train", "val"):
-        split = open_dataset(str(data)).splits[name]
+        split = splits[name]
         np.asarray(split.read(0, split.tokens), dtype=np.uint16).tofile(plain / f"{name}.bin")
     budget, rate = BUDGETS[run.budget], run.rate
     assert rate is not None
@@ -109,6 +110,7 @@ def nanogpt(run: Run, data: Path, checkout: str) -> dict[str, Any]:
         **(shape | {"block_size": BLOCK, "vocab_size": 4096, "dataset": str(plain)}),
         **{"nanogpt": checkout, "seed": run.seed, "threads": 1, "max_iters": run.steps},
         **{"learning_rate": rate, "min_lr": rate / 10, "warmup_iters": run.steps // 20},
+        **{"compile": True, "dtype": dtype},
         eval_windows=EVAL_TOKENS // BLOCK,
     )
     curve = []
@@ -117,7 +119,7 @@ def nanogpt(run: Run, data: Path, checkout: str) -> dict[str, Any]:
         program.steps(done - run.steps * (point - 1) // POINTS)
         curve.append({"tokens": done * run.tokens_per_step, "loss": program.eval()})
     program.close()
-    return {"curve": curve}
+    return {"dtype": dtype, "train_tokens": splits["train"].tokens, "curve": curve}
 
 
 def main() -> None:
@@ -160,7 +162,7 @@ def main() -> None:
         if run.name not in results.runs:
             data = args.work / "data" / run.corpus
             if run.recipe == "nanogpt":
-                found: dict[str, Any] | None = nanogpt(run, data, args.nanogpt)
+                found: dict[str, Any] | None = nanogpt(run, data, args.nanogpt, args.dtype)
             else:
                 found = trained(run, data, args.work / run.name, until, args.dtype)
             if found is None:

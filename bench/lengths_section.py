@@ -49,6 +49,8 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
     missing = {"small", "middle", "large"} - {row["budget"] for row in runs.values()}
     if missing:
         lines += ["", f"Not run yet: the budgets {', '.join(sorted(missing))}."]
+    if words := epochs(list(runs.values())):
+        lines += ["", words]
     low = sorted(
         {
             f"{row['corpus']}, {row['budget']}"
@@ -65,6 +67,17 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
         lines += ["", second]
     lines += ["", *over_budgets(shares, images)] if shares else []
     return [*lines, "", *plots, *ideas(runs), ""]
+
+
+def epochs(rows: list[dict[str, Any]]) -> str:
+    """How often the longest runs read their corpus."""
+    passes: dict[str, float] = {}
+    for row in rows:
+        if row["share"] == 1 and row["recipe"] == "gpt2" and "train_tokens" in row:
+            where = f"{row['corpus']}, {row['budget']}"
+            passes[where] = row["curve"][-1]["tokens"] / row["train_tokens"]
+    words = "; ".join(f"{where}: {times:.2f}" for where, times in sorted(passes.items()))
+    return f"Epochs of the GPT-2 recipe's runs: {words}." if words else ""
 
 
 def second_opponent(rows: list[dict[str, Any]]) -> str:

@@ -43,6 +43,8 @@ class NanoGPT:
                 s.get("weight_decay", 0.1), s["learning_rate"], betas, "cpu"
             )
         self.model: Any = torch.compile(model) if s.get("compile") else model
+        low = s.get("dtype") == "bfloat16"
+        self.context = torch.autocast("cpu", torch.bfloat16, enabled=low)
         self.tokens = {
             name: np.memmap(Path(s["dataset"], f"{name}.bin"), np.uint16, "r")
             for name in ("train", "val")
@@ -76,7 +78,8 @@ class NanoGPT:
     def step(self) -> float:
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr()
-        _, loss = self.model(*self.batch)
+        with self.context:
+            _, loss = self.model(*self.batch)
         self.batch = self._batch()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -90,7 +93,8 @@ class NanoGPT:
 
     def eval(self) -> float:
         self.model.eval()
-        answer = _whole(lambda x, y: self.model(x, y)[1], self.tokens["val"], self.s)
+        with self.context:
+            answer = _whole(lambda x, y: self.model(x, y)[1], self.tokens["val"], self.s)
         self.model.train()
         return answer
 
@@ -147,11 +151,14 @@ class Onecard:
 
 
 def _whole(loss_of, tokens, settings: dict[str, Any]) -> float:
-    """The mean loss over all windows of the split that do not overlap: the same tokens for both programs."""
+    """The mean loss over windows that do not overlap, `eval_windows` at equal distances, else all: the trainer's own ones."""
     block = settings["block_size"]
-    windows = min((len(tokens) - 1) // block, settings.get("eval_windows") or 10**9)
-    x = torch.from_numpy(tokens[: windows * block].astype(np.int64)).view(windows, block)
-    y = torch.from_numpy(tokens[1 : windows * block + 1].astype(np.int64)).view(windows, block)
+    there = (len(tokens) - 1) // block
+    windows = min(there, settings.get("eval_windows") or there)
+    starts = torch.arange(windows) * there // windows * block
+    places = starts[:, None] + torch.arange(block + 1)
+    both = torch.from_numpy(np.asarray(tokens).astype(np.int64))[places]
+    x, y = both[:, :-1].contiguous(), both[:, 1:].contiguous()
     rows = max(1, 2048 // block)
     with torch.no_grad():
         total = sum(
