@@ -12,13 +12,13 @@ from typing import Any
 
 from ideas import IDEAS
 
-KEPT = Path(__file__).parent / "results" / "lengths.json"
 POINTS = 8  # evaluations along a run; an idea has the last one alone
 EVAL_TOKENS = 81_920
 BLOCK = 256
 RATES = (2e-3, 1e-3, 4e-3)  # the GPT-2 recipe's first three, the likeliest first
 GOAL_SHARE = 0.25  # of the tokens; more of them are run with the first seed alone, for the curve
 SCREENED = "small"  # the budget at which ideas are tried
+WINDOWS = "spread"  # where the trainer's validation windows lie; before 18 November 2026 the first ones of the text
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,13 @@ class Budget:
     tokens: int
     seeds: tuple[int, ...]
     shares: tuple[float, ...]  # of the tokens, for the modern recipe
-    tuned_at: float  # the share of the tokens at which the GPT-2 recipe's rates are compared
 
 
 BUDGETS = {
     # 983,040 parameters outside embeddings and head; 3,145,728; 4,915,200
-    "small": Budget(5, 4, 128, 8, 2_000_000, (1, 2, 3), (0.125, 0.25, 0.5, 1.0), 1.0),
-    "middle": Budget(4, 4, 256, 16, 8_000_000, (1,), (0.125, 0.25), 0.25),
-    "large": Budget(4, 5, 320, 16, 16_000_000, (1,), (0.125, 0.25), 0.125),
+    "small": Budget(5, 4, 128, 8, 2_000_000, (1, 2, 3), (0.125, 0.25, 0.5, 1.0)),
+    "middle": Budget(4, 4, 256, 16, 8_000_000, (1,), (0.125, 0.25)),
+    "large": Budget(4, 5, 320, 16, 16_000_000, (1,), (0.125, 0.25)),
 }
 
 
@@ -116,13 +115,18 @@ class Results:
         """Another call of this script may have added some."""
         if self.path.exists():
             self.runs |= json.loads(self.path.read_text())
+        if any(row.get("windows") != WINDOWS for row in self.runs.values()):
+            raise SystemExit(
+                f"{self.path} holds runs that were judged by other validation windows; name another file with --results"
+            )
 
     def loss(self, run: Run) -> float:
         return self.runs[run.name]["curve"][-1]["loss"]
 
     def add(self, run: Run, found: dict[str, Any]) -> None:
         self.read()
-        self.runs[run.name] = {**vars(run), "date": datetime.date.today().isoformat(), **found}
+        date = datetime.date.today().isoformat()
+        self.runs[run.name] = {**vars(run), "date": date, "windows": WINDOWS, **found}
         aside = self.path.with_suffix(".aside")
         aside.write_text(json.dumps(self.runs, indent=1, sort_keys=True) + "\n")
         os.replace(aside, self.path)
@@ -131,14 +135,10 @@ class Results:
 def tried(corpus: str, budget: str, results: Results) -> Iterator[Run]:
     """The GPT-2 recipe at its rates, first seed, until the best one has a neighbour on both sides."""
     rates = list(RATES)
-
-    def run(rate: float) -> Run:
-        return replace(opponent(corpus, budget, rate), share=BUDGETS[budget].tuned_at)
-
     for rate in rates:  # grows while it is read
-        yield run(rate)
+        yield opponent(corpus, budget, rate)
         if rate == rates[-1]:
-            best = min(rates, key=lambda each: results.loss(run(each)))
+            best = min(rates, key=lambda each: results.loss(opponent(corpus, budget, each)))
             if best in (min(rates), max(rates)):
                 rates.append(best / 2 if best == min(rates) else best * 2)
 
@@ -153,7 +153,7 @@ def best_rate(corpus: str, budget: str, results: Results) -> float:
         (row["curve"][-1]["loss"], row["rate"])
         for row in results.runs.values()
         if (row["corpus"], row["budget"], row["recipe"]) == (corpus, budget, "gpt2")
-        and (row["seed"], row["share"]) == (BUDGETS[budget].seeds[0], BUDGETS[budget].tuned_at)
+        and (row["seed"], row["share"]) == (BUDGETS[budget].seeds[0], 1)
     ]
     if not rows:
         raise SystemExit(f"the GPT-2 recipe's rate is not known for {corpus}, {budget}")

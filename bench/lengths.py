@@ -1,15 +1,16 @@
 """Tokens to a loss at several lengths: the modern recipe against the GPT-2 recipe with its rate tuned at each length.
 
-    python bench/lengths.py --work DIR --corpus prose=prose.parquet --corpus code=FOLDER [--budget small] [--minutes 170]
+    python bench/lengths.py --work DIR --corpus prose=prose.parquet --corpus code=FOLDER --results FILE [--budget small] [--minutes 170]
     python bench/lengths.py … --ideas [--idea "momentum 0.9"]     the ideas of ideas.py, at a quarter of the smallest budget (or --budget)
     python bench/lengths.py … --nanogpt DIR                       nanoGPT's own code at the GPT-2 recipe's best rate
 
 The protocol is in docs/LOG.md ("Lengths that count"). Each corpus gets a BPE of 4,096 trained on it; every run is a call of
 `onecard train --continue` in a folder of its own below DIR, one after another, so a script that was stopped goes on where
-it was. What is finished is kept in results/lengths.json, run by run; runs that are there are not made again.
-The GPT-2 recipe's rate is doubled or halved until the best is neither the lowest nor the highest (at the larger
-budgets over a part of the tokens); the modern recipe runs as
-`recipe = "modern"` brings it, at shares of the other's tokens, each with a whole schedule.
+it was. What is finished is kept in FILE, run by run; runs that are there are not made again. results/lengths.json has
+the runs of docs/performance.md; they were judged by the first 81,920 tokens of the validation text, where the trainer now
+takes windows at equal distances over all of it, so no run made today is put beside them.
+The GPT-2 recipe's rate is doubled or halved until the best is neither the lowest nor the highest; the modern recipe
+runs as `recipe = "modern"` brings it, at shares of the other's tokens, each with a whole schedule.
 """
 
 import argparse
@@ -28,7 +29,6 @@ from length_runs import (
     BLOCK,
     BUDGETS,
     EVAL_TOKENS,
-    KEPT,
     POINTS,
     SCREENED,
     Results,
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--corpus", action="append", required=True, metavar="NAME=PATH")
     parser.add_argument("--budget", action="append", choices=list(BUDGETS))
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--results", type=Path, default=KEPT, help="where finished runs are kept")
+    parser.add_argument("--results", type=Path, required=True, help="where finished runs are kept")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after so long")
     parser.add_argument("--ideas", action="store_true", help="screen all ideas of ideas.py")
     parser.add_argument("--idea", action="append", choices=list(IDEAS), help="screen this one")

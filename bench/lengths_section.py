@@ -26,7 +26,7 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
         "The protocol is in docs/LOG.md; bench/lengths.py makes the runs. Losses are means over the seeds in brackets; tokens are "
         "read between the modern runs of whole schedules at shares of the GPT-2 recipe's tokens, on a logarithmic scale. Time is "
         "tokens times the ratio of the compiled steps above. GPT-2's rate is the best of its runs over all tokens (not tuned: it "
-        "neither lies between two others that were run whole, nor is it the best where rates were compared over a part of them). "
+        "does not lie between two others). "
         f"Goals: {TOKENS_GOAL} of the tokens, {TIME_GOAL} of the time.",
         "",
         "| corpus, budget | GPT-2's rate | its loss | modern, by share of the tokens | tokens | time |",
@@ -150,21 +150,15 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def opponents_rate(rows: list[dict[str, Any]]) -> tuple[float | None, bool]:
-    """The best rate of the runs over all tokens; whether it is tuned: it lies between two others that were run whole, or is also the
-    best, between two others, where rates were compared over a part of the tokens (a longer run may want another one)."""
-    by_share: dict[float, dict[float, float]] = {}
+    """The best rate of the runs over all tokens; whether it is tuned: it lies between two others."""
+    losses: dict[float, float] = {}
     for row in rows:  # compared with the first seed, others are run at the best rate alone
-        losses = by_share.setdefault(row["share"], {})
-        losses[row["rate"]] = min(final(row), losses.get(row["rate"], math.inf))
-    whole = by_share.get(1.0, {})
-    if not whole:
+        if row["share"] == 1:
+            losses[row["rate"]] = min(final(row), losses.get(row["rate"], math.inf))
+    if not losses:
         return None, False
-    best = min(whole, key=lambda rate: whole[rate])
-    tuned = any(
-        best == min(losses, key=lambda rate: losses[rate]) and min(losses) < best < max(losses)
-        for losses in by_share.values()
-    )
-    return best, tuned
+    best = min(losses, key=lambda rate: losses[rate])
+    return best, min(losses) < best < max(losses)
 
 
 def final(row: dict[str, Any]) -> float:
