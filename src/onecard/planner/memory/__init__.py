@@ -154,10 +154,16 @@ def _changes(
 ) -> list[Note]:
     """What to change, each alone and then together, with the memory it would take."""
     smaller = _smaller_batch(config, memory, room)
-    ways: list[dict[str, object]] = []
+    shards: list[dict[str, object]] = []
     if gpus > 1 and {config.weights, config.gradients} == {"float32"}:
-        ways = [{"shard": "grads"}, {"shard": "full"}]
-    tried = [smaller, *ways, *single_savers(config, dtype, kind), TOGETHER, {**smaller, **TOGETHER}]
+        shards = [{"shard": "grads"}, {"shard": "full"}]
+    tried = [
+        smaller,
+        *shards,
+        *single_savers(config, dtype, kind),
+        TOGETHER,
+        {**smaller, **TOGETHER},
+    ]
     tried += [{**smaller, **TOGETHER, "optimizer_state": state} for state in offered_states(config)]
     if halves_suit(config, dtype):
         by_layer = {"compile_unit": "block"} if config.compile else {}

@@ -11,13 +11,13 @@ from onecard.planner.memory.timeline import OutsideLayers
 
 def sharded_weights(sizes: Sizes, outside: OutsideLayers) -> None:
     work, cards = sizes.work, sizes.work.shard_cards
-    vectors = FULL * (sizes.parameters - sizes.lowered)
-    own = FULL * sizes.lowered // cards + vectors
+    vectors = FULL * (sizes.parameters - sizes.large_parameters)
+    own = FULL * sizes.large_parameters // cards + vectors
     outside.lives("weights", "weights", own, "embedding", "optimizer")
-    born = "embedding" if work.accumulation > 1 else "embedding_back"
+    born = "embedding" if work.accumulation > 1 else "layers_back"
     outside.lives("gradients", "gradients", own, born, "optimizer")
     layer, layers = sizes.matrix_parameters, sizes.matrix_parameters * work.n_layer
-    tables = sizes.lowered - layers
+    tables = sizes.large_parameters - layers
     gathered, first, last = sizes.matmul * tables, "embedding", "embedding_back"
     if work.shard == "grads":
         gathered += sizes.matmul * layers
@@ -32,8 +32,6 @@ def sharded_weights(sizes: Sizes, outside: OutsideLayers) -> None:
     outside.lives("gradients to add up", "gradients", FULL * layer, "layers_back", "layers_back")
     summed = FULL * tables + FULL * tables // cards
     outside.lives("table gradients to add up", "gradients", summed, last, last)
-    if work.accumulation <= 1:
-        outside.lives("gradients", "gradients", own, "layers_back", "layers_back")
 
 
 def moved_matrices(sizes: Sizes, outside: OutsideLayers) -> None:
