@@ -102,7 +102,10 @@ def _loop(
     machine.forget_peak_memory(workers.device)  # the preflight's
     try:
         if config.eval_only:
-            return _end(session, validate(session, state), "finished", None)
+            state = validate(session, state)
+            # a run that stopped on its way is not finished because somebody looked at it
+            whole = finished(config, state.progress) or not state.progress.step
+            return _end(session, state, "finished" if whole else "stopped", None)
         if eval_missing(config, state.progress):
             state = validate(session, state)
         elif not finished(config, state.progress):

@@ -107,8 +107,9 @@ def open_folder(
 
 
 def _update_config(config: RunConfig, folder: Path) -> None:
-    """config.toml as the run continues; untouched where it says the same."""
-    path = folder / "config.toml"
+    """config.toml as the run continues; untouched where it says the same. That it is only looked at this time is not a
+    part of it: else the next resume would not train either."""
+    path, config = folder / "config.toml", config.replace(eval_only=False)
     try:
         if load(path) == config:
             return
