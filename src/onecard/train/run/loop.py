@@ -7,7 +7,7 @@
 
 import contextlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -195,7 +195,7 @@ def _state_after_step(
     schedule_steps = advance(config, state, clock.pace())
     if config.max_hours is not None:
         schedule_steps = session.workers.from_first(schedule_steps)
-    after = state.with_progress(
+    after = replace(state, stride=schedule_steps).with_progress(
         step=progress.step + 1,
         tokens=progress.tokens + config.tokens_per_step,
         position=progress.position + schedule_steps,
