@@ -90,7 +90,7 @@ class Session:
 
 def validate(session: Session, state: RunState) -> RunState:
     """The state with the validation loss here, which is logged and shown."""
-    measured, state = _within_memory(session, state, session.config.eval_iters)
+    measured, state = _evaluated(session, state, session.config.eval_iters)
     progress = state.progress
     step, tokens = progress.step, progress.tokens
     fields = {"kind": "eval", "step": step, "tokens": tokens, **measured.fields()}
@@ -116,10 +116,10 @@ def try_evaluation(session: Session, state: RunState) -> RunState:
     if not session.config.compile:
         return state
     batches = min(session.config.eval_iters, session.workers.processes)
-    return _within_memory(session, state, batches)[1]
+    return _evaluated(session, state, batches)[1]
 
 
-def _within_memory(session: Session, state: RunState, batches: int) -> tuple[Evaluation, RunState]:
+def _evaluated(session: Session, state: RunState, batches: int) -> tuple[Evaluation, RunState]:
     """The loss over so many batches, and the state with how many sequences fit at a time."""
     config, stepper = session.config, session.stepper
     asked = min(stepper.micro_batch, state.eval_micro_batch or config.batch_size)
