@@ -249,7 +249,7 @@ def test_verify_resume_says_exact(config):
     ("given", "used"), [("resume", "scratch"), ("scratch", "scratch"), ("gpt2", "gpt2")]
 )
 def test_the_proof_is_a_short_form_of_the_run(config, monkeypatch, given, used):
-    """It starts where the run starts, is stopped half way, and leaves out what is no part of the proof."""
+    """It starts where the run starts, is stopped half way, and leaves out what is no part of the proof; it always trains."""
     tried = []
 
     def first(config, **more):
@@ -259,6 +259,7 @@ def test_the_proof_is_a_short_form_of_the_run(config, monkeypatch, given, used):
     monkeypatch.setattr(verify, "train", first)
     long_run = {"max_iters": 500, "lr_decay_iters": 500, "warmup_iters": 100, "max_hours": 2.0}
     shown = {"wandb_log": True, "tensorboard": True, "trackio": True, "log_interval": 50}
+    shown |= {"eval_only": True}
     with pytest.raises(Killed):
         verify_resume(config.replace(init_from=given, **long_run, **shown), steps=7)
     (found,) = tried
@@ -267,6 +268,7 @@ def test_the_proof_is_a_short_form_of_the_run(config, monkeypatch, given, used):
     assert (found.checkpoint_interval, found.log_interval, found.max_hours) == (3, 1, None)
     assert found.eval_interval > 7
     assert (found.wandb_log, found.tensorboard, found.trackio) == (False, False, False)
+    assert not found.eval_only
     assert (found.n_embd, found.dataset, found.seed) == (config.n_embd, config.dataset, config.seed)
 
 
