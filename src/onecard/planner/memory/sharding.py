@@ -35,7 +35,7 @@ def sharded_weights(sizes: Sizes, outside: OutsideLayers) -> None:
 
 
 def moved_matrices(sizes: Sizes, outside: OutsideLayers) -> None:
-    """train/optim/slices.py: one matrix at a time is whole here, beside what is handed over and comes back, and its
+    """train/optim/sharded_rows.py: one matrix at a time is whole here, beside what is handed over and comes back, and its
     Newton-Schulz products: the largest, the MLP's."""
     matrix = FULL * 4 * sizes.work.n_embd * sizes.work.n_embd
     products = 3 if sizes.work.full_precision_updates else 2

@@ -23,7 +23,7 @@ from onecard.model.host import HostRoom, Lanes, copied, on_card
 from onecard.train.optim.low_bit import LowBit
 from onecard.train.optim.muon import moved
 from onecard.train.optim.rounding import key_of, stochastic_bf16
-from onecard.train.optim.slices import MASTER, SMALL, Slices, move_slices
+from onecard.train.optim.sharded_rows import MASTER, SMALL, Slices, move_slices
 
 _FIRST, _SECOND, _MOMENTUM, _WEIGHT = 1, 2, 3, 4  # uses of random numbers
 
