@@ -48,7 +48,7 @@ class Exchange:
 
 
 def exchange_of(w: Workload, device: Device) -> Exchange:
-    """Our own trainer's (train/run/workers.py and spread.py).
+    """Our own trainer's (train/run/workers.py and sharding.py).
 
     Replicated: the fp32 gradients are summed once a step, 2·(n-1)/n of them through every card. "grads": the weights are
     gathered once a step in the matmuls' dtype, (n-1)/n of them, and the gradients added up in fp32 in every micro-batch.
