@@ -235,6 +235,16 @@ def test_resume_leaves_the_random_numbers_of_the_caller_out_of_it(config, straig
     assert_same_weights(config.out_dir, straight)
 
 
+def test_a_record_of_the_data_that_was_not_finished_is_made_again(config):
+    """Killed as it was written, or its disk was full: a run without it cannot be sampled once its data is gone."""
+    train(config, view=StopAt(5))
+    record = Path(config.out_dir) / "data" / "record.json"
+    content = json.loads(record.read_text())
+    record.unlink()
+    train(config, resume=True)
+    assert json.loads(record.read_text()) == content
+
+
 def test_verify_resume_says_exact(config):
     found = verify_resume(config, steps=4)
     assert found.exact
