@@ -176,6 +176,16 @@ class Lock:
         file.flush()
         self._file = file
 
+    def remove(self) -> bool:
+        """Take the file away while it is held; another's that has come to its place stays. False where it is still there."""
+        if self._file is None or not _is_at(self._file, self.path):
+            return True
+        try:
+            self.path.unlink()
+        except OSError:  # Windows keeps a file that is open
+            return False
+        return True
+
     def release(self) -> None:
         if self._file is not None:
             _unlock(self._file)

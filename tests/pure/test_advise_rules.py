@@ -186,16 +186,23 @@ def test_a_computer_without_room_is_no_place_for_moments(monkeypatch):
 
 def test_each_saver_has_its_price():
     assert Savers().charge == 0
-    assert Savers(True, "cheap", "8bit").charge == pytest.approx(0.035)
-    assert Savers(True, "cheap", "4bit").charge == pytest.approx(0.055)
+    assert Savers.setting(
+        chunked_loss=True, recompute="cheap", optimizer_state="8bit"
+    ).charge == pytest.approx(0.035)
+    assert Savers.setting(
+        chunked_loss=True, recompute="cheap", optimizer_state="4bit"
+    ).charge == pytest.approx(0.055)
     assert all_savers(load("gpt2"))[0] == Savers()
     assert len(all_savers(load("gpt2"))) == 18 + 3 + 3 + 2 + 2
     assert len(all_savers(load("gpt2"), "float16")) == 18 + 3 + 2 + 2  # no bf16 weights without it
     assert len(all_savers(load("gpt2"), "float32", "cpu")) == 18 + 3
     muon = all_savers(load(None, ["recipe=modern"]))
-    assert {savers.optimizer_state for savers in muon} == {"float32", "8bit"}  # 4 bits cost it loss
+    assert {savers.values["optimizer_state"] for savers in muon} == {
+        "float32",
+        "8bit",
+    }  # 4 bits cost it loss
     asked = all_savers(load("gpt2", ["optimizer=adamw8bit"]))  # another name of 8bit
-    assert {savers.optimizer_state for savers in asked} == {"8bit"}
+    assert {savers.values["optimizer_state"] for savers in asked} == {"8bit"}
 
 
 def test_micro_batches_divide_the_total_batch():

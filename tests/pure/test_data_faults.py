@@ -327,6 +327,29 @@ def test_workers_load_their_libraries_before_they_listen(tmp_path: Path) -> None
     assert "checked" in done.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file is not removed there")
+def test_who_begins_as_another_ends_keeps_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the end of the first and the removal of its folder."""
+    from onecard.data.preparation.work_folder import WorkFolder
+    from onecard.files import Lock
+
+    release, next_one = Lock.release, WorkFolder(tmp_path / "out")
+
+    def release_and_begin(lock: Lock) -> None:
+        release(lock)
+        monkeypatch.undo()
+        next_one.__enter__()
+
+    with WorkFolder(tmp_path / "out") as work:
+        work.remove_on_exit = True
+        monkeypatch.setattr(Lock, "release", release_and_begin)
+    with pytest.raises(UserError, match="is being prepared"):
+        WorkFolder(tmp_path / "out").__enter__()
+    next_one.__exit__()
+
+
 def test_the_lock_is_released_before_its_folder_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

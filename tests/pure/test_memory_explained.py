@@ -2,15 +2,18 @@
 
 import ast
 import json
+from dataclasses import replace
 
 import pytest
 
 from onecard.config import RunConfig, load
 from onecard.facts.gpus import find_gpu
+from onecard.facts.here import cpu
 from onecard.planner.memory import peak_memory
 from onecard.planner.memory.explain import explain_memory
 from onecard.planner.memory.step import simulate
 from onecard.planner.workload import Workload
+from onecard.units import GIB
 
 CARD = find_gpu("RTX 4070")
 
@@ -128,3 +131,18 @@ def test_cards_that_share_the_moments_share_their_roots() -> None:
     step = simulate(Workload.of(config.replace(gradient_accumulation_steps=16), "bfloat16", 16))
     size = {tensor.name: tensor.bytes for tensor in step.tensors}
     assert size["root of the second moment"] == pytest.approx(size["optimizer state"] / 2, rel=0.01)
+
+
+def test_only_what_the_device_can_use_is_suggested() -> None:
+    """A card without bf16 keeps no weights in it, and a CPU has no other memory beside its own."""
+    config = load("gpt2").replace(batch_size=16, compile=False)
+    for device, dtype, unsuited in (
+        (find_gpu("RTX 2080"), "float16", ("bfloat16",)),
+        (cpu(), "float32", ("bfloat16", "offload")),
+    ):
+        explained = explain_memory(config, device, dtype)
+        changes = peak_memory(config, replace(device, usable_bytes=3 * GIB), dtype).changes
+        named = [saving.setting for saving in explained.savings]
+        named += [note.values["change"] for note in changes]
+        assert len(named) > 5
+        assert not [setting for setting in named if any(word in setting for word in unsuited)]

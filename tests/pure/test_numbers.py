@@ -81,7 +81,7 @@ def test_flops_of_that_run():
     ("step_seconds", "hours"), [(2.5, 13.9), (3.0, 16.7), (3.5, 19.4), (4.0, 22.2)]
 )
 def test_what_if_hours(step_seconds, hours):
-    from onecard.planner.whatif import whatif
+    from onecard.planner.build import whatif
 
     rows = {
         row.step_seconds: row.total_seconds

@@ -20,7 +20,7 @@ from onecard.advise.memory_table import memory_table
 from onecard.advise.recipe_choice import Contest, careful, choose, chosen_run, search_of, wins
 from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
-from onecard.advise.savers import SAVER_KEYS, all_savers, with_memory
+from onecard.advise.savers import all_savers, with_memory
 from onecard.advise.schedule import run_seconds
 from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
@@ -30,7 +30,7 @@ from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.facts.here import cpu
 from onecard.planner.loss_settings import loss_fit
-from onecard.planner.memory.savers import SAVERS, single_savers
+from onecard.planner.memory.savers import single_savers
 from onecard.planner.params import params
 from onecard.planner.warnings import MUON_4BIT_LOSS
 from onecard.report.memory_table_view import LETTERS
@@ -368,4 +368,3 @@ def test_every_saver_that_can_be_chosen_has_a_letter_in_the_table():
     chosen = all_savers(RunConfig(), "bfloat16", "cuda")
     assert {name for savers in chosen for name in savers.names} == set(LETTERS)
     assert len(set(LETTERS.values())) == len(LETTERS)
-    assert {saver.key for saver in SAVERS} == set(SAVER_KEYS)

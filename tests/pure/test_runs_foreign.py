@@ -292,6 +292,14 @@ def test_megatron_and_its_relatives():
     assert only(MEGATRON + lost).not_finite == (300,)
 
 
+def test_a_history_may_have_tabs_between_its_columns(tmp_path):
+    history = tmp_path / "history.tsv"
+    rows = "".join(f"{step}\t{10 - step / 100}\t3e-4\n" for step in range(0, 100, 10))
+    history.write_text(f"step\ttrain/loss\tlr\n{rows}")
+    (run,) = read_runs(str(history))
+    assert (run.last_step, run.last_loss) == (90, 9.1)
+
+
 def test_wandb_csv_of_one_run_and_of_a_chart(tmp_path):
     history = tmp_path / "history.csv"
     rows = ["_step,_timestamp,iter,train/loss,val/loss,lr,mfu"]

@@ -238,6 +238,19 @@ def test_a_claim_given_up_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no folder with an open file is renamed there")
+def test_a_claim_given_up_leaves_the_next_ones_lock(tmp_path):
+    """Its folder was renamed under it, as set_aside does, and another run begins in a new one of that name."""
+    first, second = RunRecord(tmp_path / "out"), RunRecord(tmp_path / "out")
+    first.claim()
+    (tmp_path / "out").rename(tmp_path / "out.unfinished-1")
+    second.claim()
+    first.release()
+    with pytest.raises(UserError):
+        RunRecord(tmp_path / "out").claim()
+    second.release()
+
+
 def test_a_folder_that_is_no_run_is_named(tmp_path):
     assert not is_run_folder(tmp_path)
     with pytest.raises(UserError, match="not a run folder"):

@@ -279,6 +279,7 @@ def test_a_state_made_by_hand_is_a_result_or_a_sentence(stopped, capsys, wrongs)
     places = [(key,) for key in whole] + [
         (key, inner) for key in ("watch", "files", "config", "identity") for inner in whole[key]
     ]
+    places.append(("watch", "of_a_later_version"))
     from onecard.model.checkpoint import CorruptError
 
     for place in places:

@@ -7,14 +7,15 @@ import torch
 from runs_in_tests import assert_same_weights, losses
 
 from onecard.config import RunConfig
+from onecard.config.model_rules import STATE_BLOCK
 from onecard.errors import UserError
 from onecard.model.build import make_model
 from onecard.model.checkpoint import OPTIMIZER, checkpoints, read_state, read_tensors
 from onecard.planner.memory import step as planned
 from onecard.planner.memory.sizes import Sizes
 from onecard.planner.workload import Workload
-from onecard.train.optim import make_optimizer, optimizer_tensors, sliced
-from onecard.train.optim.low_bit import BLOCK, LowBit
+from onecard.train.optim import make_optimizer, optimizer_tensors
+from onecard.train.optim.low_bit import LowBit
 from onecard.train.optim.rounding import key_of, random_bits, uniform
 from onecard.train.run.loop import train
 
@@ -89,7 +90,7 @@ def test_slices_are_the_whole(bits):
     values = torch.randn(1000)
     whole, parts = (LowBit.zeros(1000, bits, True, CPU) for _ in range(2))
     whole.write(values.clone(), 0, 9)
-    cut = 2 * BLOCK[bits]
+    cut = 2 * STATE_BLOCK[bits]
     parts.write(values[:cut].clone(), 0, 9)
     parts.write(values[cut:].clone(), cut, 9)
     assert torch.equal(whole.codes, parts.codes)
@@ -178,5 +179,3 @@ def test_the_plan_counts_its_bytes(optimizer, state):
     )
     found = planned.optimizer_state(Sizes(Workload.of(config, "float32")))
     assert found == pytest.approx(held, rel=0.001)
-    assert planned.STATE_BLOCK == BLOCK
-    assert planned.STATE_SLICE == sliced.SLICE

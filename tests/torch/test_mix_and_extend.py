@@ -1,6 +1,7 @@
 """Losses booked to the source each token comes from; runs lengthened from before their decay."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,15 @@ from onecard.config.recipes import recipe_values
 from onecard.data import open_dataset, prepare
 from onecard.errors import UserError
 from onecard.model.build import make_model
-from onecard.model.checkpoint import checkpoints, step_of
+from onecard.model.checkpoint import checkpoints, read_state, step_of
 from onecard.report import shortened, show
 from onecard.report.compare_view import compare_document, explain_document
 from onecard.runs.compare import compare
 from onecard.runs.explain import explain, explained
 from onecard.runs.figures import figures
 from onecard.runs.folder import read_folder
+from onecard.train.optim import lr_at
+from onecard.train.run.branch import branch
 from onecard.train.run.loop import train
 
 
@@ -182,6 +185,37 @@ def test_a_recipes_flat_part_by_one_key(recipe, tmp_path):
     config = load(path)
     assert decay_start(config) == (400 if recipe == "modern" else 800)
     assert config.keep_predecay
+
+
+@pytest.mark.parametrize("stride", [7.0, 12.5])
+def test_a_hurried_run_keeps_the_checkpoint_before_its_decay_too(
+    mix, tmp_path, monkeypatch, stride
+):
+    """max_hours may take the schedule in strides that step over the end of its flat part."""
+    monkeypatch.setattr("onecard.train.run.loop.advance", lambda *given: stride)
+    config = tiny(tmp_path / "run", mix, schedule="wsd", max_iters=100, lr_decay_iters=100)
+    train(config)
+    (kept,) = checkpoints(tmp_path / "run" / "predecay")
+    position = read_state(kept)["position"]
+    assert decay_start(config) - stride < position <= decay_start(config)
+    assert lr_at(config, position) == config.learning_rate
+
+
+def test_what_a_branch_copies_is_on_the_disk(mix, tmp_path, monkeypatch):
+    """The copy takes the place of later checkpoints: a power cut must not leave it empty."""
+    train(tiny(tmp_path / "run", mix, schedule="wsd"))
+    flushed = set()
+    real = os.fsync
+
+    def fsync(handle):
+        flushed.add(os.fstat(handle).st_ino)
+        real(handle)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    branch(tmp_path / "run", 16)
+    newest = checkpoints(tmp_path / "run")[-1]
+    assert step_of(newest) == 16
+    assert {path.stat().st_ino for path in newest.iterdir()} <= flushed
 
 
 def test_keep_predecay_can_be_switched_off(mix, tmp_path):

@@ -235,6 +235,16 @@ def test_resume_leaves_the_random_numbers_of_the_caller_out_of_it(config, straig
     assert_same_weights(config.out_dir, straight)
 
 
+def test_a_record_of_the_data_that_was_not_finished_is_made_again(config):
+    """Killed as it was written, or its disk was full: a run without it cannot be sampled once its data is gone."""
+    train(config, view=StopAt(5))
+    record = Path(config.out_dir) / "data" / "record.json"
+    content = json.loads(record.read_text())
+    record.unlink()
+    train(config, resume=True)
+    assert json.loads(record.read_text()) == content
+
+
 def test_verify_resume_says_exact(config):
     found = verify_resume(config, steps=4)
     assert found.exact
@@ -249,7 +259,7 @@ def test_verify_resume_says_exact(config):
     ("given", "used"), [("resume", "scratch"), ("scratch", "scratch"), ("gpt2", "gpt2")]
 )
 def test_the_proof_is_a_short_form_of_the_run(config, monkeypatch, given, used):
-    """It starts where the run starts, is stopped half way, and leaves out what is no part of the proof."""
+    """It starts where the run starts, is stopped half way, and leaves out what is no part of the proof; it always trains."""
     tried = []
 
     def first(config, **more):
@@ -259,6 +269,7 @@ def test_the_proof_is_a_short_form_of_the_run(config, monkeypatch, given, used):
     monkeypatch.setattr(verify, "train", first)
     long_run = {"max_iters": 500, "lr_decay_iters": 500, "warmup_iters": 100, "max_hours": 2.0}
     shown = {"wandb_log": True, "tensorboard": True, "trackio": True, "log_interval": 50}
+    shown |= {"eval_only": True}
     with pytest.raises(Killed):
         verify_resume(config.replace(init_from=given, **long_run, **shown), steps=7)
     (found,) = tried
@@ -267,6 +278,7 @@ def test_the_proof_is_a_short_form_of_the_run(config, monkeypatch, given, used):
     assert (found.checkpoint_interval, found.log_interval, found.max_hours) == (3, 1, None)
     assert found.eval_interval > 7
     assert (found.wandb_log, found.tensorboard, found.trackio) == (False, False, False)
+    assert not found.eval_only
     assert (found.n_embd, found.dataset, found.seed) == (config.n_embd, config.dataset, config.seed)
 
 

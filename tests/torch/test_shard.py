@@ -16,7 +16,7 @@ from onecard.model import checkpoint
 from onecard.model.opening import open_model
 from onecard.model.weights import read_weights
 from onecard.runs.log import read_log
-from onecard.train.optim.slices import Slices
+from onecard.train.optim.sharded_rows import Slices
 from onecard.train.run.loop import train
 
 pytestmark = [

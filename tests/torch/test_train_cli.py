@@ -9,7 +9,11 @@ from runs_in_tests import events, losses
 from onecard.cli import main
 from onecard.cli import train as train_command
 from onecard.config import load, to_nanogpt
+from onecard.errors import OnecardError
 from onecard.model.checkpoint import checkpoints, read_state
+from onecard.runs.record import RunRecord
+from onecard.train.run.faults import Faults
+from onecard.train.run.loop import train
 from run_folders import new_folder
 
 
@@ -114,6 +118,19 @@ def test_eval_only_evaluates(config, typed, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert answer["step"] == 0
     assert 3 < answer["val_loss"] < 5
+
+
+def test_a_look_at_a_stopped_run_leaves_it_as_it_was(config, capsys):
+    """Neither its record says that it is finished, nor its config that it is only looked at."""
+    with pytest.raises(OnecardError):
+        train(config, faults=Faults.parse("error@5"))
+    resume = ["train", "--resume", f"--out_dir={config.out_dir}", "--quiet"]
+    assert main([*resume, "--eval_only=True"]) == 0
+    assert RunRecord(Path(config.out_dir)).state == "stopped"
+    assert "stopped and saved at step 5" in capsys.readouterr().out
+    assert main(resume) == 0
+    assert list(losses(config.out_dir)) == list(range(1, config.max_iters + 1))
+    assert RunRecord(Path(config.out_dir)).state == "finished"
 
 
 def test_a_compiler_that_fails_is_explained_and_the_run_is_eager(config, typed, monkeypatch):

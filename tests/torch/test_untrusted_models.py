@@ -26,7 +26,7 @@ from onecard.model.checkpoint_state import checksum
 from onecard.model.opening import open_model
 from onecard.model.tensor_file import checksum_of, write_tensors
 from onecard.model.weights import read_weights
-from onecard.train.optim.slices import Slices
+from onecard.train.optim.sharded_rows import Slices
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "pure"))
 from test_data_fuzz import damaged_bytes, damaged_json, odd_value

@@ -113,7 +113,7 @@ def _memory_comments(config: RunConfig, plan: RunPlan) -> dict[str, str]:
         else "torch.compile does not support this card",
         "optimizer": _OPTIMIZERS[config.optimizer],
         **_NO_NEED,
-        **{saver.key: saver.comment.format(host=host) for saver in savers_in(config)},
+        **{saver.key: saver.comment.format(host=host) for saver in savers_in(vars(config))},
     }
 
 

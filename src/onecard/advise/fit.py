@@ -26,6 +26,7 @@ from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
 from onecard.planner.memory import peak_memory, reserve
+from onecard.planner.memory.savers import HALVES
 from onecard.planner.result import Fits, JsonAnswer
 from onecard.units import GIB
 
@@ -145,11 +146,11 @@ def _reasons(before: RunPlan, after: RunPlan, savers: Savers) -> list[Note]:
     else:
         notes.append(Note("fit-equal", share=abs(1 - now / was) + 0.001))
     notes.append(Note("fit-total", tokens=after.tokens.per_step))
-    if savers.optimizer_state != "float32" and before.config.state_bits == 32:
-        notes.append(Note("fit-4bit" if savers.optimizer_state == "4bit" else "fit-8bit"))
-    if savers.weights != before.config.weights or savers.gradients != before.config.gradients:
+    if after.config.state_bits < 32 and before.config.state_bits == 32:
+        notes.append(Note("fit-4bit" if after.config.state_bits == 4 else "fit-8bit"))
+    if any(getattr(after.config, key) != getattr(before.config, key) for key in HALVES):
         notes.append(Note("fit-bf16"))
-    if savers.offload_optimizer and not before.config.offload_optimizer:
+    if after.config.offload_optimizer and not before.config.offload_optimizer:
         notes.append(Note("fit-offload", host=after.memory.host_bytes))
     if savers_of(before.config).names and not savers.names:
         notes.append(Note("fit-unneeded"))

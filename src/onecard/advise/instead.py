@@ -13,7 +13,7 @@ from onecard.advise.savers import fastest, micro_batches, variant
 from onecard.advise.schedule import base_config
 from onecard.advise.shapes import shapes, total_params, usual_batch
 from onecard.config import RunConfig, load
-from onecard.config.run import MOST_STEPS
+from onecard.config.key_facts import MOST_STEPS
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.optimal import compute_optimal_tokens

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from onecard.config import RunConfig
+from onecard.config.key_facts import MOST_STEPS
 from onecard.config.length import for_tokens
-from onecard.config.run import MOST_STEPS
 from onecard.facts.gpus import Device
 from onecard.planner import plan
 from onecard.planner.result import Range

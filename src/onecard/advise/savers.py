@@ -9,68 +9,79 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.calibration_file import known_calibration
 from onecard.planner.memory import peak_memory
-from onecard.planner.memory.savers import changed, offered_states, savers_in
+from onecard.planner.memory.savers import (
+    SAVERS,
+    TOGETHER,
+    Saver,
+    changed,
+    offered_states,
+    savers_in,
+    suits,
+)
 from onecard.planner.result import Memory
 from onecard.planner.step_time import StepTime, step_time
-from onecard.planner.workload import Recompute
 from onecard.units import GIB
 
-State = Literal["float32", "8bit", "4bit"]
-Number = Literal["float32", "bfloat16"]
 DOUBLING_CHARGE = 0.002  # for each doubling of the micro-batch: memory is worth keeping free when nothing is gained
 BOUND_SLACK = 0.97  # the largest micro-batch is the fastest per token to within so much, tile effects included
 
 
+_RUNGS = sorted(SAVERS, key=lambda saver: saver.rung)
+SAVER_KEYS = tuple(dict.fromkeys(saver.key for saver in _RUNGS))
+_OFF = {key: getattr(RunConfig, key) for key in SAVER_KEYS}
+
+
 @dataclass(frozen=True)
 class Savers:
-    """A choice of memory savers; RunConfig's keys of the same names."""
+    """A choice of memory savers, one of a key at most."""
 
-    chunked_loss: bool = False
-    recompute: Recompute = "none"
-    optimizer_state: State = "float32"
-    compile_unit: Literal["model", "block"] = "model"
-    weights: Number = "float32"
-    gradients: Number = "float32"
-    offload_optimizer: bool = False
-    offload_activations: bool = False
+    chosen: frozenset[Saver] = frozenset()
+
+    @classmethod
+    def setting(cls, **values: object) -> "Savers":
+        """Those with these values.
+
+        >>> Savers.setting(chunked_loss=True, recompute="none").names
+        ['chunked_loss']
+        """
+        return cls(frozenset(savers_in(values)))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All of RunConfig's keys that a saver sets, as they are with these."""
+        return {**_OFF, **{saver.key: saver.value for saver in self.chosen}}
 
     @property
     def names(self) -> list[str]:
         """The config keys it sets, as a person would write them."""
-        used = {saver.key: saver.name for saver in savers_in(self)}
-        return [used[key] for key in SAVER_KEYS if key in used]
+        return [saver.name for saver in _RUNGS if saver in self.chosen]
 
     @property
     def charge(self) -> float:
         """Counts as time: a run with savers is planned so much shorter, and more memory can only help it."""
-        return sum(saver.charge for saver in savers_in(self))
+        return sum(saver.charge for saver in SAVERS if saver in self.chosen)
 
     def on(self, config: RunConfig) -> RunConfig:
-        return variant(config, **{key: getattr(self, key) for key in SAVER_KEYS})
+        return variant(config, **self.values)
 
-
-SAVER_KEYS = tuple(field.name for field in dataclasses.fields(Savers))
+    def having(self, **values: object) -> "Savers":
+        """These, with other values of some keys."""
+        return Savers.setting(**{**self.values, **values})
 
 
 def savers_of(config: RunConfig) -> Savers:
     values = {key: getattr(config, key) for key in SAVER_KEYS}
-    return Savers(**{**values, "optimizer_state": _state_of(config)})
-
-
-def _state_of(config: RunConfig) -> State:
-    return (
-        "8bit"
-        if config.optimizer == "adamw8bit" and config.state_bits == 8
-        else config.optimizer_state
-    )
+    if config.optimizer == "adamw8bit" and config.state_bits == 8:  # another name of it
+        values["optimizer_state"] = "8bit"
+    return Savers.setting(**values)
 
 
 def all_savers(config: RunConfig, dtype: str = "bfloat16", kind: str = "cuda") -> list[Savers]:
@@ -80,42 +91,31 @@ def all_savers(config: RunConfig, dtype: str = "bfloat16", kind: str = "cuda") -
     only a card has another memory beside its own.
     """
     asked = savers_of(config)
-    states: tuple[State, ...] = (
-        ("float32", *offered_states(config))
-        if asked.optimizer_state == "float32"
-        else (asked.optimizer_state,)
-    )
-    recomputes: tuple[Recompute, ...] = ("none", "cheap", "block")
-    if asked.offload_activations:
-        recomputes = ("block",)
+    states = ["float32", *offered_states(config)]
+    if (state := asked.values["optimizer_state"]) != "float32":
+        states = [state]
+    recomputes = ["block"] if config.offload_activations else ["none", "cheap", "block"]
     choices = [
-        replace(asked, chunked_loss=chunked, recompute=recompute, optimizer_state=state)
+        asked.having(chunked_loss=chunked, recompute=recompute, optimizer_state=state)
         for state in states
         for recompute in recomputes
         for chunked in (False, True)
     ]
-    lean = replace(asked, chunked_loss=True, recompute="block")
-    for rung in _leaner_choices(lean, config, dtype, kind):
-        if changed(config, vars(rung)) is None:
+    lean = asked.having(**TOGETHER)
+    for rung in range(1, _RUNGS[-1].rung + 1):
+        added = {
+            saver.key: saver.value
+            for saver in SAVERS
+            if saver.rung == rung and suits(saver, config, dtype, kind)
+        }
+        lean = lean.having(**added)
+        if not added or changed(config, lean.values) is None:
             continue  # other keys exclude it: reduce-overhead, say, whole layers
         # on the host there is room: 4 bits would save nothing that matters
-        usual = [state for state in states if state != "4bit"] if rung.offload_optimizer else states
-        choices += [replace(rung, optimizer_state=state) for state in usual or states]
+        away = lean.values["offload_optimizer"]
+        usual = [state for state in states if state != "4bit"] if away else states
+        choices += [lean.having(optimizer_state=state) for state in usual or states]
     return sorted(dict.fromkeys(choices), key=lambda savers: savers.charge)
-
-
-def _leaner_choices(lean: Savers, config: RunConfig, dtype: str, kind: str) -> Iterator[Savers]:
-    """Each takes less of the card than the one before, and more time or care."""
-    if config.compile:
-        lean = replace(lean, compile_unit="block")
-        yield lean
-    if dtype == "bfloat16" and config.shard == "none":
-        lean = replace(lean, weights="bfloat16", gradients="bfloat16")
-        yield lean
-    if kind == "cuda":
-        lean = replace(lean, offload_optimizer=True)
-        yield lean
-        yield replace(lean, offload_activations=True)
 
 
 def variant(config: RunConfig, **changes: Any) -> RunConfig:

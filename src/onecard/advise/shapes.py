@@ -72,7 +72,7 @@ def usual_batch(size: float, block_size: int = 1024) -> int:
     return min(ladder, key=lambda batch: abs(math.log(batch / sequences)))
 
 
-def shape_of(count: float, vocab_size: int = GPT2_PADDED_VOCAB) -> Shape:
+def shape_of(count: float) -> Shape:
     """A shape of about so many parameters in the usual proportions, of any size.
 
     >>> shape_of(1.4e9)
@@ -80,11 +80,13 @@ def shape_of(count: float, vocab_size: int = GPT2_PADDED_VOCAB) -> Shape:
     """
 
     def parameters(width: int, depth: int) -> int:
-        return 12 * depth * width * width + vocab_size * width
+        return 12 * depth * width * width + GPT2_PADDED_VOCAB * width
 
     best = Shape(2, HEAD)
     for width in range(HEAD, 32_769, HEAD):
-        depth = max(2, min(round(width / 43), round((count / width - vocab_size) / 12 / width)))
+        depth = max(
+            2, min(round(width / 43), round((count / width - GPT2_PADDED_VOCAB) / 12 / width))
+        )
         if depth < width / PROPORTIONS[0] * 0.9:
             continue  # wider than any
         if abs(math.log(parameters(width, depth) / count)) < abs(

@@ -25,6 +25,8 @@ from typing import Any, Final
 # machine   where it runs
 KINDS: Final = ("shape", "batch", "learning", "data", "speed", "memory", "output", "machine")
 
+MOST_STEPS = 1_000_000_000  # beyond it, a slip of the keyboard
+
 
 @dataclass(frozen=True)
 class KeyFacts:
@@ -67,6 +69,11 @@ def key(default: Any, affects: str, help: str, **facts: Any) -> Any:
     return dataclasses.field(
         default=default, metadata={"facts": KeyFacts(kinds, help=help, **facts)}
     )
+
+
+def steps(default: int | None, affects: str, help: str) -> Any:
+    """A key that counts steps."""
+    return key(default, affects, help, unit="steps", least=1, most=MOST_STEPS)
 
 
 def facts_of(field: "dataclasses.Field[Any]") -> KeyFacts:

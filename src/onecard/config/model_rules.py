@@ -21,6 +21,9 @@ SMALLEST_PADDED = 1000  # the head of a character-level model is small: its true
 LANES = 3  # streams of an optimizer on the host: one fetches, one computes, one brings back
 HELD_BYTES = 2**27  # gradients that wait for them: about two layers of GPT-2 XL's
 
+STATE_BLOCK = {8: 256, 4: 128}  # moments of so many bits that share a scale
+UPDATED_NUMBERS = 2**21  # of a tensor that train/optim/sliced.py updates at once; whole blocks
+
 LONG_MATRIX = 1.5  # sides' ratio from which Muon, in full precision, works on the Gram matrix
 # Numbers in the matrices that Muon makes orthogonal at a time; for a moment each takes up to 14 bytes in half precision, 20 in fp32
 STACKED_NUMBERS = 2**24

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from onecard.config.key_facts import ByValues, KeyFacts, facts_of, key
+from onecard.config.key_facts import MOST_STEPS, ByValues, KeyFacts, facts_of, key, steps
 from onecard.config.model_rules import GPT2_PADDED_VOCAB, ModelShape, padded_vocab
 from onecard.config.recipes import RECIPES, RecipeName
 from onecard.config.validate import check, typed
@@ -20,7 +20,6 @@ Value = bool | int | float | str | None
 
 
 STATE_BITS = {"float32": 32, "8bit": 8, "4bit": 4}  # of a number in the moments
-MOST_STEPS = 1_000_000_000  # beyond it, a slip of the keyboard
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -29,17 +28,8 @@ class RunConfig(ByValues):
 
     # output
     out_dir: str = key("out", "output", "folder the run is written to")
-    eval_interval: int = key(
-        2000,
-        "output",
-        "time between evaluations, each with a checkpoint",
-        unit="steps",
-        least=1,
-        most=MOST_STEPS,
-    )
-    log_interval: int = key(
-        1, "output", "time between logs", unit="steps", least=1, most=MOST_STEPS
-    )
+    eval_interval: int = steps(2000, "output", "time between evaluations, each with a checkpoint")
+    log_interval: int = steps(1, "output", "time between logs")
     eval_iters: int = key(
         200, "output", "length of one evaluation", unit="micro-batches", least=1, most=MOST_STEPS
     )
@@ -82,7 +72,7 @@ class RunConfig(ByValues):
     learning_rate: float = key(
         6e-4, "learning", "peak learning rate", above=0, most=100, example="6e-4"
     )
-    max_iters: int = key(600_000, "learning", "length", unit="steps", least=1, most=MOST_STEPS)
+    max_iters: int = steps(600_000, "learning", "length")
     weight_decay: float = key(0.1, "learning", "decay of the weights", least=0, most=100)
     beta1: float = key(0.9, "learning", "AdamW's first moment", least=0, below=1)
     beta2: float = key(0.95, "learning", "AdamW's second moment", least=0, below=1)
@@ -93,9 +83,7 @@ class RunConfig(ByValues):
     warmup_iters: int = key(
         2000, "learning", "linear warm-up", unit="steps", least=0, example="100"
     )
-    lr_decay_iters: int = key(
-        600_000, "learning", "where the decay ends", unit="steps", least=1, most=MOST_STEPS
-    )
+    lr_decay_iters: int = steps(600_000, "learning", "where the decay ends")
     min_lr: float = key(6e-5, "learning", "learning rate at the end of the decay", least=0)
     # system; nanoGPT's defaults for the first three ask torch what the machine has, and so does "auto"
     backend: Literal["auto", "nccl", "gloo"] = key("auto", "machine", "how gradients are exchanged")
@@ -183,24 +171,14 @@ class RunConfig(ByValues):
     keep_predecay: bool = key(
         True, "output", "wsd: keep the checkpoint before the decay, for --extend to branch from"
     )
-    checkpoint_interval: int | None = key(
-        None,
-        "output",
-        "time between checkpoints; None: at every evaluation",
-        unit="steps",
-        least=1,
-        most=MOST_STEPS,
+    checkpoint_interval: int | None = steps(
+        None, "output", "time between checkpoints; None: at every evaluation"
     )
     on_bad_step: Literal["retry", "skip", "stop"] = key(
         "retry", "output", "what to do when the loss is NaN or far off"
     )
-    sample_interval: int | None = key(
-        None,
-        "output",
-        "time between text samples; None: at every evaluation",
-        unit="steps",
-        least=1,
-        most=MOST_STEPS,
+    sample_interval: int | None = steps(
+        None, "output", "time between text samples; None: at every evaluation"
     )
     eval_tasks: str | None = key(
         None,
@@ -208,13 +186,8 @@ class RunConfig(ByValues):
         "benchmarks during training: hellaswag, lambada; NAME=FILE names the items, NAME:1000 their number",
         example="hellaswag:1000",
     )
-    eval_tasks_interval: int | None = key(
-        None,
-        "output",
-        "time between benchmarks; None: at the end alone",
-        unit="steps",
-        least=1,
-        most=MOST_STEPS,
+    eval_tasks_interval: int | None = steps(
+        None, "output", "time between benchmarks; None: at the end alone"
     )
     tensorboard: bool = key(False, "output", "write TensorBoard events")
     trackio: bool = key(False, "output", "send the log to Trackio")

@@ -5,7 +5,7 @@ n_layer = 6  # half of GPT-2's
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from onecard.config.recipes import RECIPES
 from onecard.config.run import KEYS, RunConfig, Value
@@ -21,7 +21,9 @@ def to_nanogpt(config: RunConfig, comments: Mapping[str, str] | None = None, hea
     return _lines(config, comments or {}, head, repr)
 
 
-def _lines(config: RunConfig, comments: Mapping[str, str], head: str, spell) -> str:  # type: ignore[no-untyped-def]
+def _lines(
+    config: RunConfig, comments: Mapping[str, str], head: str, spell: Callable[[Value], str]
+) -> str:
     lines = [f"# {line}".rstrip() for line in head.splitlines()]
     for key, value in written_values(config, comments).items():
         comment = f"  # {comments[key]}" if key in comments else ""

@@ -80,9 +80,10 @@ def _loss(value: Any) -> bool:
 def _watch(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and _count(value.get("steps"))
-        and _number(value.get("mean"))
-        and _amount(value.get("variance"))
+        and set(value) == {"steps", "mean", "variance"}
+        and _count(value["steps"])
+        and _number(value["mean"])
+        and _amount(value["variance"])
     )
 
 

@@ -5,6 +5,7 @@
 2.85
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from math import exp
 from pathlib import Path
@@ -38,17 +39,18 @@ from onecard.planner.result import (
     RunPlan,
     Time,
     Tokens,
+    WhatIf,
 )
 from onecard.planner.stacks import OWN, STACKS
 from onecard.planner.step_time import COMPILE_RANGE, StepTime, step_time
 from onecard.planner.warnings import offloading, warnings
 from onecard.planner.ways import ways
-from onecard.planner.whatif import whatif
 from onecard.units import local_now
 from onecard.version import __version__
 
 A100_FLOPS = 312e12  # what nanoGPT divides by, whatever the card
 CURVE_POINTS = 40
+_WHATIF = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)  # times the expected seconds of a step
 
 
 def plan(
@@ -267,3 +269,18 @@ def _loss(config: RunConfig, counts: Params, corpus: Corpus, tokens: Tokens) -> 
         in_support=estimate.in_support,
         hellaswag=expected_hellaswag(corpus.family, final) if estimate.in_support else None,
     )
+
+
+def whatif(
+    config: RunConfig, expected_seconds: float, seconds: Iterable[float] | None = None
+) -> list[WhatIf]:
+    """Hours in all for other seconds per step, rounded to what a person would write down.
+
+    >>> rows = whatif(load_config("fineweb-41M-12gb"), 3.0, seconds=(2.5, 3.0))
+    >>> [f"{row.total_seconds / 3600:.1f}" for row in rows]
+    ['13.9', '16.7']
+    """
+    steps = seconds or dict.fromkeys(
+        float(f"{expected_seconds * factor:.2g}") for factor in _WHATIF
+    )
+    return [WhatIf(s, config.tokens_per_step / s, s * config.max_iters) for s in steps]

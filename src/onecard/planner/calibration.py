@@ -14,8 +14,8 @@ from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.planner.card_rate import speed_fit
 from onecard.planner.exchange import exchange_seconds
-from onecard.planner.step_counts import micro_kernels
-from onecard.planner.step_time import host_part, waiting
+from onecard.planner.step_counts import micro_kernels, waiting
+from onecard.planner.step_time import host_part
 from onecard.planner.step_work import PART_OF, Costs, mode, predicted, work
 from onecard.planner.workload import Workload
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from onecard.planner.calibration import MOST_SPREAD, Observation, own_miss
 from onecard.planner.least_squares import non_negative_least_squares
-from onecard.planner.step_counts import micro_kernels
+from onecard.planner.step_counts import alone, micro_kernels
 from onecard.planner.step_work import Costs, predicted, work
 
 _NOISE = 0.02  # relative error of one measured step: what the median of a dozen steps leaves on a quiet machine
@@ -28,7 +28,7 @@ def fit_costs(
         host = micro_kernels(seen.work) * seen.work.accumulation * host_seconds
         if host > 0.8 * seen.seconds:
             continue
-        busy = (seen.seconds**4 - host**4) ** 0.25
+        busy = alone(seen.seconds, host)
         amounts = work(seen.work)
         rows.append([amounts[kind] * hints[kind] / busy / _NOISE for kind in hints])
         wanted.append(1 / _NOISE)

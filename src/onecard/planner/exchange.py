@@ -12,6 +12,7 @@ from typing import Any
 
 from onecard.facts.gpus import Device
 from onecard.facts.links import DEFAULT_LINK, nvlink, speed
+from onecard.planner.step_counts import waiting
 from onecard.planner.workload import Workload
 
 Fit = dict[str, Any]
@@ -48,7 +49,7 @@ class Exchange:
 
 
 def exchange_of(w: Workload, device: Device) -> Exchange:
-    """Our own trainer's (train/run/workers.py and spread.py).
+    """Our own trainer's (train/run/workers.py and sharding.py).
 
     Replicated: the fp32 gradients are summed once a step, 2·(n-1)/n of them through every card. "grads": the weights are
     gathered once a step in the matmuls' dtype, (n-1)/n of them, and the gradients added up in fp32 in every micro-batch.
@@ -101,9 +102,7 @@ def exchange_seconds(w: Workload, device: Device, busy: float, fit: Fit) -> floa
 def _shown(volume: float, link: float, device: Device, hidden: float) -> float:
     """Of the seconds that so many bytes take, those that do not fit behind the work; what they take of the card's memory
     shows in any case, for the work needs it too."""
-    seconds = volume / link
-    left = float((seconds**4 + hidden**4) ** 0.25 - hidden)
-    return left + IN_MEMORY * volume / device.bandwidth
+    return waiting(hidden, volume / link) + IN_MEMORY * volume / device.bandwidth
 
 
 def link_bandwidth(device: Device, nvlinked: bool) -> float:

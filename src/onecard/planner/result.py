@@ -9,7 +9,6 @@ from typing import Any, Literal
 from onecard.config import RunConfig
 from onecard.facts.gpus import Device
 from onecard.messages import Note, T
-from onecard.planner.whatif import WhatIf
 
 SCHEMA = "onecard.plan/1"
 
@@ -34,6 +33,15 @@ class JsonAnswer:
 
     def to_json(self) -> dict[str, Any]:
         return dict(as_plain(self))
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The run's duration if a step took this long."""
+
+    step_seconds: float
+    tokens_per_second: float
+    total_seconds: float  # the steps alone
 
 
 @dataclass(frozen=True)

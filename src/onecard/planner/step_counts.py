@@ -250,3 +250,26 @@ def fresh_bytes(w: Workload) -> float:
         (4.0 * (w.n_embd + 2 * w.kv_width) * w.tokens, 2 * w.n_layer),
     ]
     return sum(size * count for size, count in tensors if size > _LARGE)
+
+
+# Work that goes on side by side takes as long as the longer of the two, and near equal lengths up to a fifth more. The larger
+# this is, the less. Chosen, not fitted: smooth, so that a fit finds its way.
+_SHARPNESS = 4
+
+
+def together(one: float, other: float) -> float:
+    """
+    >>> together(3.0, 0.0), round(together(3.0, 3.0), 2)
+    (3.0, 3.57)
+    """
+    return float((one**_SHARPNESS + other**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def waiting(busy: float, other: float) -> float:
+    """What of the other work does not hide behind `busy`: the host's launching, an exchange between cards."""
+    return together(busy, other) - busy
+
+
+def alone(whole: float, other: float) -> float:
+    """The work that takes the whole together with the other."""
+    return float((whole**_SHARPNESS - other**_SHARPNESS) ** (1 / _SHARPNESS))

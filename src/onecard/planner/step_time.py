@@ -37,6 +37,7 @@ from onecard.planner.step_counts import (
     optimizer_flops,
     optimizer_kernels,
     unaligned_head,
+    waiting,
 )
 from onecard.planner.workload import Workload
 
@@ -228,11 +229,6 @@ def single_step(w: Workload, fit: Fit) -> float:
     return float(fit["single_step"] ** (1 / w.accumulation))
 
 
-def waiting(busy: float, host: float) -> float:
-    """Seconds that the card waits for the host to launch kernels: none when it is busy, all when it is idle; smooth."""
-    return float((busy**4 + host**4) ** 0.25 - busy)
-
-
 def matmul_seconds(w: Workload, device: Device, rate: float, fit: Fit) -> float:
     """One micro-batch's matmuls, tile by tile: each tile's FLOPs, what it takes to start and end a tile, and what
     the last wave of tiles leaves idle. Fast units (H100, B200) lose most to starting and ending."""
@@ -264,10 +260,10 @@ def attention_work(w: Workload, device: Device, fit: Fit) -> float:
     narrow heads reach less (FlashAttention-3, Shah et al. 2024: at width 128 they take half of a Hopper's cycles).
     """
     per_flop = _USUAL_HEAD / max(1, w.head_width)  # exponentials, against those of a usual head
-    waiting = 1 + device.peak_flops(w.dtype) / device.units / fit["attention_rate"] * per_flop
+    slower = 1 + device.peak_flops(w.dtype) / device.units / fit["attention_rate"] * per_flop
     if device.architecture in OLD_ATTENTION:
-        waiting *= fit["old_attention"]  # torch falls back to its memory-efficient kernel
-    return float(attention_flops(w) * w.tokens * attention_passes(w) * waiting)
+        slower *= fit["old_attention"]  # torch falls back to its memory-efficient kernel
+    return float(attention_flops(w) * w.tokens * attention_passes(w) * slower)
 
 
 def host_part(w: Workload, device: Device, busy: float) -> dict[str, float]:

@@ -22,8 +22,8 @@ from onecard.planner.step_counts import (
     optimizer_bytes,
     optimizer_flops,
     unaligned_head,
+    waiting,
 )
-from onecard.planner.step_time import waiting
 from onecard.planner.workload import Workload
 
 Costs = dict[str, float]  # seconds a unit of work: a FLOP, a byte, a kernel, a step

@@ -116,11 +116,9 @@ def _losses(
 
 
 def _winner(losses: tuple[Estimate | None, ...]) -> int | None:
-    if any(loss is None for loss in losses):
+    known = [loss for loss in losses if loss is not None]
+    if len(known) < len(losses):
         return None
-    order = sorted(range(len(losses)), key=lambda i: losses[i].value)  # type: ignore[union-attr]
-    best, second = losses[order[0]], losses[order[1]]
-    assert best is not None
-    assert second is not None
+    best, second, *_ = sorted(known, key=lambda loss: loss.value)
     clear = second.value - best.value > _CLEAR * math.hypot(best.error, second.error)
-    return order[0] if clear else None
+    return known.index(best) if clear else None

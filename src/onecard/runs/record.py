@@ -65,9 +65,8 @@ class RunRecord:
 
     def release(self) -> None:
         """Let go of the folder; where nothing was started in it, it is left as it was found."""
-        if self._lock.held and not holds_a_run(self.path):
-            with contextlib.suppress(OSError):
-                self._lock.path.unlink()
+        if not holds_a_run(self.path):
+            self._lock.remove()
         self._lock.release()
         if not holds_a_run(self.path):
             with contextlib.suppress(OSError):

@@ -48,6 +48,7 @@ def verify_resume(config: RunConfig, steps: int = 6, view: Viewer | None = None)
         checkpoint_interval=half,
         log_interval=1,
         eval_iters=1,
+        eval_only=False,
         max_hours=None,
         wandb_log=False,
         tensorboard=False,

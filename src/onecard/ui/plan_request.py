@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onecard.config import KEYS, RunConfig, load
+from onecard.config.key_facts import MOST_STEPS
 from onecard.config.length import for_tokens
 from onecard.config.model_rules import evaluation_steps
 from onecard.config.presets import PRESETS
-from onecard.config.run import MOST_STEPS
 from onecard.errors import UserError, nearest
 from onecard.facts.datasets import all_datasets
 from onecard.facts.gpus import Device

@@ -53,11 +53,11 @@ class WorkFolder:
             self._lock.release()
             return
         self.clear()
-        with contextlib.suppress(OSError):
-            (self.path / _LOCK).unlink()  # while it is held: nobody can begin in between
+        gone = self._lock.remove()  # while it is held: nobody can begin in between
         self._lock.release()
-        with contextlib.suppress(OSError):
-            (self.path / _LOCK).unlink()  # Windows keeps a file that is open
+        if not gone:  # it may be another's by now, which Windows keeps
+            with contextlib.suppress(OSError):
+                (self.path / _LOCK).unlink()
         with contextlib.suppress(OSError):
             if [entry.name for entry in self.path.iterdir()] == [MARKER]:
                 sync_folder(self.path)  # the mark goes last, also after a power cut

@@ -38,6 +38,7 @@ from onecard.planner.memory.savers import (
     HALVES,
     TOGETHER,
     changed,
+    halves_suit,
     offered_states,
     single_savers,
     spelt,
@@ -109,7 +110,7 @@ def peak_memory(
         fits=fits,
         changes=[]
         if fits == "yes" or not advice or stack != OWN
-        else _changes(config, memory, dtype, gpus, room),
+        else _changes(config, memory, dtype, device.kind, gpus, room),
         host_bytes=away,
     )
 
@@ -144,19 +145,32 @@ def _desktop_bytes(device: Device) -> int:
 
 
 def _changes(
-    config: RunConfig, memory: Callable[[RunConfig], StepMemory], dtype: str, gpus: int, room: int
+    config: RunConfig,
+    memory: Callable[[RunConfig], StepMemory],
+    dtype: str,
+    kind: str,
+    gpus: int,
+    room: int,
 ) -> list[Note]:
     """What to change, each alone and then together, with the memory it would take."""
     smaller = _smaller_batch(config, memory, room)
-    ways: list[dict[str, object]] = []
+    shards: list[dict[str, object]] = []
     if gpus > 1 and {config.weights, config.gradients} == {"float32"}:
-        ways = [{"shard": "grads"}, {"shard": "full"}]
-    tried = [smaller, *ways, *single_savers(config), TOGETHER, {**smaller, **TOGETHER}]
+        shards = [{"shard": "grads"}, {"shard": "full"}]
+    tried = [
+        smaller,
+        *shards,
+        *single_savers(config, dtype, kind),
+        TOGETHER,
+        {**smaller, **TOGETHER},
+    ]
     tried += [{**smaller, **TOGETHER, "optimizer_state": state} for state in offered_states(config)]
-    if dtype == "bfloat16" and config.shard == "none":
+    if halves_suit(config, dtype):
         by_layer = {"compile_unit": "block"} if config.compile else {}
         lean = {**smaller, **TOGETHER, **by_layer, **HALVES, "optimizer_state": "8bit"}
-        tried += [lean, {**lean, "optimizer_state": "float32", "offload_optimizer": True}]
+        tried.append(lean)
+        if kind == "cuda":
+            tried.append({**lean, "optimizer_state": "float32", "offload_optimizer": True})
     notes: list[Note] = []
     now = memory(config).process.mid
     for change in tried:

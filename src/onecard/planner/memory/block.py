@@ -78,12 +78,18 @@ def residual_stream(layer: Layer) -> None:
         sizes.activation,
         "projection",
         "dropout_1" if dropout else "add_1",
+        costly=True,
     )
-    # "cheap" keeps it, but recomputation stops before this operation: it lives until the layer's backward pass ends
+    # compiled, "cheap" keeps the next layer's input in its place; eager, it keeps it, but recomputation stops before this operation: it lives until the layer's backward pass ends
     never_recomputed = layer.recompute == "cheap" and not dropout and not layer.compiled
     end = "dropout_2" if dropout else "add_2"
     layer.makes(
-        "mlp c_proj output", sizes.activation, "down", end, "norm_1" if never_recomputed else None
+        "mlp c_proj output",
+        sizes.activation,
+        "down",
+        end,
+        "norm_1" if never_recomputed else None,
+        costly=not layer.compiled,
     )
     if dropout:
         residual_dropout(layer)
@@ -113,13 +119,13 @@ def attention_matrices(layer: Layer, saved: str | None) -> None:
     sizes, work = layer.sizes, layer.work
     layer.matrix("c_attn", work.n_embd, work.n_embd + 2 * work.kv_width, "qkv")
     fused_norm = "rotation" if work.modern and layer.compiled else None
-    layer.makes("c_attn output", sizes.qkv, "qkv", "attention", saved or fused_norm)
+    layer.makes("c_attn output", sizes.qkv, "qkv", "attention", saved or fused_norm, costly=True)
     both = 2 * sizes.activation
     if work.modern:
         layer.makes(
             "queries and keys normed", both, "rotation", "rotation", "rotation", eager_only=True
         )
-        scales = 8 * work.n_head * sizes.tokens
+        scales = 2 * FULL * work.n_head * sizes.tokens
         layer.makes("scales of queries and keys", scales, "rotation", "rotation", "rotation")
         layer.makes("queries and keys rotated", both, "rotation", "attention", saved)
     if work.turned_copies:
@@ -145,9 +151,11 @@ def fused_attention(layer: Layer) -> None:
     """F.scaled_dot_product_attention: the output and a number a row are kept, no scores."""
     sizes, work = layer.sizes, layer.work
     attention_matrices(layer, "attention")
-    layer.makes("attention output", sizes.activation, "attention", "projection", "attention")
-    rows = 4 * work.n_head * sizes.tokens
-    layer.makes("log-sum-exp", rows, "attention", "attention", "attention")
+    layer.makes(
+        "attention output", sizes.activation, "attention", "projection", "attention", costly=True
+    )
+    sums = FULL * work.n_head * sizes.tokens
+    layer.makes("log-sum-exp", sums, "attention", "attention", "attention", costly=True)
     if work.mask_documents:
         mask = sizes.mask_bytes
         layer.makes("document mask", mask, "attention", "attention", "attention", eager_only=True)
@@ -168,21 +176,23 @@ def written_out_attention(layer: Layer) -> None:
     (fused_softmax if layer.compiled else eager_softmax)(layer)
     layer.makes("attention by heads", sizes.activation, "attention", "attention", eager_only=True)
     saved = "attention" if layer.compiled else "projection"
-    layer.makes("attention output", sizes.activation, "attention", "projection", saved)
+    layer.makes("attention output", sizes.activation, "attention", "projection", saved, costly=True)
 
 
 def eager_softmax(layer: Layer) -> None:
     """Scores, scaled, masked, softmax (in fp32 under autocast), dropout, and the cast for the matmul with the values."""
     sizes = layer.sizes
-    low = sizes.matmul * sizes.scores
-    full = (FULL if sizes.mixed else sizes.matmul) * sizes.scores
-    layer.makes("attention scores", low, "scores", "scores")
+    low = sizes.matmul * sizes.score_count
+    full = (FULL if sizes.mixed else sizes.matmul) * sizes.score_count
+    layer.makes("attention scores", low, "scores", "scores", costly=True)
     layer.makes("scores scaled", low, "scores", "attention")
     layer.makes("scores masked", low, "softmax", "softmax")
     layer.makes("attention weights", full, "softmax", "attention", "softmax")
     if layer.work.dropout:
         operand = None if sizes.mixed else "attention"
-        layer.makes("weights dropout mask", sizes.scores, "dropout_0", "dropout_0", "dropout_0")
+        layer.makes(
+            "weights dropout mask", sizes.score_count, "dropout_0", "dropout_0", "dropout_0"
+        )
         layer.makes("weights dropped", full, "dropout_0", "attention", operand)
     if sizes.mixed:
         layer.makes("scores in fp32", full, "softmax", "softmax")
@@ -196,9 +206,9 @@ def eager_softmax(layer: Layer) -> None:
 def fused_softmax(layer: Layer) -> None:
     """The scores, which the backward pass makes the softmax of again, and the operand of the matmul with the values."""
     sizes, dropout = layer.sizes, layer.work.dropout
-    low, full = sizes.matmul * sizes.scores, FULL * sizes.scores
-    rows = 8 * layer.work.n_head * sizes.tokens
-    layer.makes("softmax statistics", rows, "softmax", "softmax", "softmax")
+    low, full = sizes.matmul * sizes.score_count, FULL * sizes.score_count
+    statistics = 2 * FULL * layer.work.n_head * sizes.tokens  # a row's maximum and its sum
+    layer.makes("softmax statistics", statistics, "softmax", "softmax", "softmax")
     # written over the weights' gradient
     layer.back("gradient of scores", low, "attention", "scores")
     # the gradient of the values is computed first, which frees the weights; recomputed, they may stay
@@ -209,12 +219,12 @@ def fused_softmax(layer: Layer) -> None:
         layer.makes("weights random numbers", full if dropout else 0, "softmax", "attention", read)
         layer.makes("attention weights", low, "scores", "attention", read)
     elif layer.lazy:  # the weights are written over the scores
-        layer.makes("attention scores", low, "scores", "softmax", "softmax")
+        layer.makes("attention scores", low, "scores", "softmax", "softmax", costly=True)
         layer.makes("attention weights", low, "softmax", "attention")
     elif sizes.mixed or dropout:
-        layer.makes("attention scores", low, "scores", "softmax", "softmax")
+        layer.makes("attention scores", low, "scores", "softmax", "softmax", costly=True)
         layer.makes("attention weights", low, "softmax", "attention", read)
-        mask = sizes.scores if dropout else 0
+        mask = sizes.score_count if dropout else 0
         layer.makes("weights dropout mask", mask, "softmax", "attention", "softmax")
     else:
         layer.makes("attention weights", low, "scores", "attention", "softmax")
@@ -228,12 +238,12 @@ def mlp(layer: Layer) -> None:
     layer.matrix("mlp c_proj", work.ff_width, work.n_embd, "down")
     squared = work.modern and not work.gated  # squared_relu keeps max(x, 0) in place of x
     made = "activation" if squared and not layer.compiled else "up"
-    layer.makes("c_fc output", sizes.up, made, "activation", "activation")
+    layer.makes("c_fc output", sizes.up, made, "activation", "activation", costly=True)
     layer.makes(
         "c_fc output before ReLU", sizes.up if squared else 0, "up", "activation", eager_only=True
     )
     if work.gated:
-        layer.makes("gate output", sizes.up, "up", "activation", "activation")
+        layer.makes("gate output", sizes.up, "up", "activation", "activation", costly=True)
         layer.makes(
             "gate activated", sizes.up, "activation", "activation", "activation", eager_only=True
         )
@@ -243,9 +253,10 @@ def mlp(layer: Layer) -> None:
     )
     if layer.compiled:
         fused_mlp_gradients(layer, gates * sizes.up)
-        # its largest number has to be known before it is rounded, in 8 bits for either product: GELU's is written out in
-        # fp32 until then; squared_relu's is computed again, and stands beside the inputs in 8 bits (traced)
-        rounded = (3 * gates * sizes.up if not squared else 3 * sizes.up // 2) if work.fp8 else 0
+        # its largest number has to be known before it is rounded, to a byte for either product. GELU's is written out in
+        # fp32 until then: 4 + 1 + 1 bytes where `up` has 2. squared_relu's is computed again, beside the input in a byte:
+        # 1 + 1 + 1 (traced)
+        rounded = (3 * sizes.up // 2 if squared else 3 * gates * sizes.up) if work.fp8 else 0
         layer.back("gradient of c_fc output, rounded", rounded, "activation", "up")
     else:
         layer.back("gradient of activation output", sizes.up, "down", "activation")
@@ -260,7 +271,8 @@ def fused_mlp_gradients(layer: Layer, size: int) -> None:
     documented.
     """
     work, sizes = layer.work, layer.sizes
-    between = work.dropout if layer.recompute == "none" else sizes.mixed or layer.lazy
-    made = "down" if work.bias and not between else "down_cast"
+    mask_or_cast = work.dropout if layer.recompute == "none" else sizes.mixed or layer.lazy
+    input_first = work.bias and not mask_or_cast
+    made = "down" if input_first else "down_cast"
     held_for_taps = layer.lazy and work.modern and work.mask_documents
     layer.back("gradient of activation output", size, made, "norm_1" if held_for_taps else "up")

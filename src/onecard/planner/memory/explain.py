@@ -87,7 +87,8 @@ def explain_memory(
         return step_memory(in_stack(Workload.on(device, run, dtype, gpus, nodes), stack), device)
 
     now = memory(config)
-    others = ((change, changed(config, change)) for change in _changes(config, stack))
+    changes = _changes(config, dtype, device.kind, stack)
+    others = ((change, changed(config, change)) for change in changes)
     tried = {spelt(change): memory(other) for change, other in others if other is not None}
     # compile_unit = 'block' holds more logits, chunked_loss more casts: where that is the peak, they save nothing
     savers = {name: then for name, then in tried.items() if then.peak.bytes < now.peak.bytes}
@@ -111,9 +112,9 @@ def explain_memory(
     )
 
 
-def _changes(config: RunConfig, stack: str) -> Iterator[dict[str, object]]:
+def _changes(config: RunConfig, dtype: str, kind: str, stack: str) -> Iterator[dict[str, object]]:
     """Every saver that is not in use, and half the micro-batch at the same step. The savers are our trainer's."""
-    for change in single_savers(config) if stack == OWN else ():
+    for change in single_savers(config, dtype, kind) if stack == OWN else ():
         if all(getattr(config, key) != value for key, value in change.items()):
             yield change
     if config.batch_size % 2 == 0:

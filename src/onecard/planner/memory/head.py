@@ -3,9 +3,9 @@
 >>> from onecard.planner.workload import Workload
 >>> sizes, outside = Sizes(Workload(1, 1, 64, 50304, 1024, batch_size=16, accumulation=1, compiled=False)), OutsideLayers()
 >>> eager_head(sizes, outside)
->>> tables = [tensor for tensor in outside.tensors if tensor.part == LOSS and tensor.alive("loss_back")]
->>> [(tensor.name, tensor.bytes // sizes.logits) for tensor in tables]
-[('log-probabilities', 4), ('gradient of log-probabilities', 4), ('gradient of logits in fp32', 4)]
+>>> table = 4 * sizes.logit_count
+>>> [tensor.name for tensor in outside.tensors if tensor.part == LOSS and tensor.bytes == table]
+['logits in fp32', 'log-probabilities', 'gradient of log-probabilities', 'gradient of logits in fp32']
 """
 
 from onecard.config.model_rules import slice_rows
@@ -24,8 +24,8 @@ def eager_head(sizes: Sizes, outside: OutsideLayers) -> None:
 def eager_loss(sizes: Sizes, outside: OutsideLayers) -> None:
     """cross_entropy(logits.float()): log-probabilities are kept, and the backward pass makes two more such tables."""
     work = sizes.work
-    full = (sizes.matmul if work.pure else FULL) * sizes.logits
-    low = sizes.matmul * sizes.logits
+    full = (sizes.matmul if work.pure else FULL) * sizes.logit_count
+    low = sizes.matmul * sizes.logit_count
     logits_end = "layers_back" if work.keeps_logits else "loss"  # while a variable names them
     if work.modern:  # soft_cap · tanh(logits / soft_cap), in fp32
         outside.lives("logits", LOSS, full, "head", logits_end)
@@ -62,12 +62,12 @@ def compiled_head(sizes: Sizes, outside: OutsideLayers) -> None:
     work = sizes.work
     compiled_last_norm(sizes, outside)
     head_matrix(sizes, outside)
-    low = sizes.matmul * sizes.logits
+    low = sizes.matmul * sizes.logit_count
     if work.loss_outside:
         eager_loss(sizes, outside)
         return
     end = "graph_end" if summed_at_the_end(sizes) else "head_back"
-    handed_back = FULL * sizes.logits if work.modern else low  # a soft cap makes them fp32
+    handed_back = FULL * sizes.logit_count if work.modern else low  # a soft cap makes them fp32
     if work.modern or not work.returns_logits:  # their gradient is written over them
         outside.lives("logits", LOSS, low, "head", end)
     else:
@@ -108,14 +108,14 @@ def summed_at_the_end(sizes: Sizes) -> bool:
 def head_matrix(sizes: Sizes, outside: OutsideLayers) -> None:
     """lm_head: where it is tied its gradient waits for the embedding's; else it stays if it is the step's only one."""
     work = sizes.work
-    half = sizes.matmul * sizes.table if sizes.mixed else 0
+    half = sizes.matmul * sizes.table_parameters if sizes.mixed else 0
     cast = half if sizes.casts else 0
     outside.lives("lm_head cast", "cast_weights", cast, "head", "head_back")
     # the sum with the embedding's casts it
     fused_cast = work.one_graph and work.tied and sizes.mixed
     end = "graph_end" if fused_cast else "head_cast_back"
     outside.lives("lm_head gradient in half precision", "gradients", half, "head_back", end)
-    whole = 0 if fused_cast else sizes.weight * sizes.table
+    whole = 0 if fused_cast else sizes.weight * sizes.table_parameters
     born = "head_cast_back" if sizes.mixed else "head_back"
     born = "graph_end" if summed_at_the_end(sizes) else born
     stays = work.tied or work.one_graph or not work.gradients_freed_at_once
@@ -132,16 +132,18 @@ def chunked_loss(sizes: Sizes, outside: OutsideLayers) -> None:
     (compiled_last_norm if work.one_graph else eager_last_norm)(sizes, outside)
     gradient = FULL * work.n_embd * sizes.tokens
     outside.lives("gradient of the head's input in fp32", LOSS, gradient, "loss", "loss_back")
-    outside.lives("lm_head gradient in fp32", LOSS, FULL * sizes.table, "loss", "loss_back")
+    outside.lives(
+        "lm_head gradient in fp32", LOSS, FULL * sizes.table_parameters, "loss", "loss_back"
+    )
     outside.lives("slices of logits", LOSS, widest_slice(sizes), "loss", "loss")
     if sizes.mixed:  # scaled by the loss's own gradient, then cast to what autograd expects
-        half = sizes.matmul * sizes.table
+        half = sizes.matmul * sizes.table_parameters
         outside.lives("lm_head cast", LOSS, half if sizes.casts else 0, "head", "loss")
         outside.lives("lm_head gradient in half precision", LOSS, half, "loss_back", "loss_back")
         end = "layers_back" if work.one_graph else "norm_back"
         outside.lives("gradient of the head's input", LOSS, sizes.activation, "loss_back", end)
     if work.tied or not work.gradients_freed_at_once:
-        whole = sizes.weight * sizes.table
+        whole = sizes.weight * sizes.table_parameters
         outside.lives("lm_head gradient", "gradients", whole, "head_cast_back", "graph_end")
 
 
@@ -158,6 +160,6 @@ def widest_slice(sizes: Sizes) -> int:
     # the buffer in half precision and the slice in full, with its exponentials or cast; then the cast one alone, beside
     # the next slice (which takes its name), or the head's gradient in both precisions, or the gradient of the slice's input
     next_slice = FULL * min(rows, sizes.tokens - rows) * work.vocab_size
-    head = (sizes.matmul + FULL) * sizes.table
+    head = (sizes.matmul + FULL) * sizes.table_parameters
     small_sides = (2 * FULL + sizes.matmul) * hidden
     return low + max(full + max(capped, low), low + max(next_slice, head, small_sides))

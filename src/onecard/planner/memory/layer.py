@@ -1,5 +1,6 @@
 """How the declarations of block.py become tensors that are born and die: the rules of recomputing and compiling.
 
+>>> from onecard.planner.memory.timeline import LAYER_PLACES
 >>> from onecard.planner.workload import Workload
 >>> work = Workload(12, 12, 768, 50304, 1024, batch_size=8, accumulation=4, compiled=False)
 >>> layer = Layer(Sizes(work))
@@ -9,15 +10,7 @@
 """
 
 from onecard.planner.memory.sizes import Sizes
-from onecard.planner.memory.timeline import AGAIN, BACKWARD, END, FORWARD, LAYER_PLACES, Tensor
-
-__all__ = ["LAYER_PLACES", "Layer"]
-
-# What recompute = "cheap" keeps: the outputs of matmuls and attention (_COSTLY in model/run_blocks.py)
-COSTLY = frozenset(
-    f"{name} output"
-    for name in ("c_attn", "attention", "attention c_proj", "c_fc", "gate", "mlp c_proj")
-) | {"attention scores", "log-sum-exp"}
+from onecard.planner.memory.timeline import AGAIN, BACKWARD, END, FORWARD, Tensor
 
 
 class Layer:
@@ -33,8 +26,6 @@ class Layer:
         self.lazy = work.compiled and work.recompute == "cheap"
         # fp8: compiled, each backward product rounds its operands to 8 bits again, from what is kept anyway
         self.rounds_again = work.fp8 and work.compiled and work.recompute == "none"
-        # compiled, the next layer's input is kept in place of the last matmul's output
-        self.kept = COSTLY - {"mlp c_proj output"} if self.compiled else COSTLY
         self.tensors: list[Tensor] = []
 
     def makes(
@@ -45,8 +36,10 @@ class Layer:
         used: str,
         saved: str | None = None,
         eager_only: bool = False,
+        costly: bool = False,
     ) -> None:
-        """Made by an operation, used until another, read by the backward pass of `saved`; `eager_only`: fused away if compiled.
+        """Made by an operation, used until another, read by the backward pass of `saved`; `eager_only`: fused away if compiled;
+        `costly`: an output of a matmul or attention (_COSTLY in model/run_blocks.py), which recompute = "cheap" keeps.
 
         Without recomputation it lives from `made` to the backward pass of `saved`. With "block" it lives to `used`, and
         again from its second making to that backward pass. With "cheap" the costly ones live as without recomputation;
@@ -60,7 +53,7 @@ class Layer:
             return
         last_again = AGAIN[used] if not self.lazy else BACKWARD["norm_1"]
         dies = BACKWARD[saved] if saved else last_again
-        if self.recompute == "cheap" and name in self.kept:
+        if self.recompute == "cheap" and costly:
             self._lives(name, size, born, dies)
             return
         self._lives(name, size, born, last)

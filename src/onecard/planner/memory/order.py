@@ -24,16 +24,16 @@ def breadth_first(sizes: Sizes) -> bool:
         return False
     if work.chunked_loss or work.loss_outside:  # the head's backward pass is not in this graph
         return False
-    low, half = sizes.matmul * sizes.logits, sizes.matmul * sizes.table
-    whole = sizes.weight * sizes.table
+    low, half = sizes.matmul * sizes.logit_count, sizes.matmul * sizes.table_parameters
+    whole = sizes.weight * sizes.table_parameters
     inputs = work.n_layer * sizes.residual + sizes.activation
     loss = (6 if work.modern else 2) * low + half + inputs  # a soft cap's are in fp32
     head = low + 2 * half + whole + inputs + work.n_layer * ready(sizes)
-    made = half if work.tied else whole  # of the head's gradient
-    layers = made + whole + inputs + work.n_layer * (ready(sizes) + computed_again(sizes))
-    gradients = sizes.exact * (work.n_layer * sizes.layer_parameters + sizes.positions)
-    end = gradients + 2 * whole + (half if work.tied else 0)
-    return max(loss, head, layers) < end
+    head_gradient = half if work.tied else whole
+    layers = head_gradient + whole + inputs + work.n_layer * (ready(sizes) + computed_again(sizes))
+    gradients = sizes.exact * (work.n_layer * sizes.layer_parameters + sizes.position_parameters)
+    at_the_end = gradients + 2 * whole + (half if work.tied else 0)
+    return max(loss, head, layers) < at_the_end
 
 
 def ready(sizes: Sizes) -> int:

@@ -11,13 +11,13 @@ from onecard.planner.memory.timeline import OutsideLayers
 
 def sharded_weights(sizes: Sizes, outside: OutsideLayers) -> None:
     work, cards = sizes.work, sizes.work.shard_cards
-    vectors = FULL * (sizes.parameters - sizes.lowered)
-    own = FULL * sizes.lowered // cards + vectors
+    vectors = FULL * (sizes.parameters - sizes.large_parameters)
+    own = FULL * sizes.large_parameters // cards + vectors
     outside.lives("weights", "weights", own, "embedding", "optimizer")
-    born = "embedding" if work.accumulation > 1 else "embedding_back"
+    born = "embedding" if work.accumulation > 1 else "layers_back"
     outside.lives("gradients", "gradients", own, born, "optimizer")
     layer, layers = sizes.matrix_parameters, sizes.matrix_parameters * work.n_layer
-    tables = sizes.lowered - layers
+    tables = sizes.large_parameters - layers
     gathered, first, last = sizes.matmul * tables, "embedding", "embedding_back"
     if work.shard == "grads":
         gathered += sizes.matmul * layers
@@ -32,12 +32,10 @@ def sharded_weights(sizes: Sizes, outside: OutsideLayers) -> None:
     outside.lives("gradients to add up", "gradients", FULL * layer, "layers_back", "layers_back")
     summed = FULL * tables + FULL * tables // cards
     outside.lives("table gradients to add up", "gradients", summed, last, last)
-    if work.accumulation <= 1:
-        outside.lives("gradients", "gradients", own, "layers_back", "layers_back")
 
 
 def moved_matrices(sizes: Sizes, outside: OutsideLayers) -> None:
-    """train/optim/slices.py: one matrix at a time is whole here, beside what is handed over and comes back, and its
+    """train/optim/sharded_rows.py: one matrix at a time is whole here, beside what is handed over and comes back, and its
     Newton-Schulz products: the largest, the MLP's."""
     matrix = FULL * 4 * sizes.work.n_embd * sizes.work.n_embd
     products = 3 if sizes.work.full_precision_updates else 2

@@ -13,11 +13,12 @@ HALF, FULL, INT64 = 2, 4, 8
 
 
 class Sizes:
-    """Bytes of the tensors that several declarations share; activations are those of a whole micro-batch.
+    """Bytes of the tensors that several declarations share; activations are those of a whole micro-batch. What ends in
+    `_count` or `parameters` is numbers, to be multiplied with the bytes of one.
 
     matmul, exact, weight, stream: bytes of one number in matmuls; in norms, biases and moments; in matrices; in the
     residual stream. mixed: matmuls use fewer bytes than `exact`, as under autocast. casts: each matrix is copied for its
-    matmul. lowered: how many numbers are in matrices and tables, which may be kept in fewer bytes than `exact`.
+    matmul.
     """
 
     def __init__(self, work: Workload):
@@ -40,10 +41,10 @@ class Sizes:
         # 8-bit matmuls keep their inputs in a byte
         kept = 2 if work.kept_half_bytes else 1
         self.normed, self.activated = self.activation // kept, self.up // kept
-        self.scores = work.n_head * work.block_size * tokens  # numbers, not bytes
-        self.logits = work.vocab_size * tokens  # numbers
-        self.table = work.vocab_size * work.n_embd  # numbers of the head, and of the embedding
-        self.positions = work.positions  # numbers
+        self.score_count = work.n_head * work.block_size * tokens
+        self.logit_count = work.vocab_size * tokens
+        self.table_parameters = work.vocab_size * work.n_embd  # of the head, and of the embedding
+        self.position_parameters = work.positions
         # LayerNorm keeps mean and inverse deviation of each token, RMSNorm only the latter
         self.norm_statistics = (4 if work.modern or work.compiled else 8) * tokens
         # a mask over documents becomes a table of numbers to add to the scores
@@ -76,7 +77,9 @@ class Sizes:
         work = self.work
         norm = 0 if work.modern else work.n_embd * (1 + work.bias)
         tables = (
-            self.table * (1 if work.tied else 2) + self.positions + self.value_embedding_parameters
+            self.table_parameters * (1 if work.tied else 2)
+            + self.position_parameters
+            + self.value_embedding_parameters
         )
         return work.n_layer * self.layer_parameters + tables + norm
 
@@ -84,8 +87,8 @@ class Sizes:
     def weight_bytes(self) -> int:
         """All weights; tables that are only looked up have the residual stream's bytes a number."""
         if self.work.half_weights:
-            return self.exact * self.parameters - (self.exact - self.weight) * self.lowered
-        lookups = self.value_embedding_parameters + (0 if self.work.tied else self.table)
+            return self.exact * self.parameters - (self.exact - self.weight) * self.large_parameters
+        lookups = self.value_embedding_parameters + (0 if self.work.tied else self.table_parameters)
         return self.weight * self.parameters - (self.weight - self.stream) * lookups
 
     @cached_property
@@ -98,13 +101,13 @@ class Sizes:
     def gradient_bytes(self) -> int:
         """The gradients, summed over the micro-batches of a step."""
         if self.work.half_gradients:
-            return self.exact_bytes - (self.exact - HALF) * self.lowered
+            return self.exact_bytes - (self.exact - HALF) * self.large_parameters
         return self.exact_bytes
 
     @cached_property
-    def lowered(self) -> int:
-        """Numbers in matrices and tables: what weights = "bfloat16" and moments of few bits change."""
-        tables = self.table * (1 if self.work.tied else 2) + self.positions
+    def large_parameters(self) -> int:
+        """In matrices and tables: what weights = "bfloat16" and moments of few bits keep in fewer bytes than `exact`."""
+        tables = self.table_parameters * (1 if self.work.tied else 2) + self.position_parameters
         return self.work.n_layer * self.matrix_parameters + tables
 
     @cached_property

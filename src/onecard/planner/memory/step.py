@@ -6,7 +6,12 @@
 (6.96, 'loss_back')
 """
 
-from onecard.config.model_rules import HELD_BYTES, stacked_matrices
+from onecard.config.model_rules import (
+    HELD_BYTES,
+    STATE_BLOCK,
+    UPDATED_NUMBERS,
+    stacked_matrices,
+)
 from onecard.planner.memory.block import block_tensors
 from onecard.planner.memory.head import chunked_loss, compiled_head, eager_head
 from onecard.planner.memory.order import all_at_once, breadth_first
@@ -15,12 +20,8 @@ from onecard.planner.memory.sizes import FULL, HALF, INT64, Sizes
 from onecard.planner.memory.timeline import BACKWARD, OutsideLayers, Step, Tensor, sweep
 from onecard.planner.workload import Workload
 
-# by bits: moments that share a scale (train/optim/low_bit.py; a test compares)
-STATE_BLOCK = {8: 256, 4: 128}
-# numbers that are updated at once (SLICE in train/optim/sliced.py; a test compares)
-STATE_SLICE = 2**21
-# Bytes of each of these numbers while it is updated, by tracing: moments of few bits; the same with bf16 weights; fp32 moments
-SLICE_BYTES, SLICE_BYTES_HALF, SLICE_BYTES_WHOLE = 32, 29, 16
+# Bytes of a number while train/optim/sliced.py updates it, by tracing: moments of few bits; the same with bf16 weights; fp32 moments
+UPDATE_BYTES, UPDATE_BYTES_HALF, UPDATE_BYTES_WHOLE = 32, 29, 16
 SUM_BYTES = 16  # of a gradient while it is added to a bf16 sum (train/run/gradient_sums.py)
 # Moments like the weights that other people's optimizers keep; Adafactor's rows and columns are nothing beside them
 MOMENTS = {"sgd": 0, "momentum": 1, "lion": 1, "adafactor": 0}
@@ -106,10 +107,10 @@ def optimizer_state(sizes: Sizes) -> int:
     single = matrices if work.optimizer == "muon" else 0  # numbers with one moment
     if work.moment_bits < 32:
         bits = work.moment_bits
-        moments = 2 * sizes.lowered - single
+        moments = 2 * sizes.large_parameters - single
         return (
             state
-            - 2 * sizes.exact * sizes.lowered
+            - 2 * sizes.exact * sizes.large_parameters
             + moments * bits // 8
             + FULL * moments // STATE_BLOCK[bits]
         )
@@ -129,14 +130,14 @@ def checkpoint_bytes(work: Workload) -> tuple[int, int]:
     """The two large files of a checkpoint: the weights; the moments, with fp32 copies of bf16 weights that are kept on
     the host."""
     sizes = Sizes(work)
-    copies = FULL * sizes.lowered if work.half_weights and work.host_optimizer else 0
+    copies = FULL * sizes.large_parameters if work.half_weights and work.host_optimizer else 0
     return sizes.weight_bytes, optimizer_state(sizes) + copies
 
 
 def slices_of_moments(sizes: Sizes, outside: OutsideLayers) -> None:
     """train/optim/sliced.py: the fp32 numbers of one slice; Muon's of one matrix, made orthogonal."""
     work = sizes.work
-    largest = max(sizes.table, sizes.positions)
+    largest = max(sizes.table_parameters, sizes.position_parameters)
     update = max(update_bytes(sizes, largest), matrix_update_bytes(sizes))
     born = "optimizer"
     if work.in_backward:  # the tables are updated in the backward pass too, a tied one when its gradients are added up
@@ -152,17 +153,17 @@ def slices_of_moments(sizes: Sizes, outside: OutsideLayers) -> None:
 def update_bytes(sizes: Sizes, numbers: int) -> int:
     """What the update of a tensor of so many numbers takes: that of one slice of it."""
     work = sizes.work
-    each = SLICE_BYTES_HALF if work.half_weights else SLICE_BYTES
-    return (SLICE_BYTES_WHOLE if work.state_bits == 32 else each) * min(numbers, STATE_SLICE)
+    each = UPDATE_BYTES_HALF if work.half_weights else UPDATE_BYTES
+    return (UPDATE_BYTES_WHOLE if work.state_bits == 32 else each) * min(numbers, UPDATED_NUMBERS)
 
 
 def matrix_update_bytes(sizes: Sizes) -> int:
     """What the update of a layer's largest matrix, the MLP's, takes."""
-    square = sizes.work.n_embd**2
-    update = update_bytes(sizes, 4 * square)
+    numbers = 4 * sizes.work.n_embd**2
+    update = update_bytes(sizes, numbers)
     if sizes.work.optimizer == "muon":
-        # its momentum and look-ahead in fp32, and the slice that is being written back
-        update += (16 + 16) * square
+        # its momentum and look-ahead in fp32, beside the slice that is being written back
+        update += (FULL + FULL) * numbers
     return update
 
 
@@ -197,16 +198,18 @@ def embedding(sizes: Sizes, outside: OutsideLayers, again_at_once: bool) -> None
     dies = "graph_end" if work.one_graph or not work.gradients_freed_at_once else last
     looked_up = min(sizes.stream, sizes.weight)
     empty = "head_back" if again_at_once else last  # zeros, to be added to
-    outside.lives("wte gradient", "gradients", looked_up * sizes.table, empty, dies)
-    outside.lives("wpe gradient", "gradients", sizes.weight * sizes.positions, last, dies)
+    outside.lives("wte gradient", "gradients", looked_up * sizes.table_parameters, empty, dies)
+    outside.lives("wpe gradient", "gradients", sizes.weight * sizes.position_parameters, last, dies)
     if work.half_gradients and work.accumulation > 1:
-        numbers = min(STATE_SLICE, sizes.table)
-        cast = 0 if work.half_weights else HALF * sizes.table
+        numbers = min(UPDATED_NUMBERS, sizes.table_parameters)
+        cast = 0 if work.half_weights else HALF * sizes.table_parameters
         outside.lives("slices of sums", "gradients", SUM_BYTES * numbers + cast, last, last)
     elif (
         work.half_weights and work.one_graph and work.accumulation > 1
     ):  # to be added to the others
-        outside.lives("gradient in fp32", "gradients", sizes.exact * sizes.table, last, "graph_end")
+        outside.lives(
+            "gradient in fp32", "gradients", sizes.exact * sizes.table_parameters, last, "graph_end"
+        )
     values = sizes.stream * sizes.value_embedding_parameters if work.one_graph else 0
     outside.lives("value embeddings gradient", "gradients", values, last, dies)
 

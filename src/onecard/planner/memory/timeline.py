@@ -52,10 +52,6 @@ class Tensor(NamedTuple):
     born: int
     dies: int
 
-    def alive(self, place: str) -> bool:
-        """Whether it is there at one of PLACES; for tensors outside the layers."""
-        return self.born <= PLACE[place] <= self.dies
-
 
 class OutsideLayers:
     """Collects the tensors of a step that belong to no layer; layer.py's Layer collects those of one layer."""

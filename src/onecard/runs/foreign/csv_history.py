@@ -3,11 +3,12 @@
     Step,baseline - train/loss,wide - train/loss          a chart: one run a column
     _step,_timestamp,train/loss,val/loss,lr,mfu           a history: one run
 
-Columns are known by their usual names; a cell that is empty says nothing, one that is no number is counted.
+Tabs may stand in place of the commas. Columns are known by their usual names; a cell that is empty says nothing, one that is no number is counted.
 """
 
 import csv
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from onecard.runs.builder import RunBuilder
 from onecard.runs.run import Run, check_count
@@ -47,7 +48,9 @@ _FIGURES = {name: figure for figure, names in _NAMES.items() for name in names}
 
 def read_csv(lines: Iterable[str], name: str) -> list[Run]:
     """The runs of a CSV; empty when it has no step column and no loss."""
-    rows = csv.reader((line for line in lines), strict=False)
+    lines = iter(lines)
+    first = next(lines, "")
+    rows = csv.reader(chain([first], lines), strict=False, delimiter="\t" if "\t" in first else ",")
     try:
         heads = [head.strip().strip("﻿\"'") for head in next(rows)]
     except (StopIteration, csv.Error):

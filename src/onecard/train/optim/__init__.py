@@ -26,8 +26,8 @@ from onecard.train.optim.muon import (
     momentum_at,
     muon_groups,
 )
+from onecard.train.optim.sharded_rows import MASTER, SMALL, Slices
 from onecard.train.optim.sliced import SlicedOptimizer
-from onecard.train.optim.slices import MASTER, SMALL, Slices
 
 
 def lr_at(config: RunConfig, position: float) -> float:

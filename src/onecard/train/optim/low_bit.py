@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from onecard.config.model_rules import STATE_BLOCK
 from onecard.model.host import copied, on_card
 from onecard.train.optim.rounding import uniform
-
-BLOCK = {8: 256, 4: 128}  # numbers that share a scale
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,10 @@ class LowBit:
 
     @classmethod
     def zeros(cls, count: int, bits: int, signed: bool, device: torch.device) -> "LowBit":
-        blocks = -(-count // BLOCK[bits])
-        codes = torch.zeros(blocks * BLOCK[bits] * bits // 8, dtype=torch.uint8, device=device)
+        blocks = -(-count // STATE_BLOCK[bits])
+        codes = torch.zeros(
+            blocks * STATE_BLOCK[bits] * bits // 8, dtype=torch.uint8, device=device
+        )
         return cls(codes, torch.zeros(blocks, device=device), count, bits, signed)
 
     @property
@@ -46,7 +47,7 @@ class LowBit:
 
     def _span(self, first: int, count: int) -> tuple[slice, slice, int]:
         """The bytes and scales of whole blocks from `first` on, and how many numbers these are."""
-        block = BLOCK[self.bits]
+        block = STATE_BLOCK[self.bits]
         assert first % block == 0, "slices begin at a block"
         blocks = slice(first // block, -(-(first + count) // block))
         numbers = (blocks.stop - blocks.start) * block
@@ -70,14 +71,14 @@ class LowBit:
             values.mul_(values)
             if self._power == 4:
                 values.mul_(values)
-        return values.view(-1, BLOCK[self.bits]).mul_(scales[:, None]).flatten()[:count]
+        return values.view(-1, STATE_BLOCK[self.bits]).mul_(scales[:, None]).flatten()[:count]
 
     def write(self, values: Tensor, first: int, key: int, offset: int = 0) -> None:
         """Take fp32 numbers, which are overwritten. `offset`: elements of the whole tensor before these moments'."""
         where, blocks, numbers = self._span(first, values.numel())
         if numbers > values.numel():
             values = torch.nn.functional.pad(values, (0, numbers - values.numel()))
-        tiles = values.view(-1, BLOCK[self.bits])
+        tiles = values.view(-1, STATE_BLOCK[self.bits])
         scale = tiles.abs().amax(dim=1, keepdim=True)
         copied(self.scales[blocks], scale.flatten())
         tiles.div_(scale.clamp_min_(1e-38))

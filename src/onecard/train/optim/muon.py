@@ -22,7 +22,7 @@ from torch.optim.adamw import adamw
 from onecard.config import RunConfig
 from onecard.config.model_rules import LONG_MATRIX, stacked_matrices
 from onecard.model.machine import fast_low_dtype
-from onecard.train.optim.slices import Slices, move_slices
+from onecard.train.optim.sharded_rows import Slices, move_slices
 
 FUSED = ("cpu", "cuda", "mps")  # devices with a fused AdamW
 

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onecard.config.model_rules import UPDATED_NUMBERS
 from onecard.model.host import HostRoom, Lanes, copied, on_card
 from onecard.train.optim.low_bit import LowBit
 from onecard.train.optim.muon import moved
 from onecard.train.optim.rounding import key_of, stochastic_bf16
-from onecard.train.optim.slices import MASTER, SMALL, Slices, move_slices
+from onecard.train.optim.sharded_rows import MASTER, SMALL, Slices, move_slices
 
-SLICE = 2**21  # numbers updated at once; whole blocks
 _FIRST, _SECOND, _MOMENTUM, _WEIGHT = 1, 2, 3, 4  # uses of random numbers
 
 
@@ -92,8 +92,8 @@ class SlicedOptimizer(torch.optim.Optimizer):
         root = math.sqrt(1 - beta2**count)
         keys = [self._key(parameter, count, use) for use in (_FIRST, _SECOND, _WEIGHT)]
         weights, grads = parameter.view(-1), parameter.grad.reshape(-1)  # type: ignore[union-attr]
-        for first in range(0, weights.numel(), SLICE):
-            kept, grad = (flat[first : first + SLICE] for flat in (weights, grads))
+        for first in range(0, weights.numel(), UPDATED_NUMBERS):
+            kept, grad = (flat[first : first + UPDATED_NUMBERS] for flat in (weights, grads))
             weight, grad = self._exact(parameter, kept, first), grad.float()
             mean = self._read(parameter, "exp_avg", first, len(grad)).lerp_(grad, 1 - beta1)
             square = self._read(parameter, "exp_avg_sq", first, len(grad))
@@ -139,8 +139,8 @@ class SlicedOptimizer(torch.optim.Optimizer):
         for parameter, weight in zip(parameters, weights, strict=True):
             key = self._key(parameter, self.state[parameter]["step"], _WEIGHT)
             old, new = parameter.view(-1), weight.view(-1)
-            for first in range(0, new.numel(), SLICE):
-                part = slice(first, first + SLICE)
+            for first in range(0, new.numel(), UPDATED_NUMBERS):
+                part = slice(first, first + UPDATED_NUMBERS)
                 self._keep(parameter, old[part], new[part], first, key)
 
     def _look_ahead(self, parameter: Tensor, momentum: float) -> Tensor:
@@ -155,8 +155,8 @@ class SlicedOptimizer(torch.optim.Optimizer):
         ahead = torch.lerp(grad, kept, momentum)
         del grad
         flat = kept.view(-1)
-        for first in range(0, flat.numel(), SLICE):
-            self._write(parameter, "momentum", flat[first : first + SLICE], first, key)
+        for first in range(0, flat.numel(), UPDATED_NUMBERS):
+            self._write(parameter, "momentum", flat[first : first + UPDATED_NUMBERS], first, key)
         return ahead
 
     def _state(self, parameter: Tensor, moments: tuple[str, ...]) -> dict[str, Any]:
@@ -173,8 +173,11 @@ class SlicedOptimizer(torch.optim.Optimizer):
             if self._room is not None and parameter.dtype == torch.bfloat16:
                 state[MASTER] = self._zeros(parameter.shape, torch.float32, parameter)
                 exact, kept = state[MASTER].view(-1), parameter.view(-1)
-                for first in range(0, len(kept), SLICE):
-                    copied(exact[first : first + SLICE], kept[first : first + SLICE].float())
+                for first in range(0, len(kept), UPDATED_NUMBERS):
+                    copied(
+                        exact[first : first + UPDATED_NUMBERS],
+                        kept[first : first + UPDATED_NUMBERS].float(),
+                    )
         return state
 
     def whole_numel(self, parameter: Tensor) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import decay_start
-from onecard.files import replace, sync_folder
+from onecard.files import replace, sync_files, sync_folder
 from onecard.model.checkpoint import checkpoints, step_of
 from onecard.planner.loss_settings import held_up
 from onecard.runs.folder import read_folder
@@ -55,7 +55,7 @@ def branch(folder: Path, step: int) -> None:
         writing = folder / "checkpoints" / f".writing_{kept.name}_branch"
         shutil.rmtree(writing, ignore_errors=True)
         shutil.copytree(kept, writing)
-        sync_folder(writing)
+        sync_files(writing)
         replace(writing, folder / "checkpoints" / kept.name)
     for path in _after(folder, step):
         shutil.rmtree(aside / path.name, ignore_errors=True)

@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from onecard.config.model_rules import UPDATED_NUMBERS
 from onecard.model.build import is_lowered
 from onecard.model.host import on_card
 from onecard.train.optim.rounding import beginning, key_of, scrambled, stochastic_bf16
-from onecard.train.optim.sliced import SLICE
 
 _GRADIENT = 16  # use of random numbers: this for the second micro-batch, then one more for each
 
@@ -59,9 +59,9 @@ class GradientSums:
 def add_rounded(total: Tensor, grad: Tensor, key: int) -> None:
     """total += grad, both bf16."""
     sums, new = total.view(-1), grad.reshape(-1)
-    for first in range(0, len(sums), SLICE):
-        part = sums[first : first + SLICE]
-        added = part.float().add_(new[first : first + SLICE])
+    for first in range(0, len(sums), UPDATED_NUMBERS):
+        part = sums[first : first + UPDATED_NUMBERS]
+        added = part.float().add_(new[first : first + UPDATED_NUMBERS])
         part.copy_(stochastic_bf16(added, first, key))
 
 

@@ -7,7 +7,7 @@
 
 import contextlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -102,7 +102,10 @@ def _loop(
     machine.forget_peak_memory(workers.device)  # the preflight's
     try:
         if config.eval_only:
-            return _end(session, validate(session, state), "finished", None)
+            state = validate(session, state)
+            # a run that stopped on its way is not finished because somebody looked at it
+            whole = finished(config, state.progress) or not state.progress.step
+            return _end(session, state, "finished" if whole else "stopped", None)
         if eval_missing(config, state.progress):
             state = validate(session, state)
         elif not finished(config, state.progress):
@@ -192,7 +195,7 @@ def _state_after_step(
     schedule_steps = advance(config, state, clock.pace())
     if config.max_hours is not None:
         schedule_steps = session.workers.from_first(schedule_steps)
-    after = state.with_progress(
+    after = replace(state, stride=schedule_steps).with_progress(
         step=progress.step + 1,
         tokens=progress.tokens + config.tokens_per_step,
         position=progress.position + schedule_steps,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from onecard.model.checkpoint import MODEL, OPTIMIZER, SCHEMA_PARTS, Writing, part_name
 from onecard.model.tensor_file import NotFiniteError, not_finite, write_tensors
-from onecard.train.optim.slices import Slices
+from onecard.train.optim.sharded_rows import Slices
 from onecard.train.run.outputs import in_words
 from onecard.train.run.workers import Workers
 

@@ -39,7 +39,7 @@ class ProcessorWatch:
     ):
         self._read, self._clock = read, clock
         self._waited, self._since = read(), clock()
-        self._said = False
+        self._reported = False
 
     def share(self) -> float | None:
         """The share of the time since the last call that the run's most delayed thread waited for a core; None where it is
@@ -54,13 +54,13 @@ class ProcessorWatch:
 
     def sentence(self, share: float | None) -> str | None:
         """What to report of that share: once when it begins, once when it is over."""
-        if share is not None and share >= MUCH and not self._said:
-            self._said = True
+        if share is not None and share >= MUCH and not self._reported:
+            self._reported = True
             return (
                 f"other programs use the processor: the run waits for it {share:.0%} of the time, "
                 f"and its steps take longer than they would alone{advice()}"
             )
-        if share is not None and share < DISTURBED and self._said:
-            self._said = False
+        if share is not None and share < DISTURBED and self._reported:
+            self._reported = False
             return "the processor is the run's own again"
         return None

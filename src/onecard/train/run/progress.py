@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onecard.config import RunConfig
-from onecard.config.model_rules import evaluation_due
+from onecard.config.model_rules import decay_start, evaluation_due
 from onecard.train.run.loss_watch import LossWatch
 
 _STEPS_TO_JUDGE = 3  # the first steps of a process are slower than the rest
@@ -58,6 +58,7 @@ class RunState:
     eval_seconds: float = 0.0  # the last evaluation's
     benchmark_seconds: float = 0.0  # the last benchmark's
     eval_micro_batch: int | None = None  # what fits, once an evaluation ran out of memory
+    stride: float = 1.0  # how far the last step moved the schedule
     last_bad_step: int | None = None
     rolled_back: frozenset[int] = frozenset()  # steps that already cost a roll-back
 
@@ -130,6 +131,14 @@ def save_due(config: RunConfig, step: int, improved: bool) -> bool:
     if config.checkpoint_interval is not None:
         return step % config.checkpoint_interval == 0
     return step % config.eval_interval == 0 and (improved or config.always_save_checkpoint)
+
+
+def predecay_due(config: RunConfig, state: RunState) -> bool:
+    """Whether the flat part of a schedule ends here, as near as the strides come that max_hours makes it in."""
+    start = decay_start(config)
+    if not config.keep_predecay or start is None:
+        return False
+    return -state.stride < state.progress.position - start < max(state.stride, 2)
 
 
 def tasks_due(config: RunConfig, step: int, last: bool) -> bool:

@@ -13,7 +13,7 @@ from onecard.config import RunConfig
 from onecard.model import checkpoint
 from onecard.model.build import make_model
 from onecard.model.tensor_file import Rows
-from onecard.train.optim.slices import Slices
+from onecard.train.optim.sharded_rows import Slices
 from onecard.train.run.sharding import cards_of_machine
 from onecard.train.run.workers import Workers
 

@@ -9,6 +9,8 @@ import torch
 
 from onecard.config import RunConfig, load, to_toml
 from onecard.data import keep_record
+from onecard.data.read.kept import RECORD
+from onecard.data.read.manifest import MANIFEST
 from onecard.errors import UserError
 from onecard.facts.nvml import driver_version
 from onecard.files import write_text
@@ -74,12 +76,11 @@ def open_folder(
         record.write_new(config, plan, _environment(session))
     else:
         _update_config(config, folder)
-    if not (
+    kept = (
         folder / "data"
-    ).is_dir():  # the run is whole without its data folder; a tuned one has its data here
-        outputs.best_effort.run(
-            "the record of the data", keep_record, session.data, folder / "data"
-        )
+    )  # the run is whole without its data folder; a tuned one has its data here
+    if not any((kept / name).is_file() for name in (RECORD, MANIFEST)):
+        outputs.best_effort.run("the record of the data", keep_record, session.data, kept)
     outputs.open(record, truncate_at=0 if resumed is None else resumed["log_offset"])
     outputs.write(
         kind="start",
@@ -107,8 +108,9 @@ def open_folder(
 
 
 def _update_config(config: RunConfig, folder: Path) -> None:
-    """config.toml as the run continues; untouched where it says the same."""
-    path = folder / "config.toml"
+    """config.toml as the run continues; untouched where it says the same. That it is only looked at this time is not a
+    part of it: else the next resume would not train either."""
+    path, config = folder / "config.toml", config.replace(eval_only=False)
     try:
         if load(path) == config:
             return

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from onecard.config import RunConfig
-from onecard.config.model_rules import decay_start
 from onecard.data import Dataset
 from onecard.errors import UserError
 from onecard.model import checkpoint, machine
@@ -26,7 +25,7 @@ from onecard.train.io.loader import Loader, to_device
 from onecard.train.optim import optimizer_tensors, restore_optimizer
 from onecard.train.run.outputs import Outputs, in_words
 from onecard.train.run.part_saver import PartSaver, SavedParts
-from onecard.train.run.progress import Progress, RunState
+from onecard.train.run.progress import Progress, RunState, predecay_due
 from onecard.train.run.row_marks import RowMarks
 from onecard.train.run.step import Stepper
 from onecard.train.run.validation import BASE, PLAIN, Evaluation, evaluate
@@ -91,7 +90,7 @@ class Session:
 
 def validate(session: Session, state: RunState) -> RunState:
     """The state with the validation loss here, which is logged and shown."""
-    measured, state = _within_memory(session, state, session.config.eval_iters)
+    measured, state = _evaluated(session, state, session.config.eval_iters)
     progress = state.progress
     step, tokens = progress.step, progress.tokens
     fields = {"kind": "eval", "step": step, "tokens": tokens, **measured.fields()}
@@ -117,10 +116,10 @@ def try_evaluation(session: Session, state: RunState) -> RunState:
     if not session.config.compile:
         return state
     batches = min(session.config.eval_iters, session.workers.processes)
-    return _within_memory(session, state, batches)[1]
+    return _evaluated(session, state, batches)[1]
 
 
-def _within_memory(session: Session, state: RunState, batches: int) -> tuple[Evaluation, RunState]:
+def _evaluated(session: Session, state: RunState, batches: int) -> tuple[Evaluation, RunState]:
     """The loss over so many batches, and the state with how many sequences fit at a time."""
     config, stepper = session.config, session.stepper
     asked = min(stepper.micro_batch, state.eval_micro_batch or config.batch_size)
@@ -229,8 +228,8 @@ def keep_before_decay(session: Session, state: RunState) -> RunState:
     """At the last moment of the flat part of a schedule, unless it was kept already: a checkpoint in a folder of its own
     within the run's, to branch from, not to resume from."""
     config, outputs, folder = session.config, session.outputs, session.folder / PREDECAY
-    start, step = decay_start(config), state.progress.step
-    if not config.keep_predecay or start is None or not 0 <= state.progress.position - start < 2:
+    step = state.progress.step
+    if not predecay_due(config, state):
         return state
     kept = [checkpoint.step_of(path) for path in checkpoint.checkpoints(folder)]
     due = outputs.log is not None and all(before + 2 < step for before in kept)

@@ -23,7 +23,7 @@ from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import is_out_of_memory
 from onecard.torchrun import local_process_count
-from onecard.train.optim.slices import Slices, is_cut
+from onecard.train.optim.sharded_rows import Slices, is_cut
 from onecard.train.run.exchanges import Exchanges, Gather, Scatter
 from onecard.train.run.workers import OthersFailedError, WorkerLostError, Workers, guarded
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from onecard.config.model_rules import STATE_BLOCK
 from onecard.errors import UserError
 from onecard.model.out_of_memory import is_out_of_memory
-from onecard.train.optim.low_bit import BLOCK
 
 SMALL = 4096  # numbers: the moments of smaller tensors (norms, biases) stay in fp32
 MASTER = "master"  # fp32 weights on the host
@@ -90,7 +90,7 @@ class Slices:
         part = self.of[name]
         if bits == 32 or part.numel < SMALL or moment in ("", MASTER):
             return Span(part.shape, part.first, part.first + part.rows)
-        block = BLOCK[bits]
+        block = STATE_BLOCK[bits]
         each = block if moment.endswith("_scale") else 8 // bits  # numbers in an entry
         total = -(-part.numel // block) * block // each
         end = part.offset + part.rows * (part.numel // part.shape[0])
@@ -113,11 +113,11 @@ class Slices:
         """Numbers that share a scale must be in one process, or the run would depend on how many there are."""
         for name, part in self.of.items():
             each = -(-part.shape[0] // self.count) * (part.numel // part.shape[0])
-            if bits < 32 and part.numel >= SMALL and each % BLOCK[bits]:
+            if bits < 32 and part.numel >= SMALL and each % STATE_BLOCK[bits]:
                 raise UserError(
-                    f"moments in {bits} bits, in blocks of {BLOCK[bits]} numbers, cannot be sharded to {self.count} "
+                    f"moments in {bits} bits, in blocks of {STATE_BLOCK[bits]} numbers, cannot be sharded to {self.count} "
                     f"processes: a block of {name} would lie in two",
-                    hint=f"n_embd as a multiple of {BLOCK[bits]}, another number of processes, or optimizer_state = 'float32'",
+                    hint=f"n_embd as a multiple of {STATE_BLOCK[bits]}, another number of processes, or optimizer_state = 'float32'",
                 )
 
 
