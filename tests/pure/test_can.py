@@ -8,6 +8,7 @@ from onecard import load, plan
 from onecard.advise.can import can
 from onecard.advise.named_model import named_model
 from onecard.cli import main
+from onecard.facts.here import cpu
 from onecard.units import DAY, GIB, YEAR
 
 
@@ -129,6 +130,13 @@ def test_verdicts():
     assert {way.kind for way in large.instead} >= {"smaller", "rent"}
     assert all(way.figures for way in large.instead)
     assert {way.kind for way in late.instead} >= {"smaller", "rent", "cards"}
+
+
+def test_computers_are_not_called_cards():
+    late = can("gpt2-medium", cpu(), seconds=400 * DAY)
+    ways = {way.kind: str(way.text) for way in late.instead}
+    assert "cards" in ways
+    assert "such machines together" in ways["cards"]
 
 
 def test_one_run_has_one_time():

@@ -11,7 +11,9 @@ from run_logs import nanogpt_log, small_run, wide_run
 from onecard.cli import main
 from onecard.errors import UserError
 from onecard.facts import find_gpu
+from onecard.report import show
 from onecard.report.compare_tables import won
+from onecard.report.compare_view import compare_document
 from onecard.runs.compare import compare
 from onecard.runs.explain import explained
 from onecard.runs.figures import figures
@@ -171,6 +173,14 @@ def test_findings_name_their_run_only_beside_others(tmp_path, capsys):
     assert "a: the first step took" not in alone
     assert "- a: the first step took" in together
     assert "- b: the first step took" in together
+
+
+def test_a_sentence_about_several_pairs_is_shown_once():
+    comparison = explained(
+        compare([of(small_run(), "small"), of(wide_run(), "wide"), of(wide_run(seed=3), "again")])
+    )
+    page = show(compare_document(comparison), "markdown", "en")
+    assert page.count("accumulating 32 or 64 micro-batches") == 1
 
 
 def test_one_run_is_no_comparison(tmp_path, capsys):

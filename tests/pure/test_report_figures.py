@@ -16,7 +16,7 @@ from onecard.planner.memory.explain import explain_memory
 from onecard.planner.result import Range
 from onecard.report import compare_tables, language, memory_view, svg
 from onecard.report.document import Level, LineChart, Series
-from onecard.report.plan_summary import _short_span, device_name
+from onecard.report.plan_summary import _short_span, device_name, summary
 from onecard.report.terminal_charts import line_chart
 from onecard.runs.figures import figures
 from onecard.runs.foreign.text_log import read_text
@@ -82,6 +82,24 @@ def test_the_room_for_tensors_is_what_the_card_has_left():
     chart = memory_view._course(planned_run(), explained)
     assert [level.y for level in chart.levels] == [(memory.card_bytes - taken) / 2**30]
     assert max(y for each in chart.series for _, y in each.points) == explained.peak.bytes / 2**30
+
+
+def test_the_room_for_tensors_is_named_beside_the_card():
+    """10.6 GiB in the chart and 11.72 GiB above it are two things."""
+    planned = planned_run()
+    explained = explain_memory(planned.config, planned.device, "bfloat16")
+    page = memory_view.memory_document(planned, explained)
+    card = page.headline[-1]
+    assert str(card.label) == "The card"
+    assert str(card.note) == f"{memory_view._room(planned) / 2**30:.2f} GiB of it for tensors"
+    (level,) = memory_view._course(planned, explained).levels
+    assert str(level.label) == "the card's room for tensors"
+
+
+def test_a_run_that_does_not_fit_would_take_its_time():
+    assert any(str(text).startswith("It takes about") for text in summary(planned_run()))
+    too_large = plan(load("gpt2-xl"), find_gpu("RTX 4070"))
+    assert any(str(text).startswith("It would take about") for text in summary(too_large))
 
 
 def test_the_axis_of_a_chart_is_as_wide_as_its_frame():

@@ -232,6 +232,8 @@ def won(comparison: Comparison) -> Figures:
         if key.startswith("equal_"):
             at_equal = comparison.at_equal[key.removeprefix("equal_")]
             return comparison.comparable is None and bool(at_equal)
+        if key == "tokens_per_second" and any(run.beyond_its_card for run in comparison.runs):
+            return False
         return all(getattr(run, key) is not None for run in comparison.runs)
 
     def name(key: str) -> Value:

@@ -138,7 +138,7 @@ def _faster(comparison: Comparison) -> T | None:
     speeds = {
         figures.name: figures.tokens_per_second
         for figures in comparison.runs
-        if figures.tokens_per_second
+        if figures.tokens_per_second and not figures.beyond_its_card
     }
     if len(speeds) < 2:
         return None
@@ -157,7 +157,7 @@ def _faster(comparison: Comparison) -> T | None:
 def _explained(figures: RunFigures, findings: Sequence[Finding]) -> Text | None:
     """How fast, how good, and what would help most."""
     clauses: list[T] = []
-    if any(finding.note.code == "card-impossible" for finding in findings):
+    if figures.beyond_its_card:
         clauses.append(
             T(
                 "its log says {tokens:int} tokens per second, which that card cannot reach",
@@ -223,7 +223,8 @@ def _findings(findings: Sequence[Finding], several: bool = False) -> tuple[Block
     rest = [finding for finding in findings if finding not in gains]
     blocks: list[Block] = []
     if rest:
-        blocks.append(Notes(tuple(_found(finding, several) for finding in rest)))
+        # a sentence without a name may hold for several pairs of runs: it is shown once
+        blocks.append(Notes(tuple(dict.fromkeys(_found(finding, several) for finding in rest))))
     if gains:
         columns = (Column(T("What to try, and what it should gain")), Column(T("gain"), "right"))
         blocks.append(

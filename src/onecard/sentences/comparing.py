@@ -124,8 +124,16 @@ COMPARING = dict(
             "the config makes {config:int} tokens a step, but the log printed {printed:int}",
         ),
         sentence(
+            "params-disagree-defaults",
+            "the keys in the log, with nanoGPT's defaults for the others, make {config:count} parameters, but the log printed {printed:count}: its config is needed for more; give --config FILE, or keys as --n_embd=384",
+        ),
+        sentence(
+            "tokens-disagree-defaults",
+            "the keys in the log, with nanoGPT's defaults for the others, make {config:int} tokens a step, but the log printed {printed:int}: its config is needed for more; give --config FILE, or keys as --batch_size=8",
+        ),
+        sentence(
             "mfu-disagrees",
-            "the printed MFU fits {ratio:.2f} times the FLOPs that model, batch and step time make; one of them is not what it seems",
+            "the printed MFU is {ratio:.2f} times what model, batch and step time give: one of these figures is wrong",
         ),
         sentence(
             "card-impossible",
