@@ -177,6 +177,15 @@ def test_presets_are_listed(capsys):
     assert "gpt2-xl" in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_the_list_of_presets_stays_within_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["plan", "--presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any(line.startswith("fineweb-124M-24gb ") for line in lines)
+
+
 def test_an_internal_error_is_a_sentence_and_a_file_with_the_traceback(
     monkeypatch, capsys, tmp_path
 ):
