@@ -145,7 +145,7 @@ def test_the_comment_on_the_last_learning_rate_is_true(recipe):
 
 def test_more_cards_make_up_for_what_their_exchange_costs():
     for gpus, ratio, number in ((1, 0.5, 3), (1, 0.95, 2), (2, 0.5, 5), (1, 0.01, None)):
-        found = _cards(SimpleNamespace(ratio=ratio), gpus)
+        found = _cards(SimpleNamespace(ratio=ratio), CARD, gpus)
         assert (found and found.figures) == (number and {"gpus": number})
 
 

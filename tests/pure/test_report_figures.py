@@ -195,3 +195,12 @@ def test_each_convention_of_flops_is_explained_by_its_formula_per_token(capsys):
     text = markdown(capsys, "plan", "gpt2", "--gpu", "RTX 4070", "--full", "--explain")
     for formula in ("block\\_size, N as nanoGPT prints it", "6·N, N as", "6 × parameters in"):
         assert formula in text
+
+
+def test_what_fits_already_is_not_made_to_fit(capsys):
+    fits = markdown(capsys, "recommend", "--fit", "gpt2", "--gpu", "RTX 3060 12GB")
+    assert "fastest that fits" in fits
+    assert "made to fit" not in fits
+    tight = markdown(capsys, "recommend", "--fit", "gpt2-medium", "--gpu", "RTX 3050 8GB")
+    assert "made to fit" in tight
+    assert "fastest that fits" not in tight

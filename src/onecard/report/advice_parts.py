@@ -57,6 +57,11 @@ def settings(plan: RunPlan, savers: list[str]) -> tuple[Figure, ...]:
     return tuple(rows)
 
 
+def fitted_name(before: RunPlan) -> T:
+    """The same model with the settings that were found: where it fitted already, they only make it faster."""
+    return T("fastest that fits") if before.memory.fits == "yes" else T("made to fit")
+
+
 def _schedule(config: RunConfig) -> T:
     decay = SCHEDULES.get(config.schedule, config.schedule)
     if not config.warmup_iters:
