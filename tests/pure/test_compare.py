@@ -13,9 +13,9 @@ from onecard.errors import UserError
 from onecard.facts import find_gpu
 from onecard.report import show
 from onecard.report.compare_tables import won
-from onecard.report.compare_view import compare_document
+from onecard.report.compare_view import compare_document, explain_document
 from onecard.runs.compare import compare
-from onecard.runs.explain import explained
+from onecard.runs.explain import explain, explained
 from onecard.runs.figures import figures
 from onecard.runs.foreign.text_log import read_text
 
@@ -360,3 +360,11 @@ def test_equally_fast_runs_are_a_tie_and_not_unknown():
     blind = replace(f, tokens_per_second=None)
     message = {str(figure.label): str(figure.value) for figure in won(compare([f, blind])).rows}
     assert message["Tokens per second"] == "not known"
+
+
+def test_what_is_too_early_to_judge_is_not_judged_in_the_answer():
+    slow = small_run().replace("warmup_iters = 100", "warmup_iters = 2000")
+    early, usual = of(slow), of(small_run())
+    assert "loss-early" in rules(explain(early))
+    assert "expected)" not in str(explain_document(early, explain(early)).answer)
+    assert "expected)" in str(explain_document(usual, explain(usual)).answer)

@@ -15,11 +15,13 @@ from onecard.messages import T
 from onecard.planner.memory.explain import explain_memory
 from onecard.planner.result import Range
 from onecard.report import compare_tables, language, memory_view, svg
-from onecard.report.document import Level, LineChart, Series
+from onecard.report.document import Level, LineChart, Quantity, Series
+from onecard.report.language import language as language_of
 from onecard.report.plan_summary import _short_span, device_name, summary
 from onecard.report.terminal_charts import line_chart
 from onecard.runs.figures import figures
 from onecard.runs.foreign.text_log import read_text
+from onecard.units import YEAR, show_duration
 
 
 def markdown(capsys, *words):
@@ -204,3 +206,8 @@ def test_what_fits_already_is_not_made_to_fit(capsys):
     tight = markdown(capsys, "recommend", "--fit", "gpt2-medium", "--gpu", "RTX 3050 8GB")
     assert "made to fit" in tight
     assert "fastest that fits" not in tight
+
+
+def test_thousands_of_years_are_set_apart():
+    assert show_duration(2509.1 * YEAR) == "2,509.1 y"
+    assert language_of("es").value(Quantity(2509.1 * YEAR, "duration")) == "2.509,1\xa0años"

@@ -177,7 +177,8 @@ def _explained(figures: RunFigures, findings: Sequence[Finding]) -> Text | None:
             T("it processes {tokens:int} tokens per second", tokens=figures.tokens_per_second)
         )
     expected = expected_loss(figures, figures.run.last_step)
-    if figures.final_loss is not None and expected is not None:
+    early = any(finding.note.code == "loss-early" for finding in findings)
+    if figures.final_loss is not None and expected is not None and not early:
         clauses.append(
             T(
                 "its loss is {loss:.2f} ({expected:.2f} expected)",
