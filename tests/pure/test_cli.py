@@ -249,3 +249,10 @@ def test_a_second_run_in_a_folder_is_refused_before_its_plan(tmp_path, capsys, m
 def test_a_count_that_is_no_number_is_answered_in_plain_words(capsys):
     assert main(["sample", "out", "--tokens", "many"]) == 2
     assert "--tokens: 'many' is not a whole number" in capsys.readouterr().err
+
+
+def test_the_run_that_the_help_of_train_shows_raises_no_warning(capsys):
+    lines = parser_of("train").format_help().splitlines()
+    example = next(line for line in lines if line.startswith("  onecard train "))
+    assert main(["plan", *shlex.split(example)[2:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
