@@ -211,3 +211,16 @@ def test_what_fits_already_is_not_made_to_fit(capsys):
 def test_thousands_of_years_are_set_apart():
     assert show_duration(2509.1 * YEAR) == "2,509.1 y"
     assert language_of("es").value(Quantity(2509.1 * YEAR, "duration")) == "2.509,1\xa0años"
+
+
+def test_a_plan_for_a_processor_does_not_speak_of_a_card(capsys):
+    page = markdown(capsys, "plan", "gpt2", "--gpu", "cpu", "--lang", "en")
+    words = page.replace("whatever the card", "")  # nanoGPT's MFU, which is the same for all
+    assert "MFU of this machine" in words
+    assert "against the machine" in words
+    assert not re.search(r"\bcard\b", words)
+
+
+def test_a_learning_rate_far_from_the_usual_makes_the_loss_a_rough_estimate(capsys):
+    page = markdown(capsys, "plan", "gpt2", "--learning_rate=1", "--gpu", "4070", "--lang", "en")
+    assert "usual for this size; a loss expected there is a rough estimate" in page
