@@ -11,6 +11,7 @@ from test_runs_folder import CONFIG, PEAK, make
 
 from onecard.cli import main
 from onecard.facts import find_gpu
+from onecard.report import show
 from onecard.report.compare_tables import won
 from onecard.report.compare_view import compare_document, explain_document
 from onecard.runs.compare import compare
@@ -266,3 +267,21 @@ def test_what_a_resume_changed_is_shown(tmp_path, capsys):
     texts = [each["text"] for each in shown["findings"] if each["rule"] == "config-changed"]
     assert "a resume at step 1,000 changed learning_rate from 0.001 to 0.0003" in texts[0]
     assert len(texts) == 4
+
+
+def test_hours_and_money_that_nothing_logged_are_marked():
+    """The steps before the log's first one are counted at the speed of the others."""
+    whole = small_run()
+    late = "\n".join(
+        line
+        for line in whole.splitlines()
+        if not line.startswith(("iter", "step")) or int(line.split()[1].rstrip(":")) >= 500
+    )
+    assert "seconds" not in of(whole).inferred
+    assert {"seconds", "kwh", "cost"} <= of(late).inferred
+    shown = show(explain_document(of(late), ()), "markdown", "en")
+    assert re.search(r"hours of training \| ≈ 1\.\d\d", shown)
+    assert re.search(r"cost so far \| ≈ \$0\.0\d", shown)
+    assert re.search(
+        r"hours of training \| 1\.", show(explain_document(of(whole), ()), "markdown", "en")
+    )
