@@ -79,7 +79,7 @@ def test_the_worked_example_is_explained_rightly(worked):
     assert "82.3% against 69.2%" in text["mfu-is-not-speed"]
     assert "2.4 times as long for 2.85 times the FLOPs" in text["larger-is-slower"]
     assert "did not raise its MFU: its larger model did" in text["micro-batch-and-mfu"]
-    assert "micro-batch 16 would make it 2.0% faster" in text["micro-batch-and-mfu"]
+    assert "micro-batch 16 does not fit on the RTX 4070" in text["micro-batch-and-mfu"]
     assert "changes no optimizer step" in text["accumulation"]
     assert "0.001 and 0.0003" in text["learning-rate-and-width"]
     assert "5.5328 (small) and 5.5194 (wide)" in text["too-close"]
@@ -173,6 +173,16 @@ def test_findings_name_their_run_only_beside_others(tmp_path, capsys):
     assert "a: the first step took" not in alone
     assert "- a: the first step took" in together
     assert "- b: the first step took" in together
+
+
+def test_a_micro_batch_that_does_not_fit_is_not_advised(worked):
+    """16 rows of the 124M model are 12.5 GiB, and an RTX 4070 has 11.72."""
+    note = next(f.note for f in worked.findings if f.note.code == "micro-batch-and-mfu")
+    assert "micro-batch 16 does not fit on the RTX 4070" in str(note)
+    larger = find_gpu("RTX 4090")
+    roomy = explained(compare([of(small_run(), "a", larger), of(wide_run(), "b", larger)]))
+    note = next(f.note for f in roomy.findings if f.note.code == "micro-batch-and-mfu")
+    assert "micro-batch 16 would" in str(note)
 
 
 def test_a_sentence_about_several_pairs_is_shown_once():

@@ -102,6 +102,7 @@ def test_a_run_that_does_not_fit_would_take_its_time():
     assert any(str(text).startswith("It takes about") for text in summary(planned_run()))
     too_large = plan(load("gpt2-xl"), find_gpu("RTX 4070"))
     assert any(str(text).startswith("It would take about") for text in summary(too_large))
+    assert any(str(text).startswith("Started now, it would end") for text in summary(too_large))
 
 
 def test_the_axis_of_a_chart_is_as_wide_as_its_frame():

@@ -180,7 +180,11 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
     ]
     end = finish(plan)
     if end is not None:
-        sentences.append(T("Started now, it ends {finish}.", finish=end))
+        sentences.append(
+            T("Started now, it would end {finish}.", finish=end)
+            if plan.memory.fits == "no"
+            else T("Started now, it ends {finish}.", finish=end)
+        )
     if plan.loss:
         expected = plan.loss.expected
         sentences.append(

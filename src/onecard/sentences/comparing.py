@@ -51,6 +51,10 @@ COMPARING = dict(
             "{large}'s step takes {slower:.1f} times as long for only {work:.2f} times the FLOPs: the size does not explain it all",
         ),
         sentence("micro-batch-gain", "micro-batch {batch:int} would make it {gain:percent} faster"),
+        sentence(
+            "micro-batch-too-large",
+            "micro-batch {batch:int} does not fit on the {card} with these settings",
+        ),
         sentence("micro-batch-level", "micro-batch {batch:int} would not be slower"),
         sentence(
             "micro-batch-and-mfu",
