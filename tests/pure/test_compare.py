@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -158,7 +159,12 @@ def test_explain_shows_how_the_figures_are_worked_out(tmp_path, capsys):
         assert (
             main([verb, str(tmp_path / "a.log"), "--gpu", "4070", "--explain", "--markdown"]) == 0
         )
-        assert "PaLM, appendix B" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "PaLM, appendix B" in shown.split("## How this was found")[1]
+        for row in re.findall(r"^- (.*?): ", shown.split("## How this was found")[1], re.M):
+            assert (
+                row == "expected loss" or f"| {row} |" in shown
+            )  # the names are those of the table
 
 
 def test_findings_name_their_run_only_beside_others(tmp_path, capsys):

@@ -43,7 +43,7 @@ WORKED_OUT: dict[str, T] = {
     "tokens.per_step": T("tokens per step"),
     "flops.per_token_nanogpt": T("FLOPs per token"),
     "mfu.card": T("MFU of this card"),
-    "mfu.nanogpt": T("MFU as nanoGPT prints it"),
+    "mfu.nanogpt": T("MFU as printed"),
     "energy.kwh": T("kWh so far"),
     "loss.expected": T("expected loss"),
 }
@@ -205,7 +205,7 @@ def _formulas(wanted: bool) -> Section:
         T("{name}: {formula}", name=name, formula=Formula(FORMULAS[key]))
         for key, name in WORKED_OUT.items()
     )
-    return Section(T("Compute"), (Notes(named),) if wanted else ())
+    return Section(T("How this was found"), (Notes(named),) if wanted else ())
 
 
 def _found(finding: Finding, several: bool) -> T:
