@@ -285,3 +285,16 @@ def test_hours_and_money_that_nothing_logged_are_marked():
     assert re.search(
         r"hours of training \| 1\.", show(explain_document(of(whole), ()), "markdown", "en")
     )
+
+
+def test_a_part_prepared_here_is_not_what_another_programs_log_read(tmp_path, monkeypatch):
+    """The 1,000 tokens in data/fineweb-edu are a try of onecard's; the log is of a run elsewhere."""
+    text = small_run().replace("dataset = 'fineweb'", "dataset = 'fineweb-edu'")
+    whole = of(text)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "fineweb-edu").mkdir(parents=True)
+    (tmp_path / "data" / "fineweb-edu" / "train.bin").write_bytes(bytes(2000))
+    here = of(text)
+    assert here.plan.tokens.epochs == whole.plan.tokens.epochs
+    assert here.projected_loss == whole.projected_loss
+    assert "data-repeats" not in codes(here)
