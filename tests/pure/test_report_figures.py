@@ -46,6 +46,15 @@ def test_cards_side_by_side_have_one_loss(capsys):
     assert "The loss does not depend" not in unknown
 
 
+def test_a_remark_about_all_cards_names_none_of_them(capsys):
+    words = ["plan", "gpt2", "--gpu", "4070", "--gpu", "4090", "--learning_rate=1", "--lang", "en"]
+    remarks = markdown(capsys, *words).split("## Remarks")[1].replace("\\_", "_")
+    assert remarks.count("learning_rate = 1 is far from") == 1
+    assert "RTX 4070: learning_rate" not in remarks
+    assert "RTX 4070: vocab_size" in remarks  # whose gain is another on each card
+    assert "RTX 4090: vocab_size" in remarks
+
+
 def test_the_what_if_nearest_to_the_plan_is_marked(capsys):
     text = markdown(capsys, "plan", "fineweb-41M-12gb", "--gpu", "RTX 4070", "--full")
     table = text[text.index("| What if a step takes") :].split("\n\n")[0].splitlines()[2:]
