@@ -23,7 +23,7 @@ def cards_document(plans: list[RunPlan]) -> Document:
         Column(T("cost"), "right"),
         Column("MFU", "right"),
     )
-    shared = [remark for remark in first.warnings if all(remark in p.warnings for p in plans)]
+    shared = [remark for remark in first.warnings if all(remark in each.warnings for each in plans)]
     remarks: list[Text] = [
         *shared,
         *(
