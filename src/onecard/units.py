@@ -129,7 +129,7 @@ def show_duration(seconds: float) -> str:
     days, rest = divmod(round(seconds / HOUR), 24)
     if days < 365:
         return f"{days} d {rest} h" if rest else f"{days} d"
-    years = f"{seconds / YEAR:.1f}".removesuffix(".0")
+    years = f"{seconds / YEAR:,.1f}".removesuffix(".0")
     return f"{years} y"
 
 

@@ -8,6 +8,7 @@ from onecard import load, plan
 from onecard.advise.can import can
 from onecard.advise.named_model import named_model
 from onecard.cli import main
+from onecard.facts.here import cpu
 from onecard.units import DAY, GIB, YEAR
 
 
@@ -129,6 +130,27 @@ def test_verdicts():
     assert {way.kind for way in large.instead} >= {"smaller", "rent"}
     assert all(way.figures for way in large.instead)
     assert {way.kind for way in late.instead} >= {"smaller", "rent", "cards"}
+
+
+def test_a_part_of_the_data_that_was_prepared_is_named(tmp_path, monkeypatch, capsys):
+    """The loss that is shown is of the text that is there."""
+    monkeypatch.chdir(tmp_path)
+    whole = can("gpt2", "RTX 4070")
+    (tmp_path / "data" / "fineweb-edu").mkdir(parents=True)
+    (tmp_path / "data" / "fineweb-edu" / "train.bin").write_bytes(bytes(2000))
+    part = can("gpt2", "RTX 4070")
+    assert part.outlooks[0].loss.mid > whole.outlooks[0].loss.mid + 1
+    assert [note.code for note in whole.warnings] == []
+    assert [note.code for note in part.warnings] == ["data-part"]
+    assert main(["can", "gpt2", "--gpu", "4070", "--lang", "en"]) == 0
+    assert "the prepared folder fineweb-edu holds 1,000" in capsys.readouterr().out
+
+
+def test_computers_are_not_called_cards():
+    late = can("gpt2-medium", cpu(), seconds=400 * DAY)
+    ways = {way.kind: str(way.text) for way in late.instead}
+    assert "cards" in ways
+    assert "such machines together" in ways["cards"]
 
 
 def test_one_run_has_one_time():

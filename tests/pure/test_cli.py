@@ -177,6 +177,15 @@ def test_presets_are_listed(capsys):
     assert "gpt2-xl" in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_the_list_of_presets_stays_within_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["plan", "--presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any(line.startswith("fineweb-124M-24gb ") for line in lines)
+
+
 def test_an_internal_error_is_a_sentence_and_a_file_with_the_traceback(
     monkeypatch, capsys, tmp_path
 ):
@@ -240,3 +249,10 @@ def test_a_second_run_in_a_folder_is_refused_before_its_plan(tmp_path, capsys, m
 def test_a_count_that_is_no_number_is_answered_in_plain_words(capsys):
     assert main(["sample", "out", "--tokens", "many"]) == 2
     assert "--tokens: 'many' is not a whole number" in capsys.readouterr().err
+
+
+def test_the_run_that_the_help_of_train_shows_raises_no_warning(capsys):
+    lines = parser_of("train").format_help().splitlines()
+    example = next(line for line in lines if line.startswith("  onecard train "))
+    assert main(["plan", *shlex.split(example)[2:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,11 @@ from run_logs import nanogpt_log, small_run, wide_run
 from onecard.cli import main
 from onecard.errors import UserError
 from onecard.facts import find_gpu
+from onecard.report import show
 from onecard.report.compare_tables import won
+from onecard.report.compare_view import compare_document, explain_document
 from onecard.runs.compare import compare
-from onecard.runs.explain import explained
+from onecard.runs.explain import explain, explained
 from onecard.runs.figures import figures
 from onecard.runs.foreign.text_log import read_text
 
@@ -77,7 +80,7 @@ def test_the_worked_example_is_explained_rightly(worked):
     assert "82.3% against 69.2%" in text["mfu-is-not-speed"]
     assert "2.4 times as long for 2.85 times the FLOPs" in text["larger-is-slower"]
     assert "did not raise its MFU: its larger model did" in text["micro-batch-and-mfu"]
-    assert "micro-batch 16 would make it 2.0% faster" in text["micro-batch-and-mfu"]
+    assert "micro-batch 16 does not fit on the RTX 4070" in text["micro-batch-and-mfu"]
     assert "changes no optimizer step" in text["accumulation"]
     assert "0.001 and 0.0003" in text["learning-rate-and-width"]
     assert "5.5328 (small) and 5.5194 (wide)" in text["too-close"]
@@ -156,7 +159,12 @@ def test_explain_shows_how_the_figures_are_worked_out(tmp_path, capsys):
         assert (
             main([verb, str(tmp_path / "a.log"), "--gpu", "4070", "--explain", "--markdown"]) == 0
         )
-        assert "PaLM, appendix B" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "PaLM, appendix B" in shown.split("## How this was found")[1]
+        for row in re.findall(r"^- (.*?): ", shown.split("## How this was found")[1], re.M):
+            assert (
+                row == "expected loss" or f"| {row} |" in shown
+            )  # the names are those of the table
 
 
 def test_findings_name_their_run_only_beside_others(tmp_path, capsys):
@@ -171,6 +179,24 @@ def test_findings_name_their_run_only_beside_others(tmp_path, capsys):
     assert "a: the first step took" not in alone
     assert "- a: the first step took" in together
     assert "- b: the first step took" in together
+
+
+def test_a_micro_batch_that_does_not_fit_is_not_advised(worked):
+    """16 rows of the 124M model are 12.5 GiB, and an RTX 4070 has 11.72."""
+    note = next(f.note for f in worked.findings if f.note.code == "micro-batch-and-mfu")
+    assert "micro-batch 16 does not fit on the RTX 4070" in str(note)
+    larger = find_gpu("RTX 4090")
+    roomy = explained(compare([of(small_run(), "a", larger), of(wide_run(), "b", larger)]))
+    note = next(f.note for f in roomy.findings if f.note.code == "micro-batch-and-mfu")
+    assert "micro-batch 16 would" in str(note)
+
+
+def test_a_sentence_about_several_pairs_is_shown_once():
+    comparison = explained(
+        compare([of(small_run(), "small"), of(wide_run(), "wide"), of(wide_run(seed=3), "again")])
+    )
+    page = show(compare_document(comparison), "markdown", "en")
+    assert page.count("accumulating 32 or 64 micro-batches") == 1
 
 
 def test_one_run_is_no_comparison(tmp_path, capsys):
@@ -350,3 +376,11 @@ def test_equally_fast_runs_are_a_tie_and_not_unknown():
     blind = replace(f, tokens_per_second=None)
     message = {str(figure.label): str(figure.value) for figure in won(compare([f, blind])).rows}
     assert message["Tokens per second"] == "not known"
+
+
+def test_what_is_too_early_to_judge_is_not_judged_in_the_answer():
+    slow = small_run().replace("warmup_iters = 100", "warmup_iters = 2000")
+    early, usual = of(slow), of(small_run())
+    assert "loss-early" in rules(explain(early))
+    assert "expected)" not in str(explain_document(early, explain(early)).answer)
+    assert "expected)" in str(explain_document(usual, explain(usual)).answer)

@@ -195,7 +195,10 @@ def test_names_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert open_dataset(tmp_path / "data" / "mine").name == "mine"
     with pytest.raises(UserError, match="no data set 'yours'") as caught:
         open_dataset("yours")
-    assert "mine" in str(caught.value.hint)
+    assert str(caught.value.hint) == "prepared here: mine"
+    with pytest.raises(UserError, match="no data set 'fineweb-edu-10B'") as caught:
+        open_dataset("fineweb-edu-10B")
+    assert "`onecard data fineweb-edu-10B` prepares it" in str(caught.value.hint)
 
 
 def test_empty_and_unfinished_folders(tmp_path: Path) -> None:

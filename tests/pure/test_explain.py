@@ -157,6 +157,9 @@ def test_far_slower_than_planned_without_a_reason_says_so():
         of("WARNING: using slow attention\n" + nanogpt_log(384, 1e-3, 12.0, 16, 32, CURVE, 1000))
     )
     assert "slower-than-planned" in with_reason
+    # what there is to gain stands beside the reason that can be removed, not beside the verdict as well
+    assert with_reason["slower-than-planned"].gain is None
+    assert message["slower-unexplained"].gain > 0.5
 
 
 def test_memory_spill_needs_both_signs():

@@ -14,6 +14,7 @@ from onecard import find_gpu, load, plan
 from onecard.advise.budget import Budget
 from onecard.advise.config_file import config_text
 from onecard.advise.fit import fit
+from onecard.advise.formulas import RECOMMEND
 from onecard.advise.instead import _cards
 from onecard.advise.limits import FLAT, _largest, limits
 from onecard.advise.memory_table import memory_table
@@ -145,7 +146,7 @@ def test_the_comment_on_the_last_learning_rate_is_true(recipe):
 
 def test_more_cards_make_up_for_what_their_exchange_costs():
     for gpus, ratio, number in ((1, 0.5, 3), (1, 0.95, 2), (2, 0.5, 5), (1, 0.01, None)):
-        found = _cards(SimpleNamespace(ratio=ratio), gpus)
+        found = _cards(SimpleNamespace(ratio=ratio), CARD, gpus)
         assert (found and found.figures) == (number and {"gpus": number})
 
 
@@ -368,3 +369,19 @@ def test_every_saver_that_can_be_chosen_has_a_letter_in_the_table():
     chosen = all_savers(RunConfig(), "bfloat16", "cuda")
     assert {name for savers in chosen for name in savers.names} == set(LETTERS)
     assert len(set(LETTERS.values())) == len(LETTERS)
+
+
+def test_the_formula_of_the_batch_names_the_sizes_at_which_it_changes():
+    formula = RECOMMEND["config.gradient_accumulation_steps"]
+    for size, written, sequences in (
+        (59e6, "240 below 60M", 240),
+        (100e6, "480 sequences of 1024 in all from 100M", 480),
+        (899e6, "to 900M", 480),
+        (1.2e9, "960 from 1.2B", 960),
+    ):
+        assert usual_batch(size) == sequences
+        assert written in formula
+    # with AdamW a run takes fewer, which the reason beside it says
+    answer = recommend("RTX 4070", Budget(seconds=20 * HOUR), recipe="gpt2")
+    assert answer.config.tokens_per_step < 480 * 1024
+    assert "with AdamW while the expected loss falls" in formula

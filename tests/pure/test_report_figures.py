@@ -15,11 +15,13 @@ from onecard.messages import T
 from onecard.planner.memory.explain import explain_memory
 from onecard.planner.result import Range
 from onecard.report import compare_tables, language, memory_view, svg
-from onecard.report.document import Level, LineChart, Series
-from onecard.report.plan_summary import _short_span, device_name
+from onecard.report.document import Level, LineChart, Quantity, Series
+from onecard.report.language import language as language_of
+from onecard.report.plan_summary import _short_span, device_name, summary
 from onecard.report.terminal_charts import line_chart
 from onecard.runs.figures import figures
 from onecard.runs.foreign.text_log import read_text
+from onecard.units import YEAR, show_duration
 
 
 def markdown(capsys, *words):
@@ -42,6 +44,15 @@ def test_cards_side_by_side_have_one_loss(capsys):
     assert remarks.count("heads are 32 wide") == 1  # of both cards, named once
     unknown = markdown(capsys, "plan", "train_shakespeare_char", *cards)
     assert "The loss does not depend" not in unknown
+
+
+def test_a_remark_about_all_cards_names_none_of_them(capsys):
+    words = ["plan", "gpt2", "--gpu", "4070", "--gpu", "4090", "--learning_rate=1", "--lang", "en"]
+    remarks = markdown(capsys, *words).split("## Remarks")[1].replace("\\_", "_")
+    assert remarks.count("learning_rate = 1 is far from") == 1
+    assert "RTX 4070: learning_rate" not in remarks
+    assert "RTX 4070: vocab_size" in remarks  # whose gain is another on each card
+    assert "RTX 4090: vocab_size" in remarks
 
 
 def test_the_what_if_nearest_to_the_plan_is_marked(capsys):
@@ -82,6 +93,25 @@ def test_the_room_for_tensors_is_what_the_card_has_left():
     chart = memory_view._course(planned_run(), explained)
     assert [level.y for level in chart.levels] == [(memory.card_bytes - taken) / 2**30]
     assert max(y for each in chart.series for _, y in each.points) == explained.peak.bytes / 2**30
+
+
+def test_the_room_for_tensors_is_named_beside_the_card():
+    """10.6 GiB in the chart and 11.72 GiB above it are two things."""
+    planned = planned_run()
+    explained = explain_memory(planned.config, planned.device, "bfloat16")
+    page = memory_view.memory_document(planned, explained)
+    card = page.headline[-1]
+    assert str(card.label) == "The card"
+    assert str(card.note) == f"{memory_view._room(planned) / 2**30:.2f} GiB of it for tensors"
+    (level,) = memory_view._course(planned, explained).levels
+    assert str(level.label) == "the card's room for tensors"
+
+
+def test_a_run_that_does_not_fit_would_take_its_time():
+    assert any(str(text).startswith("It takes about") for text in summary(planned_run()))
+    too_large = plan(load("gpt2-xl"), find_gpu("RTX 4070"))
+    assert any(str(text).startswith("It would take about") for text in summary(too_large))
+    assert any(str(text).startswith("Started now, it would end") for text in summary(too_large))
 
 
 def test_the_axis_of_a_chart_is_as_wide_as_its_frame():
@@ -177,3 +207,30 @@ def test_each_convention_of_flops_is_explained_by_its_formula_per_token(capsys):
     text = markdown(capsys, "plan", "gpt2", "--gpu", "RTX 4070", "--full", "--explain")
     for formula in ("block\\_size, N as nanoGPT prints it", "6·N, N as", "6 × parameters in"):
         assert formula in text
+
+
+def test_what_fits_already_is_not_made_to_fit(capsys):
+    fits = markdown(capsys, "recommend", "--fit", "gpt2", "--gpu", "RTX 3060 12GB")
+    assert "fastest that fits" in fits
+    assert "made to fit" not in fits
+    tight = markdown(capsys, "recommend", "--fit", "gpt2-medium", "--gpu", "RTX 3050 8GB")
+    assert "made to fit" in tight
+    assert "fastest that fits" not in tight
+
+
+def test_thousands_of_years_are_set_apart():
+    assert show_duration(2509.1 * YEAR) == "2,509.1 y"
+    assert language_of("es").value(Quantity(2509.1 * YEAR, "duration")) == "2.509,1\xa0años"
+
+
+def test_a_plan_for_a_processor_does_not_speak_of_a_card(capsys):
+    page = markdown(capsys, "plan", "gpt2", "--gpu", "cpu", "--lang", "en")
+    words = page.replace("whatever the card", "")  # nanoGPT's MFU, which is the same for all
+    assert "MFU of this machine" in words
+    assert "against the machine" in words
+    assert not re.search(r"\bcard\b", words)
+
+
+def test_a_learning_rate_far_from_the_usual_makes_the_loss_a_rough_estimate(capsys):
+    page = markdown(capsys, "plan", "gpt2", "--learning_rate=1", "--gpu", "4070", "--lang", "en")
+    assert "usual for this size; a loss expected there is a rough estimate" in page

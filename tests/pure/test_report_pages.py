@@ -271,3 +271,20 @@ def test_the_plan_holds_every_answer() -> None:
         assert run.name in shown.replace("\\", "")
     for note in (*plan.warnings, plan.loss.beats_gpt2):
         assert str(note) in shown.replace("\\", "")
+
+
+def test_a_long_section_is_not_set_beside_a_short_one() -> None:
+    """In two columns half of the page would stay empty below the short one."""
+
+    def rows(number: int) -> Figures:
+        return Figures(tuple(Figure(f"row {row}", "1") for row in range(number)))
+
+    def page(*heights: int) -> str:
+        sections = tuple(Section(f"s{number}", (rows(number),)) for number in heights)
+        return show(Document("d", sections=sections), "html", "en")
+
+    assert '<div class="sections">' in page(6, 12)
+    assert '<div class="sections">' in page(7, 40, 10, 20)
+    uneven = page(6, 40)
+    assert '<div class="sections">' not in uneven
+    assert uneven.count('<section class="wide">') == 2

@@ -11,8 +11,11 @@ from test_runs_folder import CONFIG, PEAK, make
 
 from onecard.cli import main
 from onecard.facts import find_gpu
-from onecard.report.compare_view import explain_document
-from onecard.runs.explain import explain
+from onecard.report import show
+from onecard.report.compare_tables import won
+from onecard.report.compare_view import compare_document, explain_document
+from onecard.runs.compare import compare
+from onecard.runs.explain import explain, explained
 from onecard.runs.figures import figures
 from onecard.runs.folder import read_folder
 from onecard.runs.foreign.text_log import read_text
@@ -149,6 +152,29 @@ def test_a_card_that_cannot_be(seconds, impossible):
     assert "card-impossible" not in codes(of(small_run(), find_gpu("H100 SXM")))
 
 
+def test_no_run_wins_by_a_speed_that_its_card_cannot_reach():
+    fast = of(nanogpt_log(384, 1e-3, 0.334, 16, 32, {0: 10.9, 1000: 4.5}, 1000))
+    comparison = explained(compare([of(small_run()), fast]))
+    assert comparison.winners["tokens_per_second"] is None
+    assert str(won(comparison).rows[0].value) == "not known"
+    answer = str(compare_document(comparison).answer)
+    assert "times the tokens per second" not in answer
+
+
+def test_keys_that_nobody_gave_are_named_as_the_logs_and_nanogpts(tmp_path):
+    """A log that was cut before its config: it is not the user's config that makes 123.59 M parameters."""
+    head = small_run().splitlines()
+    bare = "\n".join(line for line in head if " = " not in line and "Overriding" not in line)
+    f = of(bare)
+    assert [problem.code for problem in f.problems] == ["params-disagree-defaults"]
+    assert "nanoGPT's defaults" in str(f.problems[0])
+    assert "--config FILE" in str(f.problems[0])
+    log = tmp_path / "a.log"
+    log.write_text(bare)
+    given = read_runs(str(log), flags={"n_embd": 768})[0]
+    assert [problem.code for problem in figures(given, CARD).problems] == ["params-disagree"]
+
+
 def test_long_contexts_may_count_more_than_the_peak():
     """nanoGPT counts attention in full, causal kernels do half: 120 % of the peak by its count can be."""
     run = read_text(io.BytesIO(small_run().encode()), "run")[0]
@@ -203,7 +229,10 @@ def test_compare_takes_presets_as_configs(tmp_path, capsys):
     (tmp_path / "a.log").write_text(small_run(header=False))
     words = [str(tmp_path / "a.log"), "--config", "fineweb-41M-12gb", "--gpu", "4070", "--json"]
     assert main(["explain", *words]) == 0
-    assert json.loads(capsys.readouterr().out)["run"]["params_nanogpt"] == 40_560_000
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["run"]["params_nanogpt"] == 40_560_000
+    # its schedule ends with its run, for nanoGPT and as a config of a log too
+    assert "never-decays" not in {finding["rule"] for finding in shown["findings"]}
     words[2] = "fineweb-42M-12gb"
     assert main(["explain", *words]) == 2
     assert "did you mean fineweb-41M-12gb" in capsys.readouterr().err
@@ -238,3 +267,34 @@ def test_what_a_resume_changed_is_shown(tmp_path, capsys):
     texts = [each["text"] for each in shown["findings"] if each["rule"] == "config-changed"]
     assert "a resume at step 1,000 changed learning_rate from 0.001 to 0.0003" in texts[0]
     assert len(texts) == 4
+
+
+def test_hours_and_money_that_nothing_logged_are_marked():
+    """The steps before the log's first one are counted at the speed of the others."""
+    whole = small_run()
+    late = "\n".join(
+        line
+        for line in whole.splitlines()
+        if not line.startswith(("iter", "step")) or int(line.split()[1].rstrip(":")) >= 500
+    )
+    assert "seconds" not in of(whole).inferred
+    assert {"seconds", "kwh", "cost"} <= of(late).inferred
+    shown = show(explain_document(of(late), ()), "markdown", "en")
+    assert re.search(r"hours of training \| ≈ 1\.\d\d", shown)
+    assert re.search(r"cost so far \| ≈ \$0\.0\d", shown)
+    assert re.search(
+        r"hours of training \| 1\.", show(explain_document(of(whole), ()), "markdown", "en")
+    )
+
+
+def test_a_part_prepared_here_is_not_what_another_programs_log_read(tmp_path, monkeypatch):
+    """The 1,000 tokens in data/fineweb-edu are a try of onecard's; the log is of a run elsewhere."""
+    text = small_run().replace("dataset = 'fineweb'", "dataset = 'fineweb-edu'")
+    whole = of(text)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "fineweb-edu").mkdir(parents=True)
+    (tmp_path / "data" / "fineweb-edu" / "train.bin").write_bytes(bytes(2000))
+    here = of(text)
+    assert here.plan.tokens.epochs == whole.plan.tokens.epochs
+    assert here.projected_loss == whole.projected_loss
+    assert "data-repeats" not in codes(here)

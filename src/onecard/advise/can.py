@@ -24,6 +24,7 @@ from onecard.facts.card_names import short_name
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner import resolve_device
+from onecard.planner.corpus import corpus_of
 from onecard.planner.memory import reserve
 from onecard.planner.optimal import compute_optimal_tokens
 from onecard.planner.result import JsonAnswer
@@ -58,7 +59,9 @@ class Answer(JsonAnswer):
     outlooks: list[Outlook]  # on 10 B, compute-optimal and asked tokens, where it fits
     instead: list[Instead]
     notes: list[Note]
-    warnings: list[Note]  # where torch or onecard leaves the card out
+    warnings: list[
+        Note
+    ]  # where torch or onecard leaves the card out, or the prepared data is a part
 
 
 def can(
@@ -117,8 +120,14 @@ def can(
         if verdict != "yes"
         else [],
         notes=_notes(chosen, device, dtype, needed, utilization),
-        warnings=list(support_warnings(device)),
+        warnings=_warnings(chosen, device, bool(ahead)),
     )
+
+
+def _warnings(config: RunConfig, device: Device, with_loss: bool) -> list[Note]:
+    """Where there is a loss, it is of the data that is there."""
+    data = corpus_of(config.dataset, asked=False).notes if with_loss else []
+    return [*support_warnings(device), *data]
 
 
 def _check(gpus: int, seconds: float, utilization: float | None, tokens: float | None) -> None:

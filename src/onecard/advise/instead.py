@@ -45,7 +45,7 @@ def instead(
     if because is not None:
         ways.insert(0, _smaller(device, gpus, seconds, model.params))
     if because == "time":
-        ways.append(_cards(first, gpus))
+        ways.append(_cards(first, device, gpus))
     ways.append(_finetune(model, device))
     return [way for way in ways if way is not None]
 
@@ -115,14 +115,14 @@ def _rent(config: RunConfig, first: "Needed", seconds: float) -> Instead | None:
     )
 
 
-def _cards(first: "Needed", gpus: int) -> Instead | None:
+def _cards(first: "Needed", device: Device, gpus: int) -> Instead | None:
     number = math.ceil(gpus / first.ratio / 0.9)  # a tenth is lost to exchanging gradients
     if number > 64:
         return None
     return Instead(
         "cards",
         Note(
-            "instead-cards",
+            "instead-machines" if device.kind == "cpu" else "instead-cards",
             number=number,
         ),
         {"gpus": number},

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onecard.cli.data_show import documents
 from onecard.cli.options import number
 from onecard.errors import UserError
 from onecard.units import parse_count, show_bytes, show_count, show_duration
@@ -184,7 +185,7 @@ def _prepare(args: argparse.Namespace) -> int:
     print(printable(f"{manifest.name}: {show_count(manifest.tokens)} tokens{shortfall}"))
     for name, split in manifest.splits.items():
         counts = (
-            f"{split['tokens']:>15,} tokens  {split['documents']:>11,} documents  "
+            f"{split['tokens']:>15,} tokens  {split['documents']:>11,} {documents(split)}  "
             f"{len(split['shards'])} shard{'s' * (len(split['shards']) != 1)}"
         )
         print(f"  {name:5} {counts}")
@@ -194,7 +195,8 @@ def _prepare(args: argparse.Namespace) -> int:
         if "share" in source:
             print(printable(f"  {_source_line(source)}"))
     if manifest.duplicates and "duplicate" not in manifest.skipped:
-        print(f"  {manifest.duplicates:,} exact copies of earlier documents; --dedup drops them")
+        copies = "exact copy" if manifest.duplicates == 1 else "exact copies"
+        print(f"  {manifest.duplicates:,} {copies} of earlier documents; --dedup drops them")
     for reason, count in manifest.skipped.items():
         print(f"  left out: {count:,} {reason}")
     return 0

@@ -19,6 +19,11 @@ def show(path: str, as_json: bool) -> int:
     return 1 if content["problems"] else 0
 
 
+def documents(split: dict[str, Any]) -> str:
+    """The word beside their number, padded so that columns keep their place."""
+    return "document " if split["documents"] == 1 else "documents"
+
+
 def _lines(content: dict[str, Any]) -> list[str]:
     lines = [f"{content['name']}  ({content['path']}, {content['format']} format)"]
     for source in content["sources"]:
@@ -26,12 +31,14 @@ def _lines(content: dict[str, Any]) -> list[str]:
         licence = f", licence {source['licence']}" if source.get("licence") else ""
         lines.append(f"  from {source['uri']}{revision}{licence}")
     for name, split in content["splits"].items():
-        documents = (
-            f"{split['documents']:>12,} documents" if split.get("documents") is not None else ""
+        counted = (
+            f"{split['documents']:>12,} {documents(split)}"
+            if split.get("documents") is not None
+            else ""
         )
         files = f"{split['shards']} shard{'s' * (split['shards'] != 1)}"
         disk = f"{files}, {show_bytes(split['disk_bytes'])}"
-        lines.append(f"  {name:5} {split['tokens']:>15,} tokens {documents} {disk}")
+        lines.append(f"  {name:5} {split['tokens']:>15,} tokens {counted} {disk}")
     tokenizer = content["tokenizer"]
     lines.append(
         f"  tokeniser {tokenizer['name']}, {tokenizer['vocab_size']:,} ids"

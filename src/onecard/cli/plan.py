@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import shutil
+import textwrap
 from typing import TYPE_CHECKING
 
 from onecard.cli.options import add_config, add_price, add_report, show_report
@@ -139,6 +141,8 @@ def _presets(as_json: bool) -> int:
         print(json.dumps({name: about(name) for name in PRESETS}, ensure_ascii=False, indent=1))
         return 0
     width = max(map(len, PRESETS)) + 2
+    columns = max(shutil.get_terminal_size().columns, width + 30)
     for name in PRESETS:
-        print(f"{name:{width}}{about(name)}")
+        line = f"{name:{width}}{about(name)}"
+        print(textwrap.fill(line, columns, subsequent_indent=" " * width, break_on_hyphens=False))
     return 0

@@ -24,7 +24,7 @@ HELP = (
     "Train the model of a config: exact, resumable, nothing lost. The run's folder is its out_dir."
 )
 EXAMPLE = """onecard data stdlib --tokenizer bytes --out data/stdlib-bytes      # no download
-  onecard train train_shakespeare_char --dataset=stdlib-bytes --vocab_size=257 --out_dir=out-stdlib --max_iters=200 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
+  onecard train train_shakespeare_char --dataset=stdlib-bytes --vocab_size=257 --out_dir=out-stdlib --max_iters=200 --lr_decay_iters=200 --warmup_iters=10 --dropout=0 --device=cpu --compile=False --n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -31,8 +31,9 @@ def saver_words(names: list[str]) -> Value:
     return " + ".join(names) if names else NO_SAVERS
 
 
-def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
-    """The choice, as the config says it."""
+def settings(plan: RunPlan, savers: list[str]) -> tuple[Figure, ...]:
+    """The choice, as the config says it, and how much text it was made for."""
+    config, held = plan.config, plan.tokens.unique
     rows = [
         Figure(T("Model"), described_shape(config)),
         Figure(
@@ -47,9 +48,18 @@ def settings(config: RunConfig, savers: list[str]) -> tuple[Figure, ...]:
             note=T("decaying to {rate:g}", rate=config.min_lr),
         ),
         Figure(T("Memory savers"), saver_words(savers) if savers else T("none needed")),
-        Figure(T("Data"), config.dataset),
+        Figure(
+            T("Data"),
+            config.dataset,
+            note=T("{tokens:count} tokens", tokens=held) if held else None,
+        ),
     ]
     return tuple(rows)
+
+
+def fitted_name(before: RunPlan) -> T:
+    """The same model with the settings that were found: where it fitted already, they only make it faster."""
+    return T("fastest that fits") if before.memory.fits == "yes" else T("made to fit")
 
 
 def _schedule(config: RunConfig) -> T:

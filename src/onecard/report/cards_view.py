@@ -23,11 +23,15 @@ def cards_document(plans: list[RunPlan]) -> Document:
         Column(T("cost"), "right"),
         Column("MFU", "right"),
     )
+    shared = [remark for remark in first.warnings if all(remark in each.warnings for each in plans)]
     remarks: list[Text] = [
-        T("{card}: {remark}", card=device_name(plan.device), remark=remark)
-        for plan in plans
-        for remark in plan.warnings
-        if remark not in first.warnings or plan is first
+        *shared,
+        *(
+            T("{card}: {remark}", card=device_name(plan.device), remark=remark)
+            for plan in plans
+            for remark in plan.warnings
+            if remark not in shared
+        ),
     ]
     sections = [always(T("The cards"), Table(columns, tuple(map(_row, plans)), (fastest,)))]
     if remarks:

@@ -156,7 +156,9 @@ def _result(result: Result | None) -> Value:
 def _cost(runs: Sequence[RunFigures]) -> list[Row]:
     kwh = (_figure(each, "kwh", ",.2f" if (each.kwh or 1) >= 0.1 else ".2g") for each in runs)
     cost = (
-        Quantity((each.cost, each.currency), "money") if each.cost is not None else NONE
+        _marked(each, "cost", Quantity((each.cost, each.currency), "money"))
+        if each.cost is not None
+        else NONE
         for each in runs
     )
     return [
@@ -173,13 +175,18 @@ def _row_of(runs: Sequence[RunFigures], label: Text, name: str, spec: str) -> Ro
 
 def _figure(figures: RunFigures, name: str, spec: str) -> Value:
     value = if_known(getattr(figures, name), spec)
+    return _marked(figures, name, value)
+
+
+def _marked(figures: RunFigures, name: str, value: Value) -> Value:
     return T("≈ {value}", value=value) if name in figures.inferred and value != NONE else value
 
 
 def _hours(figures: RunFigures) -> Value:
     if not figures.seconds:
         return NONE
-    return Quantity(figures.seconds / HOUR, ",.2f" if figures.seconds > HOUR / 10 else ".2g")
+    spec = ",.2f" if figures.seconds > HOUR / 10 else ".2g"
+    return _marked(figures, "seconds", Quantity(figures.seconds / HOUR, spec))
 
 
 def _batch(figures: RunFigures) -> Value:
@@ -232,6 +239,8 @@ def won(comparison: Comparison) -> Figures:
         if key.startswith("equal_"):
             at_equal = comparison.at_equal[key.removeprefix("equal_")]
             return comparison.comparable is None and bool(at_equal)
+        if key == "tokens_per_second" and any(run.beyond_its_card for run in comparison.runs):
+            return False
         return all(getattr(run, key) is not None for run in comparison.runs)
 
     def name(key: str) -> Value:

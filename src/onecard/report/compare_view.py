@@ -43,7 +43,7 @@ WORKED_OUT: dict[str, T] = {
     "tokens.per_step": T("tokens per step"),
     "flops.per_token_nanogpt": T("FLOPs per token"),
     "mfu.card": T("MFU of this card"),
-    "mfu.nanogpt": T("MFU as nanoGPT prints it"),
+    "mfu.nanogpt": T("MFU as printed"),
     "energy.kwh": T("kWh so far"),
     "loss.expected": T("expected loss"),
 }
@@ -138,7 +138,7 @@ def _faster(comparison: Comparison) -> T | None:
     speeds = {
         figures.name: figures.tokens_per_second
         for figures in comparison.runs
-        if figures.tokens_per_second
+        if figures.tokens_per_second and not figures.beyond_its_card
     }
     if len(speeds) < 2:
         return None
@@ -157,7 +157,7 @@ def _faster(comparison: Comparison) -> T | None:
 def _explained(figures: RunFigures, findings: Sequence[Finding]) -> Text | None:
     """How fast, how good, and what would help most."""
     clauses: list[T] = []
-    if any(finding.note.code == "card-impossible" for finding in findings):
+    if figures.beyond_its_card:
         clauses.append(
             T(
                 "its log says {tokens:int} tokens per second, which that card cannot reach",
@@ -177,7 +177,8 @@ def _explained(figures: RunFigures, findings: Sequence[Finding]) -> Text | None:
             T("it processes {tokens:int} tokens per second", tokens=figures.tokens_per_second)
         )
     expected = expected_loss(figures, figures.run.last_step)
-    if figures.final_loss is not None and expected is not None:
+    early = any(finding.note.code == "loss-early" for finding in findings)
+    if figures.final_loss is not None and expected is not None and not early:
         clauses.append(
             T(
                 "its loss is {loss:.2f} ({expected:.2f} expected)",
@@ -204,7 +205,7 @@ def _formulas(wanted: bool) -> Section:
         T("{name}: {formula}", name=name, formula=Formula(FORMULAS[key]))
         for key, name in WORKED_OUT.items()
     )
-    return Section(T("Compute"), (Notes(named),) if wanted else ())
+    return Section(T("How this was found"), (Notes(named),) if wanted else ())
 
 
 def _found(finding: Finding, several: bool) -> T:
@@ -223,7 +224,8 @@ def _findings(findings: Sequence[Finding], several: bool = False) -> tuple[Block
     rest = [finding for finding in findings if finding not in gains]
     blocks: list[Block] = []
     if rest:
-        blocks.append(Notes(tuple(_found(finding, several) for finding in rest)))
+        # a sentence without a name may hold for several pairs of runs: it is shown once
+        blocks.append(Notes(tuple(dict.fromkeys(_found(finding, several) for finding in rest))))
     if gains:
         columns = (Column(T("What to try, and what it should gain")), Column(T("gain"), "right"))
         blocks.append(

@@ -4,7 +4,13 @@ from onecard.advise.fit import Fitted
 from onecard.advise.savers import savers_of
 from onecard.messages import T
 from onecard.planner.result import RunPlan
-from onecard.report.advice_parts import batch_words, model_headline, next_step, saver_words
+from onecard.report.advice_parts import (
+    batch_words,
+    fitted_name,
+    model_headline,
+    next_step,
+    saver_words,
+)
 from onecard.report.document import Column, Document, Notes, Quantity, Section, Table, Value, always
 from onecard.report.plan_summary import FITS, device_name
 
@@ -21,7 +27,7 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
     )
     before_after = Table(
         columns,
-        (_row(T("as it was"), answer.before), _row(T("made to fit"), answer.plan)),
+        (_row(T("as it was"), answer.before), _row(fitted_name(answer.before), answer.plan)),
         marked=(1,),
     )
     others: tuple[tuple[Value, ...], ...] = tuple(
@@ -35,7 +41,9 @@ def fit_document(answer: Fitted, written: str | None = None) -> Document:
     )
     reasons = Notes(tuple(answer.reasons))
     sections = [
-        Section(T("The same model, made to fit"), (before_after, reasons), short=(before_after,))
+        Section(
+            T("The same model, before and after"), (before_after, reasons), short=(before_after,)
+        )
     ]
     if others:
         titles = (

@@ -25,7 +25,9 @@ from onecard.report.document import (
 )
 from onecard.report.language import Language
 
+MOST_UNEVEN = 3.0  # times the height of all the others: beside such a section half of the page would stay empty
 WIDE_TABLE = 5  # columns; a table with as many is drawn across the page
+COLUMN, DRAWING = 60, 12  # characters in a line of one of two columns; lines that a chart is high
 SHORT_CELL = 16  # characters of a cell that is never broken into lines
 LONG_CELL = 40  # characters of a cell that needs room for several words in a line
 MARKS: dict[Tone | None, str] = {"good": "✓ ", "fair": "⚠\ufe0e ", "bad": "✗ ", None: ""}
@@ -168,10 +170,28 @@ def _sections(sections: tuple[Section, ...], say: _Say) -> str:
     out = []
     for wide, group in groupby(sections, _is_wide):
         members = list(group)
-        alone = wide or len(members) == 1
+        alone = wide or _uneven(members)
         drawn = "".join(_section(section, say, alone) for section in members)
         out.append(f'<div class="{"whole" if alone else "sections"}">{drawn}</div>')
     return "".join(out)
+
+
+def _uneven(sections: list[Section]) -> bool:
+    heights = sorted(_lines(section) for section in sections)
+    return heights[-1] > MOST_UNEVEN * sum(heights[:-1])
+
+
+def _lines(section: Section) -> int:
+    """About how many lines a section is high in one of two columns."""
+    lines = 1
+    for block in section.blocks:
+        if isinstance(block, Notes):
+            lines += sum(1 + len(str(item)) // COLUMN for item in block.items)
+        elif isinstance(block, Figures | Table):
+            lines += 1 + len(block.rows)
+        else:
+            lines += 1 if isinstance(block, Paragraph) else DRAWING
+    return lines
 
 
 def _is_wide(section: Section) -> bool:

@@ -67,7 +67,11 @@ def memory_document(plan: RunPlan, explained: MemoryExplained) -> Document:
             Figure(T("Does it fit?"), fits, tone=tone),
             Figure(T("Peak, allocated by torch"), Quantity(peak.bytes, "bytes")),
             Figure(T("Reached in"), _where(peak, plan)),
-            Figure(T("The card"), Quantity(plan.memory.card_bytes, "bytes")),
+            Figure(
+                T("The card"),
+                Quantity(plan.memory.card_bytes, "bytes"),
+                note=T("{room:bytes} of it for tensors", room=_room(plan)),
+            ),
         ),
         sections=(
             always(T("Over one step"), _course(plan, explained)),
@@ -98,7 +102,7 @@ def _course(plan: RunPlan, explained: MemoryExplained) -> LineChart:
         y_label="GiB",
         x_spec="percent",
         y_spec=".1f",
-        levels=(Level(T("the card's limit"), room / GIB),)
+        levels=(Level(T("the card's room for tensors"), room / GIB),)
         if room < LEVEL_WITHIN * explained.peak.bytes
         else (),
     )

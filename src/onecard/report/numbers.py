@@ -127,7 +127,8 @@ class LocaleWords(Words):
     def duration(self, seconds: float) -> str:
         """units.show_duration, figure by figure: the same cut points, this language's numbers and words."""
         pieces = []
-        for number, unit in re.findall(r"(?<![\d.])([\d.]+) (\w+)", show_duration(seconds)):
+        plain = show_duration(seconds).replace(",", "")
+        for number, unit in re.findall(r"(?<![\d.])([\d.]+) (\w+)", plain):
             shown = number if re.fullmatch(r"0\d", number) else self.decimal(number)  # 3 h 05 min
             pieces.append(f"{shown} {self._unit(unit, float(number))}")
         return " ".join(pieces)

@@ -25,6 +25,10 @@ BASIS: dict[str, T] = {
     "fitted": T("fitted on runs of similar cards"),
     "class": T("estimated from its class of card"),
 }
+CPU_BASIS = BASIS | {
+    "measured": T("measured on this machine"),
+    "class": T("estimated from its class of processor"),
+}
 
 
 def memory_section(plan: RunPlan, why: Formulas) -> Section:
@@ -41,7 +45,9 @@ def memory_section(plan: RunPlan, why: Formulas) -> Section:
         limit_label=T("the machine has") if on_cpu else T("the card has"),
         total=Quantity(sum(memory.parts.values()), "bytes"),
         total_label=T("all parts"),
-        title=T("Peak memory, part by part, against the card"),
+        title=T("Peak memory, part by part, against the machine")
+        if on_cpu
+        else T("Peak memory, part by part, against the card"),
         formula=why.get("memory.parts"),
     )
     rows = [
@@ -88,7 +94,7 @@ def _process_label(plan: RunPlan) -> T:
 
 
 def time_section(plan: RunPlan, why: Formulas) -> Section:
-    time = plan.time
+    time, on_cpu = plan.time, plan.device.kind == "cpu"
     peak = plan.device.matmul_flops(plan.dtype) / 1e12  # of one, where there are several
     rows = (
         ranged(T("Total"), time.total_seconds, "duration", formula=why.get("time.total_seconds")),
@@ -97,7 +103,7 @@ def time_section(plan: RunPlan, why: Formulas) -> Section:
             T("One step"),
             time.step_seconds,
             "duration",
-            note=BASIS.get(time.basis),
+            note=(CPU_BASIS if on_cpu else BASIS).get(time.basis),
             formula=why.get("time.step_seconds"),
         ),
         ranged(
@@ -112,7 +118,7 @@ def time_section(plan: RunPlan, why: Formulas) -> Section:
             formula=why.get("time.compile_seconds"),
         ),
         ranged(
-            T("MFU of this card"),
+            T("MFU of this machine") if on_cpu else T("MFU of this card"),
             plan.mfu.card,
             "percent",
             formula=why.get("mfu.card"),

@@ -205,7 +205,7 @@ def known_runs_section(plan: RunPlan, explain: bool = False) -> Section:
         Column(T("Run")),
         Column(T("parameters"), "right"),
         Column(T("tokens"), "right"),
-        Column(T("FLOPs of this run"), "right"),
+        Column(T("FLOPs, this run ÷ that run"), "right"),
         Column(T("loss"), "right"),
     )
     blocks: list[Block] = [Table(columns, (here, *others), marked=(0,))]

@@ -165,7 +165,7 @@ def cost(plan: RunPlan, amount: float) -> Quantity:
 
 def summary(plan: RunPlan) -> tuple[Text, ...]:
     """The plan in sentences."""
-    time, tokens = plan.time, plan.tokens
+    tokens = plan.tokens
     card = card_name(plan)
     sentences: list[Text] = [
         T(
@@ -176,16 +176,15 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
             card=card,
         ),
         _fit_sentence(plan),
-        T(
-            "It takes about {mid:duration} ({low:duration} to {high:duration}).",
-            mid=time.total_seconds.mid,
-            low=time.total_seconds.low,
-            high=time.total_seconds.high,
-        ),
+        _time_sentence(plan),
     ]
     end = finish(plan)
     if end is not None:
-        sentences.append(T("Started now, it ends {finish}.", finish=end))
+        sentences.append(
+            T("Started now, it would end {finish}.", finish=end)
+            if plan.memory.fits == "no"
+            else T("Started now, it ends {finish}.", finish=end)
+        )
     if plan.loss:
         expected = plan.loss.expected
         sentences.append(
@@ -212,6 +211,14 @@ def summary(plan: RunPlan) -> tuple[Text, ...]:
             Plural("There is {n:int} warning.", "There are {n:int} warnings.", n=len(plan.warnings))
         )
     return tuple(sentences)
+
+
+def _time_sentence(plan: RunPlan) -> T:
+    seconds = plan.time.total_seconds
+    ends = {"mid": seconds.mid, "low": seconds.low, "high": seconds.high}
+    if plan.memory.fits == "no":
+        return T("It would take about {mid:duration} ({low:duration} to {high:duration}).", **ends)
+    return T("It takes about {mid:duration} ({low:duration} to {high:duration}).", **ends)
 
 
 def _fit_sentence(plan: RunPlan) -> T:

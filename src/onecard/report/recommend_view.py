@@ -51,7 +51,7 @@ def recommend_document(
 ) -> Document:
     sections = [
         always(T("Why"), Notes(tuple(answer.reasons))),
-        always(T("Recommended run"), Figures(settings(answer.config, answer.savers))),
+        always(T("Recommended run"), Figures(settings(answer.plan, answer.savers))),
         _sizes(answer),
         _others(answer),
     ]
@@ -266,7 +266,7 @@ def _next_steps(answer: Recommendation, written: str | None) -> tuple[Text, ...]
 
 def small_run_document(answer: SmallRun, written: str | None = None) -> Document:
     """A run that no public loss covers: the choice, why, and what it needs."""
-    chosen = Figures(settings(answer.config, savers_of(answer.config).names))
+    chosen = Figures(settings(answer.plan, savers_of(answer.config).names))
     sections = [
         always(T("Why"), Notes(tuple(answer.reasons))),
         always(T("Recommended run"), chosen),

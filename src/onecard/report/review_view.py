@@ -4,7 +4,13 @@ from onecard.advise.recommend import Recommendation
 from onecard.advise.review import Review
 from onecard.messages import T
 from onecard.planner.result import RunPlan
-from onecard.report.advice_parts import batch_words, model_headline, next_step, shape_words
+from onecard.report.advice_parts import (
+    batch_words,
+    fitted_name,
+    model_headline,
+    next_step,
+    shape_words,
+)
 from onecard.report.document import (
     Column,
     Document,
@@ -22,7 +28,7 @@ from onecard.report.plan_summary import FITS, device_name
 def review_document(answer: Review, written: str | None = None) -> Document:
     rows: list[tuple[Value, ...]] = [_row(T("as it is"), answer.plan)]
     if answer.fitted is not None and answer.fitted.config != answer.plan.config:
-        rows.append(_row(T("made to fit"), answer.fitted.plan))
+        rows.append(_row(fitted_name(answer.plan), answer.fitted.plan))
     if answer.better is not None:
         rows.append(_better(T("better, same hours"), answer.better))
     if answer.sooner is not None:

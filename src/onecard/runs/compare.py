@@ -173,7 +173,7 @@ def _winners(
     comparable: Note | None,
 ) -> dict[str, str | None]:
     winners = {
-        "tokens_per_second": _best(runs, lambda f: f.tokens_per_second, 0.01),
+        "tokens_per_second": _best(runs, _believed_speed, 0.01),
         "mfu_card": _best(runs, lambda f: f.mfu_card, 0.01),
     }
     for axis in AXES:
@@ -191,6 +191,11 @@ def _winners(
     ends = {winners[f"equal_{axis}"] for axis in AXES} - {None}
     winners["loss"] = next(iter(ends)) if len(ends) == 1 else DEPENDS if ends else None
     return winners
+
+
+def _believed_speed(f: RunFigures) -> float | None:
+    """No run wins by a speed that its card cannot reach."""
+    return None if f.beyond_its_card else f.tokens_per_second
 
 
 def _best(

@@ -189,7 +189,10 @@ def _inferred(resolved: ResolvedRun, kwh: float | None) -> frozenset[str]:
     if names & {"flops_per_token", "tokens_per_step"}:
         names |= {"tokens_per_second", "tflops", "mfu_card"}
     if kwh is not None and resolved.run.kwh is None:
-        names.add("kwh")
+        names |= {"kwh", "cost"}
+    steps = resolved.run.curve.steps
+    if len(steps) > 1 and steps[0] > 2 * (steps[1] - steps[0]):  # the log begins in mid-run
+        names.add("seconds")
     return frozenset(names)
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onecard.errors import UserError
+from onecard.facts.datasets import known_dataset
 from onecard.planner import RunPlan, plan
+from onecard.planner.corpus import corpus_of
 from onecard.runs.loss_curve import between
 from onecard.runs.resolve import ResolvedRun
 from onecard.untrusted import finite
@@ -63,9 +65,18 @@ def _plan(resolved: ResolvedRun) -> RunPlan | None:
     if resolved.run.format not in _PLANNED_FORMATS:
         return None
     try:
-        return plan(resolved.config, resolved.device, gpus=resolved.gpus)
+        data = _data_of(resolved.run.format, resolved.config.dataset)
+        return plan(resolved.config, resolved.device, gpus=resolved.gpus, data=data)
     except UserError:
         return None
+
+
+def _data_of(written_by: str, dataset: str) -> str | None:
+    """A log of another program read a set of that name elsewhere: not the part of it that was prepared here for a try."""
+    known = known_dataset(dataset)
+    if written_by == "onecard" or known is None or not corpus_of(dataset, asked=False).notes:
+        return None
+    return known.name
 
 
 def _number_at(tree: Mapping[str, Any] | None, path: str) -> float | None:

@@ -23,6 +23,7 @@ _SAME_MODEL = 0.05  # our own log counts the vocabulary as it was padded
 _ABOVE_PEAK = 1.05  # clocks above the rated boost
 _MOST_CARDS = 16  # that a printed MFU is taken to stand for
 _SHAPE = ("n_layer", "n_head", "n_embd", "block_size")
+_BATCH = ("batch_size", "gradient_accumulation_steps")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class ResolvedRun:
     peak_flops: float | None = None  # of all cards together
     inferred: frozenset[str] = frozenset()
     problems: tuple[Note, ...] = ()
+
+    @property
+    def beyond_its_card(self) -> bool:
+        """Whether its log states a speed that the card cannot reach."""
+        return any(problem.code == "card-impossible" for problem in self.problems)
 
     def with_problem(self, problem: Note, **changes: Any) -> "ResolvedRun":
         return replace(self, problems=(*self.problems, problem), **changes)
@@ -78,8 +84,7 @@ def _device(run: Run) -> Device | None:
 def _config(run: Run) -> tuple[RunConfig | None, tuple[Note, ...]]:
     """The run's config, where log or user give enough of it; what a nanoGPT header leaves out has its default."""
     values = {key: known.value for key, known in run.config.items()}
-    given = any(known.how in ("config", "flag") for known in run.config.values())
-    if "header" not in run.signs and not given and not all(key in values for key in _SHAPE):
+    if "header" not in run.signs and not _given(run) and not all(key in values for key in _SHAPE):
         return None, ()
     if run.vocab_size and values.get("vocab_size") is None:
         values["vocab_size"] = run.vocab_size
@@ -88,6 +93,18 @@ def _config(run: Run) -> tuple[RunConfig | None, tuple[Note, ...]]:
     except UserError as error:
         why = error.message
         return None, (Note("config-wrong", why=why),)
+
+
+def _given(run: Run) -> bool:
+    """Whether the user gave a config or keys, beside what the log holds."""
+    return any(known.how in ("config", "flag") for known in run.config.values())
+
+
+def _defaults(run: Run, keys: tuple[str, ...]) -> bool:
+    """Whether neither the user nor the log states these keys: then it is nanoGPT's defaults that the log refutes."""
+    return (
+        run.format == "nanogpt" and not _given(run) and not any(key in run.config for key in keys)
+    )
 
 
 def _as_it_ran(values: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +144,12 @@ def _with_model(resolved: ResolvedRun) -> ResolvedRun:
     if printed is None and run.format == "onecard" and run.params_total is not None:
         printed, own, error = run.params_total, float(count.total), _SAME_MODEL * count.total
     if printed is not None and abs(own - printed) > error:
-        problem = Note("params-disagree", config=own, printed=printed)
+        counts = {"config": own, "printed": printed}
+        problem = (
+            Note("params-disagree-defaults", **counts)
+            if _defaults(run, _SHAPE)
+            else Note("params-disagree", **counts)
+        )
         return logged.with_problem(problem, config=None)
     return replace(
         resolved,
@@ -143,7 +165,12 @@ def _with_tokens(resolved: ResolvedRun) -> ResolvedRun:
     logged = run.tokens_per_step.value if run.tokens_per_step else None
     own = config.tokens_per_step if config is not None and _states_batch(run) else None
     if logged and own and logged != own and run.format in ("nanogpt", "onecard"):
-        problem = Note("tokens-disagree", config=own, printed=logged)
+        counts = {"config": own, "printed": logged}
+        problem = (
+            Note("tokens-disagree-defaults", **counts)
+            if _defaults(run, _BATCH)
+            else Note("tokens-disagree", **counts)
+        )
         tokens = next((each for each in (logged, own) if _fits_mfu(resolved, each)), None)
         kept = config if tokens == own else None
         return resolved.with_problem(problem, tokens_per_step=tokens, config=kept)
@@ -154,7 +181,7 @@ def _with_tokens(resolved: ResolvedRun) -> ResolvedRun:
 
 def _states_batch(run: Run) -> bool:
     """Whether the batch is the run's own, and not just nanoGPT's default."""
-    stated = any(key in run.config for key in ("batch_size", "gradient_accumulation_steps"))
+    stated = any(key in run.config for key in _BATCH)
     file = any(known.how == "config" for known in run.config.values())  # the rest are its defaults
     return stated or file or "header" in run.signs
 

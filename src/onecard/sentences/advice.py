@@ -47,6 +47,7 @@ ADVICE = dict(
             "({period:period})",
         ),
         sentence("instead-cards", "{number} such cards side by side would do it in the time"),
+        sentence("instead-machines", "{number} such machines together would do it in the time"),
         sentence(
             "instead-finetune",
             "fine-tune the released weights: init_from = '{preset}' on {tokens:count} tokens "
@@ -146,7 +147,7 @@ ADVICE = dict(
         sentence(
             "chinchilla",
             "Chinchilla's law would choose about {params:count} parameters and {tokens:count}"
-            " tokens here: {difference:.3f} nats more by our fit to public GPT-2 runs",
+            " tokens here: {difference:.3f} nats more by our fit to public runs",
         ),
         sentence(
             "flat",

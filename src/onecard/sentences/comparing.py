@@ -51,6 +51,10 @@ COMPARING = dict(
             "{large}'s step takes {slower:.1f} times as long for only {work:.2f} times the FLOPs: the size does not explain it all",
         ),
         sentence("micro-batch-gain", "micro-batch {batch:int} would make it {gain:percent} faster"),
+        sentence(
+            "micro-batch-too-large",
+            "micro-batch {batch:int} does not fit on the {card} with these settings",
+        ),
         sentence("micro-batch-level", "micro-batch {batch:int} would not be slower"),
         sentence(
             "micro-batch-and-mfu",
@@ -124,8 +128,16 @@ COMPARING = dict(
             "the config makes {config:int} tokens a step, but the log printed {printed:int}",
         ),
         sentence(
+            "params-disagree-defaults",
+            "the keys in the log, with nanoGPT's defaults for the others, make {config:count} parameters, but the log printed {printed:count}: its config is needed for more; give --config FILE, or keys as --n_embd=384",
+        ),
+        sentence(
+            "tokens-disagree-defaults",
+            "the keys in the log, with nanoGPT's defaults for the others, make {config:int} tokens a step, but the log printed {printed:int}: its config is needed for more; give --config FILE, or keys as --batch_size=8",
+        ),
+        sentence(
             "mfu-disagrees",
-            "the printed MFU fits {ratio:.2f} times the FLOPs that model, batch and step time make; one of them is not what it seems",
+            "the printed MFU is {ratio:.2f} times what model, batch and step time give: one of these figures is wrong",
         ),
         sentence(
             "card-impossible",

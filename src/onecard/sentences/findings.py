@@ -65,7 +65,7 @@ FINDINGS = dict(
         ),
         sentence(
             "not-finite",
-            "the loss is not a number at step {step:int}: what comes after it is lost; a lower learning rate, or bf16 instead of fp16",
+            "the loss is NaN or infinite at step {step:int}: what comes after it is lost; try a lower learning rate, or bf16 instead of fp16",
         ),
         sentence(
             "loss-early",

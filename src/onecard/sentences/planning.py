@@ -85,7 +85,7 @@ PLANNING = dict(
         ),
         sentence(
             "learning-rate",
-            "learning_rate = {rate:g} is far from {usual:.1g}, which is usual for this size",
+            "learning_rate = {rate:g} is far from {usual:.1g}, which is usual for this size; a loss expected there is a rough estimate",
         ),
         sentence(
             "muon-4bit",

@@ -10,4 +10,5 @@ n_embd = 768
 learning_rate = 5e-4
 min_lr = 5e-5
 max_iters = 60000
+lr_decay_iters = 60000
 warmup_iters = 2000

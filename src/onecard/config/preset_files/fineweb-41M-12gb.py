@@ -10,4 +10,5 @@ n_embd = 384
 learning_rate = 1e-3
 min_lr = 1e-4
 max_iters = 20000
+lr_decay_iters = 20000
 warmup_iters = 700

@@ -10,4 +10,5 @@ n_embd = 512
 learning_rate = 6e-4
 min_lr = 6e-5
 max_iters = 20000
+lr_decay_iters = 20000
 warmup_iters = 700

@@ -4,6 +4,7 @@ out_dir = "out-gpt2-large"
 dataset = "fineweb-edu"
 block_size = 1024
 max_iters = 19073  # one pass over 10 B tokens
+lr_decay_iters = 19073
 warmup_iters = 700
 batch_size = 2
 gradient_accumulation_steps = 256

@@ -19,6 +19,7 @@ from onecard.data.read.shard_files import (
     read_header,
 )
 from onecard.errors import UserError
+from onecard.facts.datasets import known_dataset
 from onecard.untrusted import readable
 
 WORK = ".work"  # an unfinished preparation keeps everything in here
@@ -78,13 +79,19 @@ def resolve(path_or_name: str | os.PathLike[str]) -> Path:
         raise UserError(
             f"{given} is a file, not a folder of tokens", hint=f"`onecard data {given}` makes one"
         )
-    prepared = prepared_names()
     raise UserError(
         f"there is no data set {str(path_or_name)!r} (looked for {' and '.join(str(c) for c in candidates)})",
-        hint=f"prepared here: {', '.join(prepared[:8])}"
-        if prepared
-        else f"`onecard data {given.name}` may prepare it; `onecard data stdlib` needs no download",
+        hint=_how_to_get(given.name),
     )
+
+
+def _how_to_get(name: str) -> str:
+    """A set that is known can be prepared, whatever else is there; of others, what is."""
+    prepared = prepared_names()
+    there = f"prepared here: {', '.join(prepared[:8])}" if prepared else ""
+    if known_dataset(name) is not None:
+        return "; ".join(filter(None, (f"`onecard data {name}` prepares it", there)))
+    return there or "`onecard data stdlib` prepares one that needs no download"
 
 
 def prepared_names() -> list[str]:

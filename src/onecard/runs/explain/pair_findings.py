@@ -6,7 +6,7 @@ from itertools import combinations
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.messages import Note
-from onecard.planner import plan
+from onecard.planner import RunPlan, plan
 from onecard.runs.compare import Comparison
 from onecard.runs.explain.tune_findings import is_base_of
 from onecard.runs.figures import RunFigures
@@ -92,18 +92,13 @@ def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
         if config.batch_size == other.batch_size or mfu <= other_mfu:
             continue
         gain = _micro_batch_gain(small, other)
-        expected = (
-            Note("micro-batch-gain", batch=other.batch_size, gain=gain)
-            if gain is not None and gain > 0.005
-            else Note("micro-batch-level", batch=other.batch_size)
-        )
         yield Finding(
             Note(
                 "micro-batch-and-mfu",
                 small=small.name,
                 few=config.batch_size,
                 many=other.batch_size,
-                expected=expected,
+                expected=_expected(small, other, gain),
             ),
             {
                 "batch_size": [config.batch_size, other.batch_size],
@@ -114,19 +109,33 @@ def micro_batch_and_mfu(c: Comparison) -> Iterator[Finding]:
         )
 
 
+def _expected(f: RunFigures, like: RunConfig, gain: float | None) -> Note:
+    """What the other run's micro-batch would do for this run: what does not fit is no way to be faster."""
+    other = _with_micro_batch(f, like)
+    if other is not None and other.memory.fits == "no":
+        return Note("micro-batch-too-large", batch=like.batch_size, card=other.device.name)
+    if gain is not None and gain > 0.005:
+        return Note("micro-batch-gain", batch=like.batch_size, gain=gain)
+    return Note("micro-batch-level", batch=like.batch_size)
+
+
 def _micro_batch_gain(f: RunFigures, like: RunConfig) -> float | None:
     """What the other run's micro-batch would make of this run's step, by the plan."""
-    if f.config is None or f.device is None:
+    other = _with_micro_batch(f, like)
+    if other is None or f.config is None:
         return None
-    total = f.config.sequences_per_step
-    if total % like.batch_size:
+    now = plan(f.config, f.device).time.step_seconds.mid
+    return 1 - other.time.step_seconds.mid / now
+
+
+def _with_micro_batch(f: RunFigures, like: RunConfig) -> RunPlan | None:
+    """This run's plan with the other's micro-batch and its own total batch."""
+    if f.config is None or f.device is None or f.config.sequences_per_step % like.batch_size:
         return None
+    steps = f.config.sequences_per_step // like.batch_size
     try:
-        other = f.config.replace(
-            batch_size=like.batch_size, gradient_accumulation_steps=total // like.batch_size
-        )
-        now = plan(f.config, f.device).time.step_seconds.mid
-        return 1 - plan(other, f.device).time.step_seconds.mid / now
+        changed = f.config.replace(batch_size=like.batch_size, gradient_accumulation_steps=steps)
+        return plan(changed, f.device)
     except UserError:
         return None
 

@@ -1,7 +1,6 @@
 """How far a run is from what its plan expects of the card, and whether memory is the reason."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from onecard.messages import Note
 from onecard.runs.explain.speed_findings import (
@@ -55,8 +54,12 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
     evidence = {"step_seconds": f.step_seconds, "predicted": wanted, "low": low, "high": high}
     figures = {"actual": f.step_seconds, "low": low, "high": high}
     if f.step_seconds > high:
-        note = _slower_note(f, {**figures, "times": f.step_seconds / wanted})
-        yield Finding(note, evidence, gain=1 - wanted / f.step_seconds)
+        figures["times"] = f.step_seconds / wanted
+        if any(True for rule in _REASONS for _ in rule(f)):  # which carry the gains
+            yield Finding(Note("slower-than-planned", **figures), evidence)
+        else:
+            note = Note("slower-unexplained", **figures)
+            yield Finding(note, evidence, gain=1 - wanted / f.step_seconds)
     elif f.step_seconds < SHOWN * low:
         yield Finding(Note("faster-than-planned", **figures), evidence)
     else:
@@ -74,12 +77,6 @@ _REASONS = (
     memory_spill,
     recompiles,
 )
-
-
-def _slower_note(f: RunFigures, figures: dict[str, Any]) -> Note:
-    if any(True for rule in _REASONS for _ in rule(f)):
-        return Note("slower-than-planned", **figures)
-    return Note("slower-unexplained", **figures)
 
 
 RULES = (against_the_plan, memory_spill, out_of_memory)
