@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from onecard.config import RunConfig
-from onecard.model.chunked_loss import chunked_cross_entropy
+from onecard.model.chunked_loss import IGNORED, chunked_cross_entropy
 from onecard.model.gpt2 import GPT
 
 TINY = RunConfig(n_layer=2, n_head=2, n_embd=32, block_size=16, vocab_size=65, bias=True)
@@ -96,6 +96,39 @@ def test_chunked_loss_at_any_slice(rows):
         torch.testing.assert_close(
             chunked_cross_entropy(hidden, weight, targets, rows), answers[1][0]
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_slice_of_the_loss_in_which_nothing_counts(dtype):
+    generator = torch.Generator().manual_seed(4)
+    hidden = torch.randn(12, 8, generator=generator)
+    weight = torch.randn(33, 8, generator=generator)
+    targets = torch.randint(33, (12,), generator=generator)
+    targets[4:8] = IGNORED
+    answers = []
+    for chunked in (True, False):
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss = (
+                chunked_cross_entropy(h, w, targets, 4, some_ignored=True)
+                if chunked
+                else F.cross_entropy((h @ w.T).float(), targets)
+            )
+        loss.backward()
+        answers.append((loss.detach(), h.grad, w.grad))
+    exact = dtype == torch.float32
+    torch.testing.assert_close(*answers, rtol=1e-5 if exact else 2e-2, atol=1e-6 if exact else 5e-3)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_rows_in_which_nothing_counts_teach_nothing(chunked):
+    model = GPT(TINY.replace(learn_from="answers", chunked_loss=chunked))
+    idx, targets = batch(TINY, rows=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(idx, torch.full_like(targets, IGNORED))[1]
+    loss.backward()
+    assert loss == 0
+    assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
 def test_a_document_is_blind_to_the_one_before():

@@ -43,8 +43,13 @@ def chunked_cross_entropy(
             F.cross_entropy(capped((h @ weight.T).float(), soft_cap), t, reduction="sum")
             for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
         ]
-        return torch.stack(losses).sum() / (targets != IGNORED).sum()
+        return torch.stack(losses).sum() / count_of(targets)
     return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows, some_ignored)
+
+
+def count_of(targets: Tensor) -> Tensor:
+    """How many targets count, the divisor of their mean loss: 1 where none does, for a loss of 0 and not of NaN."""
+    return (targets != IGNORED).sum().clamp_min(1)
 
 
 def capped(logits: Tensor, soft_cap: float | None) -> Tensor:
@@ -101,7 +106,7 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> Tensor:
         positions = targets.numel()
         counted = targets != IGNORED
-        count = counted.sum() if some_ignored else positions
+        count = count_of(targets) if some_ignored else positions
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         hidden_grad = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         full = hidden.dtype == torch.float32
@@ -134,7 +139,8 @@ class _ChunkedLoss(torch.autograd.Function):
                 weight_grad.addmm_(weights.T, h * share, beta=float(start > 0))
             else:
                 # h · share would underflow in fp16; shares differ by a vocabulary at most, so their largest goes outside
-                scale = share.amax()
+                # (which is 0 where nothing in the slice counts)
+                scale = share.amax().clamp_min(torch.finfo(share.dtype).tiny)
                 weight_grad.addcmul_((weights.T @ (h * (share / scale)).to(h.dtype)).float(), scale)
             weight_grad.index_add_(0, t, h.float() * minus)
         ctx.save_for_backward(hidden_grad, weight_grad)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from onecard.config import RunConfig
-from onecard.model.chunked_loss import chunked_cross_entropy
+from onecard.model.chunked_loss import chunked_cross_entropy, count_of
 from onecard.model.fp8 import Fp8Linear
 from onecard.model.lean import gelu
 from onecard.model.run_blocks import Runner, block_runner, forward_runner, plainly
@@ -182,6 +182,7 @@ class GPT(nn.Module):
         x = self.hidden(idx, doc_mask)
         if targets is None:
             return self.head(x), None
+        some_ignored = self.config.learn_from == "answers"
         if self.config.chunked_loss:
             loss = self._chunked_loss(
                 x.flatten(0, 1),
@@ -189,11 +190,13 @@ class GPT(nn.Module):
                 targets.flatten(),
                 self.config.chunk_rows,
                 soft_cap=self.soft_cap,
-                some_ignored=self.config.learn_from == "answers",
+                some_ignored=some_ignored,
             )
             return None, loss
         logits = self.head(x)
-        return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        ids, reduction = targets.flatten(), "sum" if some_ignored else "mean"
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), ids, reduction=reduction)
+        return logits, loss / count_of(ids) if some_ignored else loss
 
     def head(self, x: Tensor) -> Tensor:
         """Logits of hidden states."""

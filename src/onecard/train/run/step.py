@@ -207,7 +207,7 @@ class Stepper:
         if self.marks.answers is None:
             return lambda part: len(part) / self.config.sequences_per_step
         counted = (self.marks.targets(rows) != IGNORED).sum(dim=1).float()
-        whole = self.workers.add(counted.sum())
+        whole = self.workers.add(counted.sum()).clamp_min(1)  # a step may have nothing that counts
         by_part = iter(counted.split(self.micro_batch))
         return lambda part: next(by_part).sum() / whole
 
