@@ -167,7 +167,9 @@ def go_document(expected: Expectation) -> Document:
         headline=_headline(expected),
         sections=(Section(T("Stages"), (Table(columns, rows),)),),
         summary=(
-            T("Training takes the time that was asked for; the other stages are not included."),
+            T(
+                "Training takes the time that was asked for, or less; the other stages are not included."
+            ),
             T("Measured first, the run is planned again: its size may change."),
             *(
                 []

@@ -17,7 +17,7 @@ from functools import cache
 
 from onecard.facts.gpus import Device
 
-TORCH = "2.13.0"  # the version that `onecard[train]` asks for
+TORCH = "2.13.0"  # the version whose builds these are, and that the tests run on
 
 Capability = tuple[int, int]
 

@@ -12,7 +12,6 @@ from onecard.facts.user_cards import config_folder, find_config_folder
 from onecard.messages import Note
 from onecard.planner.calibration import Calibration
 from onecard.planner.calibration_json import from_json, to_json
-from onecard.units import show_bytes
 from onecard.untrusted import read_json
 
 _FOLDER = "calibrations"
@@ -50,7 +49,11 @@ def load_calibration(device: Device, notes: list[Note] | None = None) -> Calibra
     good = [each for _, each in calibrations if not _difference(each, device)]
     # beside a good one, those of other devices and former torches are no news
     if notes is not None and not good:
-        notes += [_ignored(path, _difference(each, device)) for path, each in calibrations]
+        notes += [
+            _ignored(path, difference)
+            for path, each in calibrations
+            if (difference := _difference(each, device))
+        ]
     best = max(good, key=lambda each: each.date, default=None)
     if notes is not None and best is not None and (note := disturbance(best)):
         notes.append(note)
@@ -88,7 +91,7 @@ def read_calibrations(notes: list[Note] | None = None) -> list[tuple[Path, Calib
     return calibrations
 
 
-def _ignored(path: Path, why: str) -> Note:
+def _ignored(path: Path, why: str | Note) -> Note:
     return Note(
         "calibration-ignored",
         file=path.name,
@@ -127,18 +130,23 @@ def _is_this_machines(device: Device) -> bool:
     )
 
 
-def _difference(calibration: Calibration, device: Device) -> str:
-    """What keeps a calibration from this device, in a few words; "" where it is of this very one."""
+def _difference(calibration: Calibration, device: Device) -> Note | None:
+    """What keeps a calibration from this device; None where it is of this very one."""
     watts, limit = calibration.power_limit_watts, device.power_limit_watts
     if calibration.device != device.name:
-        return f"it is of {calibration.device or 'no device'}, not of {device.name}"
+        return Note("calibration-of-another", other=calibration.device, this=device.name)
     if abs(calibration.memory_bytes - device.usable_bytes) > _SAME_MEMORY * device.usable_bytes:
-        return f"it is of one with {show_bytes(calibration.memory_bytes)}, not {show_bytes(device.usable_bytes)}"
-    if (watts is None) != (limit is None) or (
-        watts is not None and limit is not None and abs(watts - limit) >= 1
-    ):
-        was, now = ("unknown" if each is None else f"{each:.0f} W" for each in (watts, limit))
-        return f"its power limit was {was}, and now is {now}"
-    if calibration.torch != torch_version():
-        return f"it was measured with torch {calibration.torch}, and installed is {torch_version() or 'none'}"
-    return ""
+        return Note(
+            "calibration-other-memory", other=calibration.memory_bytes, this=device.usable_bytes
+        )
+    if watts is None and limit is not None:
+        return Note("calibration-limit-unknown", now=limit)
+    if watts is not None and limit is None:
+        return Note("calibration-limit-unread", was=watts)
+    if watts is not None and limit is not None and abs(watts - limit) >= 1:
+        return Note("calibration-other-limit", was=watts, now=limit)
+    if calibration.torch != (now := torch_version()):
+        if now is None:
+            return Note("calibration-no-torch", was=calibration.torch)
+        return Note("calibration-other-torch", was=calibration.torch, now=now)
+    return None

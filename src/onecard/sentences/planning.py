@@ -20,6 +20,26 @@ PLANNING = dict(
             "calibration-ignored",
             "the calibration {file} was ignored ({why}); `onecard probe` makes a new one",
         ),
+        sentence("calibration-of-another", "it is of {other}, not of {this}"),
+        sentence(
+            "calibration-other-memory", "it is of one with {other:bytes}, not with {this:bytes}"
+        ),
+        sentence(
+            "calibration-limit-unknown", "its power limit is not known and is {now:.0f} W now"
+        ),
+        sentence(
+            "calibration-limit-unread", "its power limit was {was:.0f} W and cannot be read now"
+        ),
+        sentence(
+            "calibration-other-limit", "its power limit was {was:.0f} W and is {now:.0f} W now"
+        ),
+        sentence(
+            "calibration-no-torch", "it was measured with torch {was}, and none is installed here"
+        ),
+        sentence(
+            "calibration-other-torch",
+            "it was measured with torch {was}, and torch {now} is installed",
+        ),
         sentence(
             "data-part",
             "the prepared folder {name} holds {tokens} of {family}'s {whole} tokens, and the "
