@@ -4,12 +4,14 @@ import html
 import importlib.util
 import re
 import shlex
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
 from onecard.cli import parser_of
 from onecard.config import parse_overrides
+from onecard.facts.datasets import DatasetFacts
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
@@ -97,6 +99,14 @@ def test_files_that_pages_name_are_there(page: str) -> None:
         assert (ROOT / name).exists(), name
     for link in links:
         assert (folder / link).exists(), link
+
+
+def test_what_a_data_set_needs_is_named_for_contributors() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    recipe = text.partition("**a data set**")[2].partition("\n- **")[0]
+    needed = [field.name for field in fields(DatasetFacts) if field.default is MISSING]
+    for name in ("aliases", "repo", "paths", "url", "columns", "date", *needed):
+        assert f"`{name}`" in recipe, name
 
 
 def guide_commands() -> list[list[str]]:
