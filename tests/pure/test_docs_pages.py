@@ -30,6 +30,16 @@ def tool_named(name: str):  # type: ignore[no-untyped-def]
     return tool
 
 
+def test_the_readmes_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    fits, hours, loss = capsys.readouterr().out.split()
+    assert fits in ("yes", "no", "tight")
+    assert float(hours) > 1
+    assert 2 < float(loss) < 4
+
+
 def architecture():  # type: ignore[no-untyped-def]
     return tool_named("architecture")
 
