@@ -5,6 +5,7 @@ Reports in docs/hardware/ are always read; more can be named. Without any the ta
 
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
@@ -16,7 +17,7 @@ BEGIN, END = "<!-- table: tools/hardware.py -->", "<!-- end of table -->"
 HEAD = "| device | system | torch | driver | seen | ok | fall-back | action |\n|---|---|---|---|---|---|---|---|"
 
 
-def row(content: dict) -> str:
+def row(content: dict[str, Any]) -> str:
     counts = [
         sum(isinstance(each, dict) and each.get("status") == status for each in content["checks"])
         for status in ("ok", "fall-back", "action")

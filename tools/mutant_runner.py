@@ -10,7 +10,9 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -29,12 +31,12 @@ PATIENCE = 20.0  # by the clock, times the processor time without the fault: aft
 begun: set[str] = set()  # test files, while learning
 
 
-def lines(name: str) -> list[dict]:
+def lines(name: str) -> list[dict[str, Any]]:
     path = WORK / name
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def add(name: str, value: dict) -> None:
+def add(name: str, value: dict[str, Any]) -> None:
     with (WORK / name).open("a") as file:
         file.write(json.dumps(value) + "\n")
 
@@ -48,7 +50,7 @@ def reached() -> set[int]:
     return {int(line) for line in REACHED.read_text().split()}
 
 
-def pytest_configure(config):
+def pytest_configure(config: pytest.Config) -> None:
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(143)
     )  # through `finally`: what was forked ends
@@ -65,7 +67,7 @@ def known() -> set[str]:
     return {test for test, times in runs.items() if times > 1}
 
 
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """While learning: leave out the tests that are known or too slow, each file as a whole in an order of this process's
     own, for others may be learning at the same time."""
     if MODE == "map":
@@ -86,7 +88,7 @@ def forget_results() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item, nextitem):
+def pytest_runtest_protocol(item: Any, nextitem: pytest.Item | None) -> bool | None:
     if MODE != "map":
         return None
     from onecard import _mutant_switch  # type: ignore[attr-defined]
@@ -115,14 +117,16 @@ def pytest_runtest_protocol(item, nextitem):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
+def pytest_runtest_makereport(
+    item: Any, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         item.passed = False
     return report
 
 
-def pytest_runtestloop(session):
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if MODE == "map":
         return None
     reach = {each["test"]: each for each in lines("map.jsonl") if each["passed"]}
@@ -162,10 +166,12 @@ def pytest_runtestloop(session):
     return True
 
 
-def affordable(items, seconds, most) -> list:
+def affordable(
+    items: list[pytest.Item], seconds: Mapping[pytest.Item, float], most: float
+) -> list[pytest.Item]:
     """The first of them, the quickest, up to so many seconds in all."""
     total = 0.0
-    chosen: list = []
+    chosen: list[pytest.Item] = []
     for item in items:
         total += seconds[item]
         if chosen and total > most:
@@ -174,7 +180,7 @@ def affordable(items, seconds, most) -> list:
     return chosen
 
 
-def confirmed(number, items, patience) -> tuple[bool, str]:
+def confirmed(number: int, items: list[pytest.Item], patience: float) -> tuple[bool, str]:
     """Whether a test fails with the fault, passes without it and fails with it again: one that fails now and then notices nothing."""
     while True:
         noticed, by = tried(number, items, patience)
@@ -188,11 +194,11 @@ def confirmed(number, items, patience) -> tuple[bool, str]:
         items = [item for item in items if item not in failed]
 
 
-def file_of(item) -> str:
+def file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-def tried(number, items, patience) -> tuple[bool, str]:
+def tried(number: int, items: list[pytest.Item], patience: float) -> tuple[bool, str]:
     """Whether a test fails with the fault switched on (-1: none), and which."""
     first = WORK / f"first_failure{os.getpid()}"
     first.write_text("")

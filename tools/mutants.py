@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from mutant_faults import Fault, all_faults, instrument
 
@@ -72,7 +73,7 @@ def renew_tests(work: Path) -> None:
     )
 
 
-def rewrite(path: Path, new: Callable[[dict], dict | None]) -> None:
+def rewrite(path: Path, new: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     """Each line of a file changed, or left out."""
     if path.exists():
         lines = [new(json.loads(line)) for line in path.read_text().splitlines()]
@@ -120,7 +121,7 @@ def pytest(
     ).returncode
 
 
-def read_map(work: Path) -> list[dict]:
+def read_map(work: Path) -> list[dict[str, Any]]:
     path = work / "map.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -202,7 +203,7 @@ def main() -> int:
     return 0
 
 
-def files_of(reach: list[dict], places: set[int]) -> list[str]:
+def files_of(reach: list[dict[str, Any]], places: set[int]) -> list[str]:
     """The test files that reach one of these places."""
     return sorted({each["test"].partition("::")[0] for each in reach if places & {*each["places"]}})
 

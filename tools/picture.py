@@ -21,11 +21,12 @@ from onecard.cli.stages import page_of
 from onecard.config import load
 from onecard.planner import plan
 from onecard.report import shortened, show
+from onecard.report.document import Document
 from onecard.report.plan_view import plan_document
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 COMMAND = 'onecard plan fineweb-41M-12gb --gpu "RTX 4070" --data 3.68B'
-GO = ["go", "--hours", "0.5", "--data", "stdlib", "--out", "my-first-gpt", "--dry-run"]
+GO = ["go", "--hours", "0.25", "--data", "stdlib", "--out", "my-first-gpt", "--dry-run"]
 WIDTH = 100
 
 
@@ -68,21 +69,24 @@ def page(html: str, target: Path) -> bool:
     return True
 
 
+def document() -> Document:
+    started = datetime(2026, 3, 13, 9, 30)
+    return plan_document(plan(load("fineweb-41M-12gb"), "RTX 4070", data="3.68B", now=started))
+
+
+def plan_picture() -> str:
+    view = show(shortened(document()), "terminal", "en", WIDTH, True, "utf-8")
+    return terminal(COMMAND, view)
+
+
 def main() -> int:
-    made = plan(
-        load("fineweb-41M-12gb"), "RTX 4070", data="3.68B", now=datetime(2026, 3, 13, 9, 30)
-    )
-    document = plan_document(made)
     IMAGES.mkdir(parents=True, exist_ok=True)
-    (IMAGES / "plan.svg").write_text(
-        terminal(COMMAND, show(shortened(document), "terminal", "en", WIDTH, True, "utf-8")),
-        encoding="utf-8",
-    )
+    (IMAGES / "plan.svg").write_text(plan_picture(), encoding="utf-8")
     os.environ["COLUMNS"] = str(WIDTH)
     (IMAGES / "go.svg").write_text(
         terminal(shlex.join(["onecard", *GO[:-1]]), page_of(GO)), encoding="utf-8"
     )
-    if not page(show(document, "html", "en"), IMAGES / "report.png"):
+    if not page(show(document(), "html", "en"), IMAGES / "report.png"):
         print("no Chromium here: docs/images/report.png was left as it is", file=sys.stderr)
     demo = Path("onecard-demo/comparison.html")  # what `make demo` writes
     if demo.is_file():

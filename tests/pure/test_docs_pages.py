@@ -1,29 +1,85 @@
 """README, CONTRIBUTING and the architecture page: short, and true about which files and rooms there are."""
 
+import html
 import importlib.util
 import re
 import shlex
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
 from onecard.cli import parser_of
 from onecard.config import parse_overrides
+from onecard.facts.datasets import DatasetFacts
 
 ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def architecture():  # type: ignore[no-untyped-def]
-    spec = importlib.util.spec_from_file_location("architecture", ROOT / "tools/architecture.py")
+def tool_named(name: str):  # type: ignore[no-untyped-def]
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     return tool
+
+
+def test_the_readmes_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    fits, hours, loss = capsys.readouterr().out.split()
+    assert fits in ("yes", "no", "tight")
+    assert float(hours) > 1
+    assert 2 < float(loss) < 4
+
+
+def architecture():  # type: ignore[no-untyped-def]
+    return tool_named("architecture")
+
+
+def words_of(svg: str) -> list[str]:
+    """The text of a drawn terminal: its frames and letters, whatever version of Rich drew it."""
+    drawn = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    return html.unescape(" ".join(drawn)).replace("\xa0", " ").split()
+
+
+def test_the_readmes_plan_is_what_the_command_prints_today() -> None:
+    """`python tools/picture.py` draws it again."""
+    picture = (ROOT / "docs" / "images" / "plan.svg").read_text(encoding="utf-8")
+    today = tool_named("picture").plan_picture()
+    assert len(words_of(today)) > 80
+    assert words_of(picture) == words_of(today)
+
+
+def test_every_relative_link_and_picture_of_every_page_is_there() -> None:
+    shown = set()
+    for page in PAGES:
+        headings = {}
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            path = (page.parent / name).resolve() if name else page
+            assert path.exists(), (page.name, target)
+            shown.add(path)
+            if anchor:
+                headings[path] = headings.get(path) or anchors_of(path)
+                assert anchor in headings[path], (page.name, target)
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert picture in shown, f"no page shows {picture.name}"
+
+
+def anchors_of(page: Path) -> set[str]:
+    """As GitHub names them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.long
@@ -53,6 +109,14 @@ def test_files_that_pages_name_are_there(page: str) -> None:
         assert (ROOT / name).exists(), name
     for link in links:
         assert (folder / link).exists(), link
+
+
+def test_what_a_data_set_needs_is_named_for_contributors() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    recipe = text.partition("**a data set**")[2].partition("\n- **")[0]
+    needed = [field.name for field in fields(DatasetFacts) if field.default is MISSING]
+    for name in ("aliases", "repo", "paths", "url", "columns", "date", *needed):
+        assert f"`{name}`" in recipe, name
 
 
 def guide_commands() -> list[list[str]]:
