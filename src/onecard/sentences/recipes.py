@@ -55,8 +55,8 @@ RECIPES = dict(
         sentence(
             "small-run-recipe",
             "the modern recipe: no public run compares the two at this size or on this text, but in "
-            "onecard's own runs of 1 M parameters on prose and on code it reached the loss of GPT-2's "
-            "recipe with {tokens:percent} of the tokens and {time:percent} of the time (docs/performance.md)",
+            "onecard's own runs of 1 M parameters on prose, code and technical English it reached the "
+            "loss of GPT-2's recipe with {tokens:percent} of the tokens and {time:percent} of the time (docs/performance.md)",
         ),
     ]
 )
