@@ -8,6 +8,7 @@ from torch._inductor import list_mode_options
 from onecard.config import RunConfig, choices
 from onecard.errors import UserError
 from onecard.facts.gpus import find_gpu
+from onecard.model.build import gradient_dtype
 from onecard.model.machine import Precision
 from onecard.planner.step_time import step_time
 from onecard.train.probe import start
@@ -20,7 +21,7 @@ SMALL = RunConfig(
     n_embd=16,
     block_size=16,
     batch_size=2,
-    gradient_accumulation_steps=3,
+    gradient_accumulation_steps=4,  # a fourth of a loss costs its gradients no digits
     vocab_size=64,
     compile=True,
     compile_mode="reduce-overhead",
@@ -35,7 +36,7 @@ class Graph(nn.Module):
         super().__init__()
         self._orig_mod = model
         self.parts = list(model.parameters())
-        self.memory = [torch.zeros_like(part) for part in self.parts]
+        self.memory = [torch.zeros_like(p, dtype=gradient_dtype(p)) for p in self.parts]
 
     def forward(self, *inputs):
         if not torch.is_grad_enabled():
@@ -70,17 +71,18 @@ def gradients(monkeypatch, config: RunConfig, wrapped) -> list[Tensor]:
     return [p.grad.clone() for p in turn.stepper.model.parameters()]
 
 
-def test_gradients_of_replayed_graphs_add_up(monkeypatch):
-    begun = []
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+def test_gradients_of_replayed_graphs_add_up(monkeypatch, weights):
+    small, begun = SMALL.replace(weights=weights, dtype=weights), []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(1))
-    eager = start(torch.device("cpu"), SMALL.replace(compile=False, compile_mode="default"))
+    eager = start(torch.device("cpu"), small.replace(compile=False, compile_mode="default"))
     eager.stepper.gradients(eager.rows, 0, seed=0)
     expected = [p.grad for p in eager.stepper.model.parameters()]
-    found = gradients(monkeypatch, SMALL, Replayed)
-    assert len(begun) >= 2 * SMALL.gradient_accumulation_steps
+    found = gradients(monkeypatch, small, Replayed)
+    assert len(begun) >= 2 * small.gradient_accumulation_steps
     torch.testing.assert_close(found, expected)
     # without it the graph's own memory is what the step adds up, and the sum is wrong: the stand-in shows the danger
-    wrong = gradients(monkeypatch, SMALL, lambda compiled: compiled)
+    wrong = gradients(monkeypatch, small, lambda compiled: compiled)
     assert any(not torch.allclose(a, b) for a, b in zip(wrong, expected, strict=True))
 
 

@@ -120,6 +120,16 @@ def test_a_long_context_is_cut_on_the_left(released):
         assert score.log_probability == pytest.approx(expected, abs=1e-3)
 
 
+def test_an_ending_that_is_longer_than_the_context_of_the_model_follows_its_own_beginning(released):
+    folder, theirs = released
+    ending = list(range(200, 270))
+    ((score,),) = score_all(
+        open_model(str(folder), "cpu").model, [Question([5, 6], [ending])], FP32
+    )
+    expected = direct(theirs, ending[5:6], ending[6:])
+    assert score.log_probability == pytest.approx(expected, abs=1e-3)
+
+
 def test_the_requests_are_the_harness_own():
     encode = gpt2().encode
     item = TASKS["hellaswag"].parse(HELLASWAG[1])

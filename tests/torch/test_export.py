@@ -102,6 +102,19 @@ def test_gguf_is_read_back_by_transformers(run_of, tmp_path, kind):
         torch.testing.assert_close(theirs, our_logits(run, ids), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("bits", "off"), [(8, 0.05), (4, 0.5)])
+def test_nanogpt_gets_moments_in_few_bits_as_numbers(run_of, tmp_path, bits, off):
+    found = []
+    for state in ("float32", f"{bits}bit"):
+        folder = exported(run_of(optimizer_state=state, n_embd=64), "nanogpt", tmp_path / state)
+        saved = torch.load(folder / "ckpt.pt", weights_only=True)
+        found.append(saved["optimizer"]["state"])
+    for exact, few in zip(found[0].values(), found[1].values(), strict=True):
+        for name, tensor in exact.items():
+            assert few[name].dtype == torch.float32
+            assert (few[name] - tensor).norm() <= off * tensor.norm()
+
+
 def test_nanogpt_checkpoint_holds_weights_and_moments(run_of, tmp_path):
     """Read as nanoGPT reads it: its GPT takes model_args, its optimizer the state dict, matrices first."""
     run = run_of(vocab_size=320)  # more rows than the tokeniser has tokens

@@ -1,10 +1,14 @@
 """fp8 matmuls (model/fp8.py), computed on the CPU by the same torch._scaled_mm that cards run."""
 
+import warnings
+
 import pytest
 import torch
 from memory_oracle import traced
 from runs_in_tests import MODELS
+from shard_oracle import one_of
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from traced_settings import SMALL
 
 from onecard.config import RunConfig
@@ -13,10 +17,12 @@ from onecard.facts.gpus import find_gpu
 from onecard.model import machine
 from onecard.model.build import make_model
 from onecard.model.fp8 import Fp8Linear
+from onecard.model.machine import Precision
 from onecard.planner.memory import step_memory
 from onecard.planner.step_time import step_time
 from onecard.planner.workload import Workload
 from onecard.train.probe import start
+from onecard.train.run.sharding import Sharding
 
 GPT2 = MODELS["gpt2"].replace(block_size=32)
 
@@ -52,6 +58,23 @@ def test_a_run_learns_the_same_over_its_first_steps():
         losses[fp8] = turn.losses
     assert losses[True] != losses[False]
     assert losses[True] == pytest.approx(losses[False], abs=0.02)
+
+
+def test_the_exchanges_of_a_sharded_model_are_noted_with_a_row_that_a_card_takes(monkeypatch):
+    """A card multiplies in fp8 only what has sides in multiples of 16; a CPU takes any."""
+    sides, product = set(), torch._scaled_mm
+
+    def noted(a, b, *scales, **more):
+        sides.update((*a.shape, *b.shape))
+        return product(a, b, *scales, **more)
+
+    monkeypatch.setattr(torch, "_scaled_mm", noted)
+    config = GPT2.replace(fp8=True, shard="full", n_embd=64)
+    with one_of(2) as (workers, mesh), warnings.catch_warnings(), FakeTensorMode():
+        warnings.simplefilter("ignore")
+        Sharding(make_model(config), config, Precision("bfloat16", False, ""), workers, mesh)
+    assert sides
+    assert not [side for side in sides if side % 16]
 
 
 def test_weights_pass_between_runs_with_and_without_it():

@@ -6,8 +6,8 @@ from runs_in_tests import TINY, assert_same_weights, events, losses
 
 from onecard.model.build import make_model
 from onecard.model.machine import Precision
-from onecard.train.optim.rounding import key_of
-from onecard.train.run.gradient_sums import _GRADIENT, GradientSums, add_rounded
+from onecard.train.optim.rounding import beginning, key_of
+from onecard.train.run.gradient_sums import _GRADIENT, GradientSums, _added, add_rounded
 from onecard.train.run.loop import train
 from onecard.train.run.preflight import Preflight
 from onecard.train.run.trial import compiled_forward
@@ -23,6 +23,19 @@ def test_small_gradients_are_not_lost_beside_their_sum():
     for count in range(300):
         add_rounded(total, small, key_of(1, 0, "w", count))
     assert total.float().mean().item() == pytest.approx(1.3, abs=0.01)
+
+
+def test_what_is_not_a_number_does_not_get_lost():
+    """With the bits that a card gives it, of which the rounding once made a zero."""
+    key = key_of(1, 0, "w")
+    factor, offset = torch.tensor(beginning(key), dtype=torch.int32)
+    for bits in (0x7FFFFFFF, -1):
+        new = torch.full((3000,), bits, dtype=torch.int32).view(torch.float32)
+        by_hand, at_once = torch.ones(2, 3000).bfloat16()
+        add_rounded(by_hand, new, key)
+        _added(at_once, new, factor, offset)
+        assert by_hand.isnan().all()
+        assert at_once.isnan().all()
 
 
 def test_compiled_it_is_the_same_to_the_bit():

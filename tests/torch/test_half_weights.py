@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs_in_tests import assert_same_weights, losses, weights
+from runs_in_tests import MODELS, assert_same_weights, losses, weights
 
 from onecard.config import RunConfig
 from onecard.errors import UserError
 from onecard.export.write import export
+from onecard.model.build import lowered, make_model
 from onecard.model.opening import load_run, open_model
 from onecard.train.optim.rounding import key_of, stochastic_bf16
 from onecard.train.run.loop import train
@@ -43,6 +44,26 @@ def test_numbers_that_are_not_finite_stay_so():
     assert found[:2].tolist() == [math.inf, -math.inf]
     assert found[2].isnan()
     assert found[3] == 0
+
+
+@pytest.mark.parametrize("recipe", MODELS)
+def test_the_gradient_of_a_token_that_is_everywhere_is_whole(recipe):
+    """In bf16 a sum of thousands of numbers of a size stands still after a few hundred of them."""
+    torch.manual_seed(1)
+    exact = make_model(MODELS[recipe].replace(tied=False))
+    half = MODELS[recipe].replace(tied=False, weights="bfloat16")
+    with torch.no_grad():
+        for parameter in exact.parameters():
+            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).bfloat16())
+    kept = lowered(make_model(half), half)
+    kept.load_state_dict(exact.state_dict())
+    grads = []
+    for model in (exact, kept):
+        idx = torch.full((300, 16), 3)
+        with torch.autocast("cpu", torch.bfloat16):
+            model(idx, idx + 1)[1].backward()
+        grads.append(model.transformer.wte.weight.grad[3].float())
+    assert (grads[1] - grads[0]).norm() < 0.05 * grads[0].norm()
 
 
 def test_steps_far_below_a_bf16_number_move_a_weight():

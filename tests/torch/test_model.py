@@ -120,6 +120,18 @@ def test_a_slice_of_the_loss_in_which_nothing_counts(dtype):
     torch.testing.assert_close(*answers, rtol=1e-5 if exact else 2e-2, atol=1e-6 if exact else 5e-3)
 
 
+@pytest.mark.parametrize("soft_cap", [None, 15.0])
+def test_many_alike_rows_of_a_small_vocabulary_stay_in_float16s_range(soft_cap):
+    """40,000 times 3 is beyond it, in one slice of a vocabulary of 65."""
+    hidden, weight = torch.full((40_000, 4), 3.0), torch.zeros(65, 4)
+    targets = torch.arange(40_000) % 32
+    w = weight.clone().requires_grad_()
+    with torch.autocast("cpu", torch.float16):
+        chunked_cross_entropy(hidden, w, targets, soft_cap=soft_cap).backward()
+    wanted = 3 / 65 - 3 / 32 * (torch.arange(65) < 32)  # every logit is zero
+    torch.testing.assert_close(w.grad, wanted[:, None].expand(65, 4), rtol=2e-2, atol=1e-3)
+
+
 @pytest.mark.parametrize("chunked", [True, False])
 def test_rows_in_which_nothing_counts_teach_nothing(chunked):
     model = GPT(TINY.replace(learn_from="answers", chunked_loss=chunked))

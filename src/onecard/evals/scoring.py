@@ -97,8 +97,9 @@ def _rows(number: int, question: Question, model: GPT) -> list[_Row]:
 def _cut(question: Question, room: int) -> Question:
     """The last `room` + 1 tokens of context and ending, as lm-evaluation-harness cuts them."""
     (ending,) = question.endings
-    kept = max(room + 1 - len(ending), 1)
-    return Question(question.context[-kept:], [ending[-room:]])
+    whole = [*question.context, *ending][-room - 1 :]
+    context = max(len(whole) - len(ending), 1)  # of an ending that is longer, its own beginning
+    return Question(whole[:context], [whole[context:]])
 
 
 def _shared_row(number: int, question: Question, first: int = 0) -> _Row:

@@ -25,6 +25,7 @@ from onecard.model.checkpoint import (
     step_of,
 )
 from onecard.model.weights import VOCABULARY_ROWS
+from onecard.train.optim.low_bit import LowBit
 
 _MODEL_KEYS = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout")
 
@@ -87,7 +88,9 @@ def _optimizer(trained: Trained) -> tuple[dict[str, Any], dict[str, Any]]:
         f"{name}/{part}" in tensors for name in order for part in wanted
     ):
         moments = {
-            index: {part: _cut(name, tensors[f"{name}/{part}"], trained) for part in wanted}
+            index: {
+                part: _cut(name, _moment(name, part, tensors, trained), trained) for part in wanted
+            }
             for index, name in enumerate(order)
         }
     defaults = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1e-3).state_dict()
@@ -100,6 +103,17 @@ def _optimizer(trained: Trained) -> tuple[dict[str, Any], dict[str, Any]]:
         {**shared, "weight_decay": 0.0, "params": list(range(first, count))},
     ]
     return state, {"state": moments, "param_groups": groups}
+
+
+def _moment(name: str, part: str, tensors: dict[str, Tensor], trained: Trained) -> Tensor:
+    """As torch's AdamW keeps it, in fp32: also where the run keeps it in fewer bits, or counts steps in whole numbers."""
+    kept = tensors[f"{name}/{part}"]
+    if f"{name}/{part}_scale" not in tensors:
+        return kept.float()
+    parameter = trained.model.get_parameter(name)
+    scales, count = tensors[f"{name}/{part}_scale"], parameter.numel()
+    low = LowBit(kept, scales, count, trained.config.state_bits, signed=part == "exp_avg")
+    return low.read(0, count).view(parameter.shape)
 
 
 def _cut(name: str, tensor: Tensor, trained: Trained) -> Tensor:

@@ -19,6 +19,7 @@ from onecard.config.model_rules import slice_rows
 from onecard.model import lean
 
 _BLOCK = 262_144  # logits that stay in a core's cache from one pass to the next
+_SUMMED = 256  # rows whose sum stays in fp16's range, of numbers up to 256
 IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; with gradients: some_ignored
 
 
@@ -141,6 +142,8 @@ class _ChunkedLoss(torch.autograd.Function):
                 # h · share would underflow in fp16; shares differ by a vocabulary at most, so their largest goes outside
                 # (which is 0 where nothing in the slice counts)
                 scale = share.amax().clamp_min(torch.finfo(share.dtype).tiny)
+                # a small vocabulary has slices of many rows; a power of two, which costs no digits
+                scale = scale * 2.0 ** max(0, (len(h) // _SUMMED).bit_length() - 1)
                 weight_grad.addcmul_((weights.T @ (h * (share / scale)).to(h.dtype)).float(), scale)
             weight_grad.index_add_(0, t, h.float() * minus)
         ctx.save_for_backward(hidden_grad, weight_grad)

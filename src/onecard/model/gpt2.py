@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from onecard.config import RunConfig
+from onecard.model import lean
 from onecard.model.chunked_loss import chunked_cross_entropy, count_of
 from onecard.model.fp8 import Fp8Linear
 from onecard.model.lean import gelu
@@ -208,10 +209,10 @@ class GPT(nn.Module):
         mask = None if doc_mask is None else same_document(doc_mask)
         if mask is not None and self.config.learn_from == "answers":
             # each conversation from position 0, where it will be when the model is asked
-            positions = parts.wpe(mask.sum(dim=-1)[:, 0] - 1)
+            positions = looked_up(parts.wpe, mask.sum(dim=-1)[:, 0] - 1)
         else:
             positions = parts.wpe.weight[: idx.shape[1]]
-        x = parts.wte(idx).float() + positions  # the stream is exact also where the tables are bf16
+        x = looked_up(parts.wte, idx) + positions
         if self.config.dropout:
             x = F.dropout(x, self.config.dropout, self.training)
         for block in parts.h:
@@ -244,6 +245,15 @@ class GPT(nn.Module):
             x = block(x, None, cache, layer)
         cache.length += length
         return self.lm_head(parts.ln_f(x[:, -1]))
+
+
+def looked_up(table: nn.Embedding, ids: Tensor) -> Tensor:
+    """Rows of a table in fp32: the stream is exact also where the tables are bf16."""
+    if lean.on_cpu(ids) and torch.is_grad_enabled():
+        # there torch adds up a row's gradients in the table's dtype: bf16 stands still after a few hundred
+        return F.embedding(ids, table.weight.float())
+    rows: Tensor = table(ids)
+    return rows.float()
 
 
 def same_document(documents: Tensor) -> Tensor:

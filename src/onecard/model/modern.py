@@ -24,7 +24,16 @@ from torch.nn import functional as F
 
 from onecard.config import RunConfig
 from onecard.model import gpt2, lean, lean_cpu
-from onecard.model.gpt2 import GPT, INIT_STD, Cache, attend, linear, remember, same_document
+from onecard.model.gpt2 import (
+    GPT,
+    INIT_STD,
+    Cache,
+    attend,
+    linear,
+    looked_up,
+    remember,
+    same_document,
+)
 from onecard.model.lean import rms_norm, rotate, squared_relu
 from onecard.model.short_convolution import TAPS, mix_last, mix_of_norms, mix_recent
 
@@ -159,7 +168,7 @@ class ModernGPT(GPT):
     def hidden(self, idx: Tensor, doc_mask: Tensor | None = None) -> Tensor:
         mask = None if doc_mask is None else same_document(doc_mask)
         around = Around(self._turn(0, idx.shape[1]), mask, doc_mask)
-        x = rms_norm(self.transformer.wte(idx).float())
+        x = rms_norm(looked_up(self.transformer.wte, idx))
         if self.config.dropout:
             x = F.dropout(x, self.config.dropout, self.training)
         for block in self.transformer.h:

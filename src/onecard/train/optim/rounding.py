@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 _BITS = 0xFFFFFFFF
+_NAN = 0x7FC00000
 
 
 def key_of(seed: int, step: int, name: str, use: int = 0) -> int:
@@ -64,10 +65,16 @@ def stochastic_bf16(values: Tensor, first: int, key: int) -> Tensor:
     >>> round(torch.stack(drawn).float().mean().item(), 3)
     1.001
     """
-    bits = values.view(torch.int32)
+    bits = bits_of(values)
     bits += random_bits(values.numel(), first, key, values.device).bitwise_and_(0xFFFF)
     bits &= -0x10000  # what bf16 has no place for
     return values.bfloat16()
+
+
+def bits_of(values: Tensor) -> Tensor:
+    """fp32 numbers as int32, in the same memory. A card's NaN is 0x7FFFFFFF, and anything added to that would make it a
+    zero: all get the bits that a CPU gives them."""
+    return values.view(torch.int32).masked_fill_(values.isnan(), _NAN)
 
 
 def uniform(count: int, first: int, key: int, device: torch.device) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from onecard.config.model_rules import UPDATED_NUMBERS
 from onecard.model.build import is_lowered
 from onecard.model.host import on_card
-from onecard.train.optim.rounding import beginning, key_of, scrambled, stochastic_bf16
+from onecard.train.optim.rounding import beginning, bits_of, key_of, scrambled, stochastic_bf16
 
 _GRADIENT = 16  # use of random numbers: this for the second micro-batch, then one more for each
 
@@ -75,5 +75,5 @@ def _added(sums: Tensor, grad: Tensor, factor: Tensor, offset: Tensor) -> None:
     """add_rounded of a flat tensor."""
     x = torch.arange(len(sums), dtype=torch.int32, device=sums.device)
     chance = scrambled(x * factor + offset) & 0xFFFF
-    bits = (sums.float() + grad).view(torch.int32)
+    bits = bits_of(sums.float() + grad)
     sums.copy_(((bits + chance) & -0x10000).view(torch.float32).bfloat16())

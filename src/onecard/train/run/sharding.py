@@ -27,7 +27,7 @@ from onecard.train.optim.sharded_rows import Slices, is_cut
 from onecard.train.run.exchanges import Exchanges, Gather, Scatter
 from onecard.train.run.workers import OthersFailedError, WorkerLostError, Workers, guarded
 
-_SHORT = 8  # tokens of the row by which exchanges are noted
+_SHORT = 16  # tokens of the row by which exchanges are noted; fp8's products take them by 16
 
 
 class LocalWeights(nn.Module):

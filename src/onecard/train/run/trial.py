@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from onecard.config import RunConfig
 from onecard.errors import first_line
 from onecard.facts.builds import has_cxx, has_triton, why_eager
+from onecard.model.build import gradient_dtype
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
 from onecard.model.out_of_memory import free_cached_memory, is_out_of_memory
@@ -99,7 +100,8 @@ class Replayed(nn.Module):
         if torch.is_grad_enabled():
             for parameter in self._orig_mod.parameters():
                 if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
+                    dtype = gradient_dtype(parameter)
+                    parameter.grad = torch.zeros_like(parameter, dtype=dtype)
         return self._compiled[0](*inputs)
 
 
