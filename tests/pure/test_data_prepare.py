@@ -326,6 +326,9 @@ def test_a_nanogpt_folder_is_used_as_it_is(tmp_path: Path) -> None:
     data = open_dataset(folder)
     assert data.splits["train"].read(0, 5).tolist() == ids
     assert data.bytes_per_token == round((11 + 12) / 8, 6)
+    assert (
+        data.text_bytes_per_token("val") == 11 / 3
+    )  # a loss per byte is of the text it was measured on
     assert not data.splits["train"].verify()
     with pytest.raises(UserError, match="used as it is"):
         prepare([str(folder)], tmp_path / "elsewhere")

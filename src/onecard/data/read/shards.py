@@ -181,6 +181,14 @@ class Dataset:
             name: Split(name, shards, layout.vocab_size) for name, shards in layout.splits.items()
         }
 
+    def text_bytes_per_token(self, split: str) -> float | None:
+        """Of one split's own text, for validation text need not be like the rest; of all, where it is not counted."""
+        manifest = self.layout.manifest
+        counts: dict[str, Any] = {} if manifest is None else manifest.splits.get(split, {})
+        if not counts.get("tokens") or "bytes" not in counts:
+            return self.bytes_per_token
+        return float(counts["bytes"] / counts["tokens"])
+
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """How its text was encoded; None when the folder does not say."""

@@ -145,7 +145,7 @@ def _measured(
         micro_batch,
         session.workers,
         session.precision,
-        session.data.bytes_per_token,
+        session.data.text_bytes_per_token(split),
         marks,
         session.data.sources if split == "val" else None,
         session.stepper.sharding,
