@@ -3,6 +3,7 @@
 import csv
 import math
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
     lines = [
         "## Tokens to the GPT-2 recipe's loss, at lengths that count",
         "",
-        "The protocol is in docs/LOG.md; bench/lengths.py makes the runs. Losses are means over the seeds in brackets; tokens are "
+        f"The protocol is in docs/LOG.md; bench/lengths.py makes the runs. Losses are of {judged_by(runs.values())}, means over the "
+        "seeds in brackets; tokens are "
         "read between the modern runs of whole schedules at shares of the GPT-2 recipe's tokens, on a logarithmic scale. Time is "
         "tokens times the ratio of the compiled steps above. GPT-2's rate is the best of its runs over all tokens (not tuned: it "
         "does not lie between two others). "
@@ -67,6 +69,13 @@ def lengths(runs: dict[str, Any], cost: dict[str, Any] | None, images: Path) -> 
         lines += ["", second]
     lines += ["", *over_budgets(shares, images)] if shares else []
     return [*lines, "", *plots, *ideas(runs), ""]
+
+
+def judged_by(rows: Iterable[dict[str, Any]]) -> str:
+    """Which validation tokens a loss is of; rows that do not say were judged by the first ones of the text."""
+    spread = all(row.get("windows") == "spread" for row in rows)
+    tokens = "81,920 tokens of the validation text"
+    return f"{tokens} at equal distances" if spread else f"the first {tokens}"
 
 
 def epochs(rows: list[dict[str, Any]]) -> str:

@@ -67,13 +67,22 @@ def chart(
         if len(curve) == 1:
             across, up = joined.split(",")
             lines.append(f'<circle cx="{across}" cy="{up}" r="4" fill="{colours[name]}"/>')
-        begin, top = map(float, place(*curve[0]).split(","))
-        room = begin < WIDTH * 0.75  # on the right, or the words run out of the picture
-        at = f"{begin + 6 if room else begin - 6},{top - 6}"
-        lines.append(text(at, name, "start" if room else "end", colours[name]))
+        ends = [place(*point) for point in (curve[0], curve[-1])]
+        lines.append(text(*_label(ends, name), colours[name]))
     for x in (math.exp(left), math.exp(right)):
         lines.append(text(f"{place(x, low).split(',')[0]},{HEIGHT - EDGE + 16}", f"{x:,.0f}"))
     return "\n".join([*lines, "</svg>", ""])
+
+
+def _label(ends: list[str], name: str) -> tuple[str, str, str]:
+    """Where a curve's name stands, the name and its anchor: behind its end; a curve that fills the picture has it above
+    its beginning, a dot on the right before itself."""
+    (begin, top), (end, bottom) = (map(float, each.split(",")) for each in ends)
+    if end < WIDTH / 2:
+        return f"{end + 6:.1f},{bottom + 4:.1f}", name, "start"
+    if begin < WIDTH / 2:
+        return f"{begin + 6:.1f},{top - 6:.1f}", name, "start"
+    return f"{begin - 8:.1f},{top + 4:.1f}", name, "end"
 
 
 def reached(value: float | None, goal: float, at_most: bool = False) -> str:
