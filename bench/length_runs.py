@@ -11,33 +11,13 @@ from statistics import mean
 from typing import Any
 
 from ideas import IDEAS
+from length_rules import BUDGETS, EVAL_TOKENS, TOKENS_GOAL, end_loss, opponents_best_rate
 
 POINTS = 8  # evaluations along a run; an idea has the last one alone
-EVAL_TOKENS = 81_920
 BLOCK = 256
 RATES = (2e-3, 1e-3, 4e-3)  # the GPT-2 recipe's first three, the likeliest first
-GOAL_SHARE = 0.25  # of the tokens; more of them are run with the first seed alone, for the curve
 SCREENED = "small"  # the budget at which ideas are tried
 WINDOWS = "spread"  # where the trainer's validation windows lie; before 18 November 2026 the first ones of the text
-
-
-@dataclass(frozen=True)
-class Budget:
-    n_layer: int
-    n_head: int
-    n_embd: int
-    batch_size: int
-    tokens: int
-    seeds: tuple[int, ...]
-    shares: tuple[float, ...]  # of the tokens, for the modern recipe
-
-
-BUDGETS = {
-    # 983,040 parameters outside embeddings and head; 3,145,728; 4,915,200
-    "small": Budget(5, 4, 128, 8, 2_000_000, (1, 2, 3), (0.125, 0.25, 0.5, 1.0)),
-    "middle": Budget(4, 4, 256, 16, 8_000_000, (1,), (0.125, 0.25)),
-    "large": Budget(4, 5, 320, 16, 16_000_000, (1,), (0.125, 0.25, 0.3)),  # 0.25 does not reach it
-}
 
 
 @dataclass(frozen=True)
@@ -121,7 +101,7 @@ class Results:
             )
 
     def loss(self, run: Run) -> float:
-        return self.runs[run.name]["curve"][-1]["loss"]
+        return end_loss(self.runs[run.name])
 
     def add(self, run: Run, found: dict[str, Any]) -> None:
         self.read()
@@ -134,37 +114,39 @@ class Results:
 
 def tried(corpus: str, budget: str, results: Results) -> Iterator[Run]:
     """The GPT-2 recipe at its rates, first seed, until the best one has a neighbour on both sides."""
-    rates = list(RATES)
-    for rate in rates:  # grows while it is read
+    for rate in RATES:
         yield opponent(corpus, budget, rate)
-        if rate == rates[-1]:
-            best = min(rates, key=lambda each: results.loss(opponent(corpus, budget, each)))
-            if best in (min(rates), max(rates)):
-                rates.append(best / 2 if best == min(rates) else best * 2)
+    while True:
+        best, tuned = opponents_best_rate(of_corpus(corpus, budget, results))
+        if tuned or best is None:
+            return
+        for rate in (best / 2, best * 2):  # the one that is there already is not run again
+            yield opponent(corpus, budget, rate)
 
 
 def opponent(corpus: str, budget: str, rate: float, seed: int | None = None) -> Run:
     return Run(corpus, budget, "gpt2", rate, 1.0, seed or BUDGETS[budget].seeds[0])
 
 
-def best_rate(corpus: str, budget: str, results: Results) -> float:
-    """The GPT-2 recipe's, of those that were tried."""
-    rows = [
-        (row["curve"][-1]["loss"], row["rate"])
-        for row in results.runs.values()
-        if (row["corpus"], row["budget"], row["recipe"]) == (corpus, budget, "gpt2")
-        and (row["seed"], row["share"]) == (BUDGETS[budget].seeds[0], 1)
+def of_corpus(corpus: str, budget: str, results: Results) -> list[dict[str, Any]]:
+    return [
+        row for row in results.runs.values() if (row["corpus"], row["budget"]) == (corpus, budget)
     ]
-    if not rows:
+
+
+def known_best_rate(corpus: str, budget: str, results: Results) -> float:
+    """The GPT-2 recipe's, of those that were tried."""
+    best, _ = opponents_best_rate(of_corpus(corpus, budget, results))
+    if best is None:
         raise SystemExit(f"the GPT-2 recipe's rate is not known for {corpus}, {budget}")
-    return min(rows)[1]
+    return best
 
 
 def screening(corpora: list[str], ideas: list[str], budget: str, results: Results) -> Iterator[Run]:
     """Each idea at a quarter of the tokens, and on the next corpus and seed while it is ahead of the recipe on each corpus."""
     for seed in BUDGETS[budget].seeds:
         for corpus in corpora:
-            plain = Run(corpus, budget, "modern", None, GOAL_SHARE, seed)
+            plain = Run(corpus, budget, "modern", None, TOKENS_GOAL, seed)
             yield plain
             for idea in ideas:
                 if all(lead >= 0 for lead in leads(idea, budget, results).values()):
@@ -190,18 +172,19 @@ def queue(corpora: list[str], budgets: list[str], results: Results) -> Iterator[
         for seed in seeds:
             for corpus in corpora:
                 for share in shares:
-                    if share <= GOAL_SHARE:
+                    if share <= TOKENS_GOAL:  # more tokens: the first seed alone, for the curve
                         yield Run(corpus, budget, "modern", None, share, seed)
                 if seed == seeds[0]:
                     yield from tried(corpus, budget, results)
-                yield opponent(corpus, budget, best_rate(corpus, budget, results), seed)
+                yield opponent(corpus, budget, known_best_rate(corpus, budget, results), seed)
         for corpus in corpora:
             for share in shares:
                 yield Run(corpus, budget, "modern", None, share, seeds[0])
 
 
-def second_opponent(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
+def nanogpt_runs(corpora: list[str], budgets: list[str], results: Results) -> Iterator[Run]:
+    """The second opponent: nanoGPT's own code at the GPT-2 recipe's best rate."""
     for budget in budgets:
         for corpus in corpora:
-            rate, seed = best_rate(corpus, budget, results), BUDGETS[budget].seeds[0]
+            rate, seed = known_best_rate(corpus, budget, results), BUDGETS[budget].seeds[0]
             yield Run(corpus, budget, "nanogpt", rate, 1.0, seed)

@@ -25,18 +25,8 @@ from typing import Any
 import numpy as np
 
 from ideas import IDEAS
-from length_runs import (
-    BLOCK,
-    BUDGETS,
-    EVAL_TOKENS,
-    POINTS,
-    SCREENED,
-    Results,
-    Run,
-    queue,
-    screening,
-    second_opponent,
-)
+from length_rules import BUDGETS, EVAL_TOKENS
+from length_runs import BLOCK, POINTS, SCREENED, Results, Run, nanogpt_runs, queue, screening
 from onecard.data import open_dataset
 from side_by_side import Program
 
@@ -154,7 +144,7 @@ def main() -> None:
         at = args.budget[0] if args.budget else SCREENED
         runs = screening(list(corpora), args.idea or list(IDEAS), at, results)
     elif args.nanogpt:
-        runs = second_opponent(list(corpora), budgets, results)
+        runs = nanogpt_runs(list(corpora), budgets, results)
     else:
         runs = queue(list(corpora), budgets, results)
     for run in runs:

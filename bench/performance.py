@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench import autotune, recipe_sections, waiting  # noqa: E402
+from bench import autotune, recipe_sections, step_cost_section, waiting  # noqa: E402
 from bench.lengths_section import lengths  # noqa: E402
 from bench.plots import plot, reached  # noqa: E402
 from bench.saver_sections import saver_loss_section, saver_memory_section  # noqa: E402
@@ -24,9 +24,13 @@ IMAGES = ROOT / "docs" / "images"
 RESULTS = Path(__file__).parent / "results"
 
 
+def stored(name: str) -> list[dict[str, Any]]:
+    """All results of a benchmark, the oldest first."""
+    return [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{name}-[0-9]*.json"))]
+
+
 def newest(name: str) -> dict[str, Any] | None:
-    found = sorted(RESULTS.glob(f"{name}-[0-9]*.json"))
-    return json.loads(found[-1].read_text()) if found else None
+    return next(reversed(stored(name)), None)
 
 
 def machine_line(result: dict[str, Any]) -> str:
@@ -176,11 +180,11 @@ def page() -> str:
     for name in ("characters", "prose"):
         result = newest(f"recipe-{name}")
         lines += recipe_section(name, result) if result else []
-    result = newest("step_cost")
-    lines += recipe_sections.step_cost(result) if result else []
+    costs = step_cost_section.step_costs(stored("step_cost"))
+    lines += step_cost_section.section(costs) if costs else []
     kept = RESULTS / "lengths.json"
     if kept.exists():
-        lines += lengths(json.loads(kept.read_text()), result, IMAGES)
+        lines += lengths(list(json.loads(kept.read_text()).values()), costs, IMAGES)
     soaked = {part: newest(f"soak-{part}") for part in ("memory", "million")}
     lines += recipe_sections.soak(**soaked)
     for name, section in (

@@ -1,10 +1,11 @@
 """Long runs: memory that does not grow over 100,000 steps, and steps that cost no more after a million.
 
-    python bench/soak.py --work DIR memory [--steps 100000]      resident memory along a run of a tiny model
+    python bench/soak.py --work DIR memory [--steps 100000] [--minutes 60]      resident memory along a run of a tiny model
     python bench/soak.py --work DIR million [--at 999000]        a run resumed there, with a log of as many lines
 
-`memory` reads the process's resident memory every few seconds while `onecard train` runs, then the log, line by line,
-and counts the checkpoints. `million` trains a few thousand steps, stops, and writes the same state as the one of step
+`memory` reads the process's resident memory every second while `onecard train` runs, then the log, line by line,
+and counts the checkpoints. With --minutes the run goes on for so long, and for at least --steps, and is then stopped with
+Ctrl-C; DIR/memory must be new. `million` trains a few thousand steps, stops, and writes the same state as the one of step
 999,000, behind a log that has a line for each step before; the run then goes on to a million. What the two kinds of
 step took is measured by turns of the same process kind, one after the other; the CPU's time beside the clock's.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from side_by_side import random_tokens, store
+from soak_rules import MOST_GROWTH, growth
 
 KEYS: dict[str, Any] = {
     "n_layer": 1,
@@ -35,8 +37,10 @@ KEYS: dict[str, Any] = {
     "recipe": "modern",
     "sample_interval": 10**9,
 }
-SETTLED = 0.2  # of a run: what grows after that grows for good
-MOST_GROWTH = 0.02
+STOPPED = 128 + signal.SIGINT  # the exit code of a run that Ctrl-C ended
+UNENDING = 10**8  # steps of a run that is stopped by the clock
+LOGGED = 10  # steps between two lines of the log
+KEPT = 50  # readings, about, besides the last one
 FIRST_STEPS = 2000
 WARM = 200  # steps of a process that are not counted
 MOST_COST = 1.1  # of a step after a million, over one at the beginning
@@ -75,27 +79,35 @@ def last_step(folder: Path) -> int:
     return int(json.loads(whole[-1])["step"]) if whole else 0
 
 
-def memory(work: Path, data: Path, steps: int) -> dict[str, Any]:
+def memory(work: Path, data: Path, steps: int, minutes: float | None) -> dict[str, Any]:
     folder = work / "memory"
-    keys = {"max_iters": steps, "log_interval": 10, "eval_interval": max(1, steps // 20)}
-    process = started(folder, data, "--continue", **keys)
+    if folder.exists():  # its memory and its time would be of a part of the run
+        raise SystemExit(f"{folder} has an earlier run; delete it or name another --work")
+    keys = {"log_interval": LOGGED, "eval_interval": max(LOGGED, steps // 20)}
+    began = time.monotonic()
+    process = started(folder, data, max_iters=steps if minutes is None else UNENDING, **keys)
     seen: list[tuple[int, int]] = []
+    stopped = False
     while process.poll() is None:
         time.sleep(1)
-        held = resident_bytes(process.pid)
+        held, step = resident_bytes(process.pid), last_step(folder)
         if held:
-            seen.append((last_step(folder), held))
-    if process.returncode:
+            seen.append((step, held))
+        over = minutes is not None and time.monotonic() - began >= 60 * minutes
+        if over and step >= steps and not stopped:
+            process.send_signal(signal.SIGINT)
+            stopped = True
+    if process.returncode not in ((0, STOPPED) if stopped else (0,)):
         raise SystemExit(f"the run ended with {process.returncode}")
-    settled = [held for step, held in seen if step >= SETTLED * steps]
     logged = [line["step"] for line in lines(folder)]
-    growth = settled[-1] / settled[0] - 1
+    grown = growth(seen, logged[-1])
     return {
-        "steps": steps,
-        "resident_bytes": seen[:: max(1, len(seen) // 50)],
-        "growth": growth,
-        "flat": growth <= MOST_GROWTH,
-        "log_whole": logged == list(range(10, steps + 1, 10)),
+        "steps": logged[-1],
+        "seconds": time.monotonic() - began,
+        "resident_bytes": [*seen[: -1 : max(1, len(seen) // KEPT)], seen[-1]],
+        "growth": grown,
+        "flat": grown <= MOST_GROWTH,
+        "log_whole": logged == list(range(LOGGED, logged[-1] + 1, LOGGED)),
         "checkpoints": len(list((folder / "checkpoints").iterdir())),
     }
 
@@ -177,11 +189,12 @@ def main() -> None:
     parser.add_argument("part", choices=["memory", "million"])
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--minutes", type=float, help="of `memory`: so long, and at least --steps")
     parser.add_argument("--at", type=int, default=999_000)
     args = parser.parse_args()
     data = random_tokens(args.work / "data", 65)
     if args.part == "memory":
-        found = memory(args.work, data, args.steps)
+        found = memory(args.work, data, args.steps, args.minutes)
     else:
         found = million(args.work, data, args.at)
     print(json.dumps({key: value for key, value in found.items() if key != "resident_bytes"}))
