@@ -14,6 +14,8 @@ from onecard.facts.gpus import all_gpus
         ({"gradient_accumulation_steps": 1}, "batch-small", "RTX 4070"),
         ({"gradient_accumulation_steps": 4000}, "batch-huge", "RTX 4070"),
         ({"learning_rate": 0.01}, "learning-rate", "RTX 4070"),
+        ({"learning_rate": 0.1}, "learning-rate-unknown", "RTX 4070"),
+        ({"optimizer": "muon"}, "learning-rate-unknown", "RTX 4070"),  # AdamW's 6e-4
         ({"learning_rate": 1e-5, "min_lr": 1e-6}, "learning-rate", "RTX 4070"),
         ({"max_iters": 10**6, "lr_decay_iters": 10**6}, "epochs", "RTX 4070"),
         ({"warmup_iters": 4000}, "warmup", "RTX 4070"),

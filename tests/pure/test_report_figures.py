@@ -232,5 +232,15 @@ def test_a_plan_for_a_processor_does_not_speak_of_a_card(capsys):
 
 
 def test_a_learning_rate_far_from_the_usual_makes_the_loss_a_rough_estimate(capsys):
-    page = markdown(capsys, "plan", "gpt2", "--learning_rate=1", "--gpu", "4070", "--lang", "en")
-    assert "usual for this size; a loss expected there is a rough estimate" in page
+    words = ("plan", "gpt2", "--gpu", "4070", "--lang", "en")
+    far = markdown(capsys, *words, "--learning_rate=0.01")
+    assert "usual for adamw at this size; a loss expected there is a rough estimate" in far
+    assert "The expected loss is" in far
+
+
+def test_a_learning_rate_that_no_run_survived_gets_no_loss(capsys):
+    words = ("plan", "gpt2", "--gpu", "4070", "--lang", "en")
+    for keys in (("--learning_rate=1",), ("--recipe=modern", "--learning_rate=6e-4")):
+        page = markdown(capsys, *words, *keys)
+        assert "so no loss is predicted" in page
+        assert "xpected loss" not in page

@@ -25,7 +25,6 @@ EVALS = 20  # a run is evaluated so often, or once an hour if that is more
 FEWEST_STEPS = 100  # less is not a training run
 SMALLEST_BATCH = 32 * 1024  # tokens
 SCHEDULE_STEPS = 1000  # a shorter schedule gets a smaller batch instead
-MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,7 @@ def schedule_of(config: RunConfig, steps: int) -> dict[str, float]:
     """The learning rate along a recommended run of this size, optimizer and length."""
     if not RECIPES[config.recipe].rate_by_size:
         return {"max_iters": steps, "lr_decay_iters": steps}
-    muon = config.optimizer == "muon"
-    rate = MUON_RATE if muon else usual_learning_rate(total_params(config.shape))
+    rate = usual_learning_rate(config.optimizer, total_params(config.shape))
     return {
         "max_iters": steps,
         "lr_decay_iters": steps,

@@ -1,4 +1,4 @@
-"""A run that no public loss covers (little time, a CPU, text of one's own): the size that suits the compute and the text.
+"""A run that no public loss covers (little time, a CPU, another text): the size that suits the compute and the text.
 
 Of small shapes in GPT-2's proportions it is the one for which the Chinchilla law, with the tokens that the time allows, is
 lowest. The law only ranks the sizes; no loss is predicted.
@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onecard.advise.own_runs import recipe_reason
 from onecard.advise.savers import fastest, micro_batches, own_step_time, savers_of, variant
 from onecard.advise.schedule import SCHEDULE_STEPS, base_config
-from onecard.advise.shapes import total_params
+from onecard.advise.shapes import matmul_params, total_params
 from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab, slice_rows
 from onecard.config.recipes import RECIPES, recipe_values
@@ -26,7 +27,7 @@ from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
 from onecard.planner.corpus import Corpus, corpus_of
-from onecard.planner.expected_loss import effective_tokens
+from onecard.planner.expected_loss import effective_tokens, expected_loss
 from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory import peak_memory
 from onecard.planner.optimal import ALPHA, BETA, A, B, useful_parameters
@@ -49,8 +50,6 @@ PLANNED_SHARE = 0.9  # of the time: evaluations, checkpoints and the first steps
 # of a small BPE trained on the text itself: 2.5 to 4, enough to count epochs with
 BYTES_PER_TOKEN = 3.0
 VOCABULARIES = (1024, 2048, 4096, 8192)  # to train a BPE of, where the text has no tokeniser yet
-# What the modern recipe needs to the loss of the tuned GPT-2 recipe, 1 M parameters on 2 M tokens, the worst corpus (docs/performance.md)
-OWN_RUNS = {"tokens": 0.17, "time": 0.2}
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def small_run(
     changes: dict[str, Any] | None = None,
     price: Price | str | None = None,
 ) -> SmallRun:
-    """The modern recipe where none is asked for, as OWN_RUNS have it. `changes`: config keys that are not up for choice,
+    """The modern recipe where none is asked for: own_runs.py says why. `changes`: config keys that are not up for choice,
     such as vocab_size where the data does not say it."""
     device = resolve_device(gpu)
     corpus = Corpus(None, None, None) if data is None else corpus_of(data)
@@ -101,12 +100,18 @@ def small_run(
         reasons = [Note("small-run-repeats", **figures, epochs=epochs)]
     else:
         reasons = [Note("small-run", **figures)]
-    reasons.append(Note("small-run-loss"))
+    reasons.append(Note("unknown-text-loss" if _unknown_text(config, corpus) else "small-run-loss"))
     if config.shape.modern:
         if recipe is None:
-            reasons.append(Note("small-run-recipe", **OWN_RUNS))
+            reasons.append(recipe_reason(matmul_params(config.shape)))
         reasons.append(Note("modern-exports"))
     return SmallRun(SCHEMA, answer.config, answer, reasons)
+
+
+def _unknown_text(run: RunConfig, corpus: Corpus) -> bool:
+    """Whether the text or its tokens are none that public losses are of; a run on theirs is merely too small for them."""
+    name = corpus.family or run.dataset
+    return expected_loss(run, 1e9, name, None) is None
 
 
 def recipe_for(changes: Mapping[str, Any]) -> str:
@@ -227,7 +232,7 @@ def _scheduled(run: RunConfig, steps: int) -> RunConfig:
         "log_interval": max(1, min(10, steps // 100)),
     }
     if RECIPES[run.recipe].rate_by_size:
-        rate = usual_learning_rate(total_params(run.shape))
+        rate = usual_learning_rate(run.optimizer, total_params(run.shape))
         changes |= {
             "learning_rate": float(f"{rate:.1e}"),
             "min_lr": float(f"{rate / 10:.1e}"),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 RecipeName = Literal["gpt2", "modern"]
+MUON_RATE = 0.02  # Muon's own, whatever the size (Jordan et al. 2024); AdamW's share of the weights follows it
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ RECIPES: dict[RecipeName, Recipe] = {
             "optimizer": "muon",
             "schedule": "linear",
             "decay_fraction": 0.6,  # with schedule = "wsd": the longest flat part that costs nothing
-            "learning_rate": 0.02,  # of Muon's matrices: each step turns them by about this share, whatever their width
+            "learning_rate": MUON_RATE,  # of its matrices: each step turns them by about this share, whatever their width
             "min_lr": 0.0,
             "warmup_iters": 0,
             "weight_decay": 0.0,

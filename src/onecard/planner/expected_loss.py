@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from onecard.config import RunConfig
 from onecard.config.recipes import RECIPES
 from onecard.planner.loss_settings import (
+    HIGHEST_RATE,
     Fit,
     beyond_sweep,
     held_up,
     is_odd,
     learning_rate_share,
     loss_fit,
+    rate_ratio,
     relative_rate,
     settings_cost,
     undecayed,
@@ -74,11 +76,27 @@ class LossEstimate:
 def expected_loss(
     config: RunConfig, tokens: float, dataset: str, unique_tokens: float | None
 ) -> LossEstimate | None:
-    """What the run should end at, or None where nothing public says: other vocabularies, unknown data."""
+    """What the run should end at, or None where nothing public says: other vocabularies, unknown data, extreme rates."""
     known = known_dataset(dataset)
     if known is None or config.shape.vocab_size not in GPT2_VOCABULARY or tokens <= 0:
         return None
+    if beyond_known_rates(config):
+        return None
     return estimate(config, tokens, known, unique_tokens, recipe_of(config))
+
+
+def beyond_known_rates(config: RunConfig) -> bool:
+    """Whether no public run says what loss such a learning rate ends at: too high for AdamW, where most of the sweep's runs
+    diverged; for Muon, where nobody published runs so far from the usual one, too low as well.
+
+    >>> [beyond_known_rates(RunConfig(learning_rate=rate)) for rate in (6e-5, 6e-4, 0.01, 0.1)]
+    [False, False, False, True]
+    >>> [beyond_known_rates(RunConfig(optimizer="muon", learning_rate=rate)) for rate in (6e-4, 0.01, 0.1, 1)]
+    [True, False, False, True]
+    """
+    size = float(Workload.of_shape(config.shape).matmul_params)
+    ratio = rate_ratio(config, size, config.total_tokens, recipe_of(config), loss_fit())
+    return ratio > HIGHEST_RATE or (config.optimizer == "muon" and ratio < 1 / HIGHEST_RATE)
 
 
 def estimate(

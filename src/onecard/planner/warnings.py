@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import padded_vocab
-from onecard.config.recipes import RECIPES
+from onecard.config.recipes import MUON_RATE
 from onecard.facts.builds import DEFAULT_BUILD, support_of
 from onecard.facts.gpus import Device
 from onecard.facts.here import computer_bytes
 from onecard.messages import Note
+from onecard.planner.expected_loss import beyond_known_rates
 from onecard.planner.memory import host_has
 from onecard.planner.params import params
 from onecard.planner.step_time import OLD_ATTENTION, StepTime, padding_gain
@@ -39,14 +40,16 @@ def warnings(
     ]
 
 
-HIGHEST_RATE = 3e-3
+MOST_USUAL_RATE = 3e-3
 MUON_4BIT_LOSS = 0.19  # nats, a small model after 300 steps: bench/saver_loss.py
 
 
-def usual_learning_rate(parameters: float) -> float:
-    """GPT-2's recipe by size: 6e-4 at 124M falling with the square root, as GPT-3's table 2.1 does from 125M to 1.3B. Below
+def usual_learning_rate(optimizer: str, parameters: float) -> float:
+    """AdamW's by size: 6e-4 at 124M falling with the square root, as GPT-3's table 2.1 does from 125M to 1.3B. Below
     about 5M parameters that rule runs ahead of what is stable."""
-    return min(HIGHEST_RATE, 6e-4 * float((124e6 / parameters) ** 0.5))
+    if optimizer == "muon":
+        return MUON_RATE
+    return min(MOST_USUAL_RATE, 6e-4 * float((124e6 / parameters) ** 0.5))
 
 
 def _work(config: RunConfig) -> Iterator[Note]:
@@ -119,16 +122,16 @@ def _moments(config: RunConfig) -> Iterator[Note]:
 
 
 def _learning_rate(config: RunConfig) -> Iterator[Note]:
-    by_size = RECIPES[config.recipe].rate_by_size and config.optimizer != "muon"
-    if not by_size or config.init_from != "scratch":
+    if config.init_from != "scratch":
         return
-    usual = usual_learning_rate(params(config.shape).total)
+    usual = usual_learning_rate(config.optimizer, params(config.shape).total)
     # half a decade each way: wider than the spread of what people use for one size (6e-4 to 1.8e-3 at 124M)
     if not usual / 3.2 <= config.learning_rate <= usual * 3.2:
         yield Note(
-            "learning-rate",
+            "learning-rate-unknown" if beyond_known_rates(config) else "learning-rate",
             rate=config.learning_rate,
             usual=usual,
+            optimizer=config.optimizer,
         )
 
 

@@ -100,16 +100,20 @@ FINDINGS = dict(
             "it needs about {need:bytes} where the {card} has {have:bytes}, and steps take {times:.1f} times what they should: the driver is likely to spill into system memory. A smaller micro-batch or a memory saver",
         ),
         sentence(
+            "memory-swap",
+            "it needs about {need:bytes} where this machine has {have:bytes}, and steps take {times:.1f} times what they should: memory is likely to be swapped to disk. A smaller micro-batch or a memory saver",
+        ),
+        sentence(
             "out-of-memory", "the log says that memory ran out; `onecard plan` says what fits"
         ),
         sentence(
             "faster-than-planned",
-            "a step takes {actual:duration}, less than the {low:duration} to {high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this card",
+            "a step takes {actual:duration}, less than the {low:duration} to {high:duration} that was expected: nothing is wrong; `onecard probe` makes the next plan fit this machine",
         ),
         sentence(
             "as-planned",
             "a step takes {actual:duration}, within the {low:duration} to {high:duration} "
-            "expected of this card",
+            "expected of this machine",
         ),
         sentence(
             "slower-than-planned",
@@ -118,6 +122,10 @@ FINDINGS = dict(
         sentence(
             "slower-unexplained",
             "a step takes {actual:duration}; {low:duration} to {high:duration} was expected: {times:.1f} times slower than planned. The log does not show why: look for another program on the card, a power limit, or a laptop's card",
+        ),
+        sentence(
+            "slower-unexplained-cpu",
+            "a step takes {actual:duration}; {low:duration} to {high:duration} was expected: {times:.1f} times slower than planned. The log does not show why: look for other programs on the processor, heat, or a power-saving mode; `onecard probe` measures this machine",
         ),
         sentence(
             "data-repeats",
@@ -129,15 +137,15 @@ FINDINGS = dict(
         ),
         sentence(
             "learning-rate-high",
-            "a learning rate of {rate:g} is far above the {usual:.1e} that is usual for {size:count} parameters, and the curve shows it",
+            "a learning rate of {rate:g} is far above the {usual:.1e} that is usual for {optimizer} at {size:count} parameters, and the curve shows it",
         ),
         sentence(
             "learning-rate-high-calm",
-            "a learning rate of {rate:g} is far above the {usual:.1e} that is usual for {size:count} parameters; the curve is calm, so it may be right for this recipe",
+            "a learning rate of {rate:g} is far above the {usual:.1e} that is usual for {optimizer} at {size:count} parameters; the curve is calm, so it may be right for this recipe",
         ),
         sentence(
             "learning-rate-low",
-            "a learning rate of {rate:g} is far below the {usual:.1e} that is usual for {size:count} parameters: it learns more slowly than it could",
+            "a learning rate of {rate:g} is far below the {usual:.1e} that is usual for {optimizer} at {size:count} parameters: it learns more slowly than it could",
         ),
         sentence(
             "never-decays",
@@ -171,7 +179,7 @@ FINDINGS = dict(
         ),
         sentence(
             "data-wait",
-            "{share:percent} of the time waits for data: a slow disk, or the data on a network; the card idles meanwhile",
+            "{share:percent} of the time waits for data: a slow disk, or the data on a network; nothing is computed meanwhile",
         ),
         sentence(
             "other-programs",
@@ -187,7 +195,7 @@ FINDINGS = dict(
         ),
         sentence(
             "uneven-steps",
-            "its step times scatter by ± {share:percent}: something else uses the card or the processor now and then; the log does not show what",
+            "its step times scatter by ± {share:percent}: something else uses the machine now and then; the log does not show what",
         ),
     ]
 )

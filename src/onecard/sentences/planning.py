@@ -105,7 +105,11 @@ PLANNING = dict(
         ),
         sentence(
             "learning-rate",
-            "learning_rate = {rate:g} is far from {usual:.1g}, which is usual for this size; a loss expected there is a rough estimate",
+            "learning_rate = {rate:g} is far from {usual:.1g}, which is usual for {optimizer} at this size; a loss expected there is a rough estimate",
+        ),
+        sentence(
+            "learning-rate-unknown",
+            "learning_rate = {rate:g} is far from {usual:.1g}, which is usual for {optimizer} at this size: most public runs at such a rate diverged, or there are none, so no loss is predicted",
         ),
         sentence(
             "muon-4bit",

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from onecard.config import RunConfig
-from onecard.config.recipes import RECIPES
 from onecard.messages import Note
 from onecard.planner.warnings import usual_learning_rate
 from onecard.runs.explain.loss_findings import diverging, spikes
@@ -36,21 +35,23 @@ def repeating(f: RunFigures) -> Iterator[Finding]:
 
 
 def learning_rate(f: RunFigures) -> Iterator[Finding]:
-    """Against GPT-2's recipe by size. Does not apply to other recipes and optimizers, nor to fine-tuning, which wants a
-    lower one, nor within a factor of three."""
+    """Against the optimizer's usual one. Does not apply to fine-tuning, which wants a lower one, nor within a factor of three."""
     if (
         f.config is None
         or not f.params_nanogpt
-        or not RECIPES[f.config.recipe].rate_by_size
-        or f.config.optimizer != "adamw"
         or f.config.init_from.startswith("gpt2")
         or f.config.learn_from == "answers"
     ):
         return
-    usual = usual_learning_rate(f.params_nanogpt)
+    usual = usual_learning_rate(f.config.optimizer, f.params_nanogpt)
     ratio = f.config.learning_rate / usual
     evidence = {"learning_rate": f.config.learning_rate, "usual": usual}
-    figures = {"rate": f.config.learning_rate, "usual": usual, "size": f.params_nanogpt}
+    figures = {
+        "rate": f.config.learning_rate,
+        "usual": usual,
+        "optimizer": f.config.optimizer,
+        "size": f.params_nanogpt,
+    }
     hurt = bool(f.run.not_finite) or any(True for _ in diverging(f)) or any(True for _ in spikes(f))
     if ratio > 3:
         yield Finding(
