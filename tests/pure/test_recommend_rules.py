@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from onecard.advise.formulas import RECOMMEND
 from onecard.advise.instead import _cards
 from onecard.advise.limits import FLAT, _largest, limits
 from onecard.advise.memory_table import memory_table
+from onecard.advise.own_runs import SHARES
 from onecard.advise.recipe_choice import Contest, careful, choose, chosen_run, search_of, wins
 from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
@@ -25,7 +27,7 @@ from onecard.advise.savers import all_savers, with_memory
 from onecard.advise.schedule import run_seconds
 from onecard.advise.search import TIME_SLACK
 from onecard.advise.shapes import usual_batch
-from onecard.advise.small_run import OWN_RUNS, _candidates, small_run
+from onecard.advise.small_run import _candidates, small_run
 from onecard.cli import main
 from onecard.config import RunConfig
 from onecard.errors import UserError
@@ -225,8 +227,11 @@ def test_the_recipes_are_judged_as_they_would_be_run_and_say_what_they_rest_on()
     assert left > 0
     assert contest.gain.low > 0
     message = {note.code: str(note) for note in contest.notes()}
-    assert f"{left:.2f} nats of the difference" in message["recipe-rate"]
-    assert f"end at {contest.other.loss - left:.2f}" in message["recipe-rate"]
+    with_rate = f"{contest.gain.mid - left:.2f} with the best learning rate"
+    assert f"{contest.gain.mid:.2f} nats lower" in message["recipe-modern"]
+    assert with_rate in message["recipe-modern"]  # both in one sentence
+    asked = choose(CARD, Budget(seconds=20 * HOUR), recipe="gpt2")  # the same from the other side
+    assert with_rate in next(str(note) for note in asked.notes() if note.code == "other-lower")
     sizes = loss_fit()["modern_runs"]["sizes"]
     size = contest.best.estimate.size
     near = sum(size / 2 <= each <= 2 * size for each in sizes)
@@ -260,33 +265,56 @@ def test_the_recipe_of_a_small_run(recipe, changes, chosen, message):
         chosen,
         "muon" if chosen == "modern" else "adamw",
     )
-    assert {note.code for note in answer.reasons} - {"small-run", "small-run-loss"} == message
+    known = {note.code for note in answer.reasons}
+    assert known - {"small-run", "unknown-text-loss"} == message
 
 
-def test_what_a_small_run_says_of_the_recipe_is_what_was_measured():
-    """On the worst corpus, in whole per cents."""
-    from bench.lengths_section import step_ratio, verdict
-
-    results = ROOT / "bench" / "results"
-    runs = json.loads((results / "lengths.json").read_text()).values()
-    small = [run for run in runs if run["budget"] == "small"]
-    shares = [
-        verdict([run for run in small if run["corpus"] == corpus])["share"]
-        for corpus in {run["corpus"] for run in small}
-    ]
-    worst = max(shares)
-    ratio = step_ratio(json.loads(max(results.glob("step_cost-*.json")).read_text()), "small")
-    assert {"tokens": round(worst, 2), "time": round(worst * ratio, 2)} == OWN_RUNS
+def test_a_small_run_and_unknown_text_are_two_reasons():
+    """A large run was justified by runs of 1 M parameters, and a small one on public text by its text."""
+    small = {note.code: str(note) for note in small_run("cpu", 360).reasons}
+    assert {"small-run-loss", "small-run-recipe"} < set(small)
+    other = {note.code: str(note) for note in small_run(CARD, 72_000, data="wikipedia").reasons}
+    assert {"unknown-text-loss", "recipe-other-text"} < set(other)
+    assert "50.92 M to 1.55 B parameters" in other["recipe-other-text"]
+    for words in (small["small-run-recipe"], other["recipe-other-text"]):
+        assert "26% at 16.00 M: its lead shrinks as runs grow" in words
+        assert "time" not in words
 
 
-def test_where_no_public_run_compares_the_recipes_gpt2s_is_kept():
+def test_what_is_said_of_our_own_runs_is_what_the_page_has():
+    """On the worst corpus of the shortest and the longest budget, in whole per cents; the longest has code alone."""
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    tokens = {"small": 2e6, "large": 16e6}
+    found = re.findall(r"^\| (\w+), (small|large) \|.*?(0\.\d+): \**(?:not )?reached", page, re.M)
+    shares = {}
+    for _corpus, budget, share in found:
+        shares[tokens[budget]] = max(shares.get(tokens[budget], 0.0), round(float(share), 2))
+    assert {corpus for corpus, budget, _share in found if budget == "large"} == {"code"}
+    assert shares == SHARES
+
+
+def test_text_that_no_public_run_read_gets_the_modern_recipe_in_either_answer():
+    """wikipedia got the modern one and a folder of one's own GPT-2's, by two rules."""
     contest = choose(CARD, Budget(seconds=5 * HOUR))
     assert contest.other is not None
     assert wins(contest.search, contest.best, contest.other)
     own_text = contest.search.with_corpus(dataclasses.replace(contest.search.corpus, family=None))
-    assert not wins(own_text, contest.best, contest.other)
-    unproven = Contest(own_text, contest.other, contest.best, None).notes()
+    assert wins(own_text, contest.best, contest.other)
+    message = [note.code for note in Contest(own_text, contest.best, contest.other, None).notes()]
+    assert message == ["recipe-modern", "modern-exports", "recipe-other-text"]
+
+
+def test_beyond_the_public_runs_sizes_gpt2s_recipe_is_kept():
+    contest = choose(CARD, Budget(seconds=5 * HOUR))
+    assert contest.other is not None
+    outside = dataclasses.replace(contest.best.estimate, in_support=False)
+    modern = dataclasses.replace(contest.best, estimate=outside)
+    assert not wins(contest.search, modern, contest.other)
+    unproven = Contest(contest.search, contest.other, modern, None).notes()
     assert [note.code for note in unproven] == ["recipe-unproven"]
+
+
+def test_an_optimizer_that_is_asked_for_leaves_no_choice_of_recipe():
     fixed = recommend("RTX 4070", Budget(seconds=5 * HOUR), changes={"optimizer": "adamw"})
     assert (fixed.config.recipe, fixed.other_recipe) == ("gpt2", None)
 

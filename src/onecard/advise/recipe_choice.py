@@ -3,17 +3,20 @@
     contest = choose(card, Budget(seconds=72_000))
     contest.best.config.recipe, contest.gain  # the winner, and by how many nats, with its range
 
-The lower expected loss wins, as far as public runs of both reach; the range of the difference and what the choice costs
-(llama.cpp and nanoGPT cannot load the modern model) are in the answer. Each is compared as it would be run, GPT-2's at its
-careful learning rate; what a bolder one may gain is reported beside it.
+The lower expected loss wins, as far as public runs of both reach in size and length; the range of the difference and what the
+choice costs (llama.cpp and nanoGPT cannot load the modern model) are in the answer. Text that no public run read is judged as
+the text whose losses the search borrows: on every text where the recipes were compared, the modern one leads. Each is compared
+as it would be run, GPT-2's at its careful learning rate; what a bolder one may gain is in the same sentence.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from onecard.advise.budget import Budget
+from onecard.advise.own_runs import other_text
 from onecard.advise.schedule import Candidate, base_config
 from onecard.advise.search import Search
 from onecard.config import GPT2_PADDED_VOCAB, RunConfig
@@ -78,43 +81,49 @@ class Contest:
         return reasons
 
     def _grounds(self) -> list[Note]:
-        """What the modern recipe's gain rests on: GPT-2's careful rate, and public runs of that size."""
-        if (
-            self.other is None
-            or self.search.budget.loss is not None
-            or self.search.corpus.family is None
-        ):
+        """What the modern recipe's gain rests on: public runs of that size, and of which text."""
+        if self.other is None or self.search.budget.loss is not None:
             return []
-        left = careful(self.other)
-        reasons = [Note("recipe-rate", gain=left, loss=self.other.loss - left)]
+        if self.search.corpus.family is None:
+            return [other_text()]
         known, size = loss_fit()["modern_runs"], self.best.estimate.size
         sizes = known["sizes"]
         near = sum(size / NEAR <= each <= size * NEAR for each in sizes)
         figures = {"runs": len(sizes), "low": sizes[0], "high": sizes[-1]}
         if near:
-            grounds = Note("recipe-runs", near=near, sources=known["sources"], **figures)
-        else:
-            grounds = Note("recipe-runs-far", **figures)
-        return [*(reasons if left >= WORTH_SAYING else []), grounds]
+            return [Note("recipe-runs", near=near, sources=known["sources"], **figures)]
+        return [Note("recipe-runs-far", **figures)]
 
     def _why(self) -> Note | None:
         if self.other is None or self.gain is None:
             return None
         theirs = self.other.config.recipe
+        figures: dict[str, Any]
         if self.search.budget.loss is not None:
             figures = {"recipe": theirs, "time": self.other.seconds, "ours": self.best.seconds}
             return Note("recipe-time", **figures)
-        gain = self.gain
-        if self.asked is None and not reaches(self.search, self.other, self.best):
+        gain, rate = self.gain, {"rate": self._rate()}
+        if self.asked is None and not reaches(as_estimated(self.search), self.other, self.best):
             return Note("recipe-unproven", ours=self.best.loss, loss=self.other.loss)
         if self.asked is None and self.best.config.shape.modern:
-            figures = {"loss": self.other.loss, "tokens": self.other.tokens}
+            figures = {"loss": self.other.loss, "tokens": self.other.tokens, **rate}
             return Note("recipe-modern", gain=gain.mid, low=gain.low, high=gain.high, **figures)
-        figures = {"recipe": theirs, "loss": self.other.loss, "ours": self.best.loss}
+        figures = {"recipe": theirs, "loss": self.other.loss, "ours": self.best.loss, **rate}
         lower = Range(-gain.high, -gain.mid, -gain.low)
         if gain.mid >= 0:
             return Note("other-higher", gain=gain.mid, low=gain.low, high=gain.high, **figures)
         return Note("other-lower", gain=lower.mid, low=lower.low, high=lower.high, **figures)
+
+    def _rate(self) -> Note | str:
+        """The same difference without what GPT-2's careful rate costs: the end of the sentence that has the difference."""
+        if self.other is None:
+            return ""
+        pair = (self.best, self.other)
+        modern, gpt2 = pair if self.best.config.shape.modern else pair[::-1]
+        left, lead = careful(gpt2), gpt2.loss - modern.loss
+        if left < WORTH_SAYING:
+            return ""
+        return Note("recipe-rate", gain=math.copysign(1, lead) * (lead - left))
 
 
 def choose(
@@ -144,11 +153,19 @@ def choose(
 
 def wins(search: Search, modern: Candidate, gpt2: Candidate) -> bool:
     """Whether the modern recipe is the better one, as far as the evidence reaches."""
-    if not reaches(search, modern, gpt2):
+    if not reaches(as_estimated(search), modern, gpt2):
         return False
     if search.budget.loss is not None:
         return modern.seconds < gpt2.seconds
     return modern.loss < gpt2.loss
+
+
+def as_estimated(search: Search) -> Search:
+    """The search with the text whose losses it borrows where its own is unknown: which recipe leads has not depended on the
+    text, neither in public runs nor in onecard's own, so that sizes and lengths alone decide."""
+    if search.corpus.family is not None:
+        return search
+    return search.with_corpus(dataclasses.replace(search.corpus, family=search.family))
 
 
 def reaches(search: Search, one: Candidate, other: Candidate) -> bool:

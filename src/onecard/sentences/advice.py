@@ -282,8 +282,11 @@ ADVICE = dict(
         ),
         sentence(
             "small-run-loss",
-            "no public runs say what loss to expect from this text, tokeniser or size, so none "
-            "is predicted",
+            "no public run is this small or short, so no loss is predicted",
+        ),
+        sentence(
+            "unknown-text-loss",
+            "no public runs say what loss to expect from this text or with its tokens, so none is predicted",
         ),
         sentence("hypothetical", "the predicted rate is that of the same card with enough memory"),
     ]

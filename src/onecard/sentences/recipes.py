@@ -8,11 +8,11 @@ RECIPES = dict(
             "recipe-modern",
             "the modern recipe: {gain:.2f} nats lower ({low:.2f} to {high:.2f}) than the "
             "best run of GPT-2's recipe, which ends at {loss:.2f} after {tokens:count} "
-            "tokens here",
+            "tokens here{rate}",
         ),
         sentence(
             "recipe-unproven",
-            "GPT-2's recipe: no public run of the modern one has this size, length and data; "
+            "GPT-2's recipe: no public run of the modern one has this size and length; "
             "the modern one might end at {loss:.2f} instead of {ours:.2f}",
         ),
         sentence(
@@ -23,12 +23,12 @@ RECIPES = dict(
         sentence(
             "other-lower",
             "recipe = {recipe} should reach a loss of {loss:.2f} in the same budget instead of "
-            "{ours:.2f}: {gain:.2f} nats lower ({low:.2f} to {high:.2f})",
+            "{ours:.2f}: {gain:.2f} nats lower ({low:.2f} to {high:.2f}){rate}",
         ),
         sentence(
             "other-higher",
             "recipe = {recipe} should reach a loss of {loss:.2f} in the same budget instead of "
-            "{ours:.2f}: {gain:.2f} nats higher ({low:.2f} to {high:.2f})",
+            "{ours:.2f}: {gain:.2f} nats higher ({low:.2f} to {high:.2f}){rate}",
         ),
         sentence(
             "modern-exports",
@@ -37,8 +37,7 @@ RECIPES = dict(
         ),
         sentence(
             "recipe-rate",
-            "{gain:.2f} nats of the difference come from GPT-2's cautious learning rate: "
-            "with the best rate of the public runs it would end at {loss:.2f}",
+            "; {gain:.2f} with the best learning rate of the public runs instead of GPT-2's cautious one",
         ),
         sentence(
             "recipe-runs",
@@ -54,9 +53,18 @@ RECIPES = dict(
         ),
         sentence(
             "small-run-recipe",
-            "the modern recipe: no public run compares the two at this size or on this text, but in "
-            "onecard's own runs of 1 M parameters on prose, code and technical English it reached the "
-            "loss of GPT-2's recipe with {tokens:percent} of the tokens and {time:percent} of the time (docs/performance.md)",
+            "the modern recipe: no public run of it is this small, but in onecard's own on prose, code and "
+            "technical English it needed up to {first:percent} of the tokens to the loss of GPT-2's recipe at "
+            "{short:count} tokens and, on code alone, {last:percent} at {long:count}: its lead shrinks as runs "
+            "grow (docs/performance.md)",
+        ),
+        sentence(
+            "recipe-other-text",
+            "the modern recipe: no public run compares the two on this text, but it leads in public runs on web "
+            "text ({low:count} to {high:count} parameters) and in onecard's own small ones on prose, code and "
+            "technical English, with up to {first:percent} of the tokens to the loss of GPT-2's recipe at "
+            "{short:count} tokens and, on code alone, {last:percent} at {long:count}: its lead shrinks as runs "
+            "grow (docs/performance.md)",
         ),
     ]
 )
