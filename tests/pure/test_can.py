@@ -286,3 +286,14 @@ def test_estimates_are_compared_at_the_same_compute(capsys):
 def test_the_memory_without_savers_is_that_of_one_sequence(capsys):
     assert main(["can", "gpt2", "--gpu", "RTX 4070", "--for", "20h", "--lang", "en"]) == 0
     assert "at micro-batch 1" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_the_recipe_is_the_configs_own_unless_one_is_named_and_the_answer_says_which(capsys):
+    assert can("gpt2", "RTX 4070").config.recipe == "gpt2"
+    for model in ("gpt2", "300M"):  # a size had the modern blocks and AdamW
+        modern = can(model, "RTX 4070", recipe="modern")
+        assert (modern.config.recipe, modern.config.optimizer) == ("modern", "muon")
+        assert modern.config.learning_rate == 0.02
+    for recipe in ("gpt2", "modern"):
+        assert main(["can", "gpt2", "--gpu", "RTX 4070", "--recipe", recipe]) == 0
+        assert f"recipe {recipe}" in capsys.readouterr().out

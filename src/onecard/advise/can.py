@@ -72,11 +72,13 @@ def can(
     seconds: float = YEAR,
     utilization: float | None = None,
     tokens: float | None = None,
+    recipe: str | None = None,
     overrides: Iterable[str] = (),
 ) -> Answer:
-    """Everything that decides it. `utilization` is the share of peak × time that counts; None: our predicted rate."""
+    """Everything that decides it. `utilization` is the share of peak × time that counts; None: our predicted rate. `recipe`: None
+    for the config's own, since the model is the user's, not ours to choose."""
     _check(gpus, seconds, utilization, tokens)
-    wanted = named_model(model, overrides)
+    wanted = named_model(model, [*overrides, *([f"recipe={recipe}"] if recipe else [])])
     device = resolve_device(gpu)
     config = variant(wanted.config, compile=wanted.config.compile and compiled_on(device))
     dtype = device.dtype_of(config.matmul_dtype)

@@ -14,6 +14,7 @@ from onecard.advise.schedule import base_config
 from onecard.advise.shapes import shapes, total_params, usual_batch
 from onecard.config import RunConfig, load
 from onecard.config.key_facts import MOST_STEPS
+from onecard.config.recipes import recipe_values
 from onecard.facts.gpus import Device
 from onecard.messages import Note
 from onecard.planner.optimal import compute_optimal_tokens
@@ -43,16 +44,16 @@ def instead(
     """The ways that are open, the nearest to what was asked first. Where it can be trained, a smaller one is none."""
     ways = [_rent(config, first, seconds)]
     if because is not None:
-        ways.insert(0, _smaller(device, gpus, seconds, model.params))
+        ways.insert(0, _smaller(device, gpus, seconds, model.params, config.recipe))
     if because == "time":
         ways.append(_cards(first, device, gpus))
     ways.append(_finetune(model, device))
     return [way for way in ways if way is not None]
 
 
-def _smaller(device: Device, gpus: int, seconds: float, limit: int) -> Instead | None:
-    """The largest model that fits, and that the time trains compute-optimally."""
-    base = base_config(device)
+def _smaller(device: Device, gpus: int, seconds: float, limit: int, recipe: str) -> Instead | None:
+    """The largest model of the recipe that fits, and that the time trains compute-optimally."""
+    base = base_config(device, **{**recipe_values(recipe), "recipe": recipe})
     for shape in reversed(shapes()):
         model = variant(base, n_layer=shape.n_layer, n_head=shape.n_head, n_embd=shape.n_embd)
         count = total_params(model.shape)

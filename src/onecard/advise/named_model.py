@@ -13,6 +13,7 @@ from pathlib import Path
 
 from onecard.advise.shapes import shape_of, total_params, usual_batch
 from onecard.config import GPT2_PADDED_VOCAB, PRESETS, RunConfig, load, parse_overrides
+from onecard.config.recipes import recipe_values
 from onecard.errors import UserError, nearest
 from onecard.facts.models import KnownModel, known_models
 from onecard.units import parse_count
@@ -87,6 +88,7 @@ def _sized(
             "batch_size": 1,
             "gradient_accumulation_steps": usual_batch(count),
             "dataset": "fineweb-edu",
+            **recipe_values(changes.get("recipe")),
             **changes,
         }
     )

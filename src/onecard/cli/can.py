@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from onecard.cli.options import Once, add_out, add_report, add_set, show_report
+from onecard.config.key_lists import choices
 from onecard.units import parse_count, parse_duration
 
 HELP = "Can this card train that model at all? Compute and memory against what is needed, and what to do instead."
@@ -32,6 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="1y",
         metavar="TIME",
         help="the time available: 20h, 30d, 1y (default 1y)",
+    )
+    parser.add_argument(
+        "--recipe",
+        choices=choices("recipe"),
+        help="the kind of model (default: the config's own; GPT-2's for presets and sizes)",
     )
     parser.add_argument(
         "--utilization",
@@ -63,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         seconds=parse_duration(args.time),
         utilization=args.utilization,
         tokens=None if args.tokens is None else parse_count(args.tokens),
+        recipe=args.recipe,
         overrides=args.overrides,
     )
     if args.out:

@@ -59,7 +59,10 @@ def can_document(answer: Answer, explain: bool = False) -> Document:
     return Document(
         title=T("Can {card} train {model}?", card=_card(answer), model=answer.model),
         subtitle=T(
-            "{params:int} parameters, in {time:duration}", params=answer.params, time=answer.seconds
+            "{params:int} parameters, recipe {recipe}, in {time:duration}",
+            params=answer.params,
+            recipe=answer.config.recipe,
+            time=answer.seconds,
         ),
         answer=answer.verdict_text,
         headline=_headline(answer),
