@@ -14,6 +14,8 @@ from run_logs import nanogpt_log, small_run, wide_run
 
 from onecard.cli import main
 from onecard.facts import find_gpu
+from onecard.facts.here import cpu
+from onecard.report.compare_view import explain_document
 from onecard.runs.explain import explain
 from onecard.runs.figures import figures
 from onecard.runs.foreign.text_log import read_text
@@ -160,6 +162,20 @@ def test_far_slower_than_planned_without_a_reason_says_so():
     # what there is to gain stands beside the reason that can be removed, not beside the verdict as well
     assert with_reason["slower-than-planned"].gain is None
     assert message["slower-unexplained"].gain > 0.5
+
+
+def test_on_a_processor_the_advice_is_not_about_a_card():
+    slow = of(nanogpt_log(384, 1e-3, 6000.0, 16, 32, CURVE, 1000), cpu())
+    words = {code: str(finding.note) for code, finding in found(slow).items()}
+    assert "other programs on the processor" in words["slower-unexplained-cpu"]
+    assert not [code for code, text in words.items() if re.search(r"\bcards?\b", text)]
+    answer = str(explain_document(slow, explain(slow)).answer)
+    assert "of the processor's peak" in answer
+    assert "of the card's peak" in str(explain_document(of(small_run()), ()).answer)
+    small = replace(cpu(), memory_bytes=2**31)
+    swapping = found(of(nanogpt_log(768, 6e-4, 6000.0, 32, 16, CURVE, 1000), small))
+    assert "swapped to disk" in str(swapping["memory-swap"].note)
+    assert "memory-spill" not in swapping
 
 
 def test_memory_spill_needs_both_signs():

@@ -165,11 +165,16 @@ def _explained(figures: RunFigures, findings: Sequence[Finding]) -> Text | None:
             )
         )
     elif figures.tokens_per_second and figures.mfu_card:
+        rates = {"tokens": figures.tokens_per_second, "mfu": figures.mfu_card}
         clauses.append(
             T(
+                "it processes {tokens:int} tokens per second, {mfu:percent} of the processor's peak",
+                **rates,
+            )
+            if figures.device is not None and figures.device.kind == "cpu"
+            else T(
                 "it processes {tokens:int} tokens per second, {mfu:percent} of the card's peak",
-                tokens=figures.tokens_per_second,
-                mfu=figures.mfu_card,
+                **rates,
             )
         )
     elif figures.tokens_per_second:

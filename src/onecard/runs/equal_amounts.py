@@ -24,7 +24,7 @@ class EqualRow:
     winner: int | None
 
 
-def _step_of(f: RunFigures, axis: str, amount: float) -> float | None:
+def step_of(f: RunFigures, axis: str, amount: float) -> float | None:
     """The step at which the run had used that amount."""
     if axis == "steps":
         return amount
@@ -69,7 +69,7 @@ def rows_at_equal(
     in_bytes = why_not is not None and why_not.code == "tokenizers-differ-bytes"
     rows = []
     for amount in _amounts(runs, axis):
-        steps = [_step_of(f, axis, amount) for f in runs]
+        steps = [step_of(f, axis, amount) for f in runs]
         if any(step is None for step in steps):
             continue
         kind, losses = _losses(runs, [step for step in steps if step is not None], in_bytes)

@@ -79,6 +79,10 @@ COMPARING = dict(
             "after the same {hours:.2f} hours {best} is ahead, {low:.3f} against {high:.3f}: "
             "it makes more steps in the time, which a comparison at equal steps hides",
         ),
+        sentence(
+            "unequal-schedules",
+            "after {amount} {done} is at its end, its learning rate down, while {other} is in mid-schedule, the last fall of its loss still to come: a comparison there favours {done}",
+        ),
         sentence("source-losses", "validation loss by source at step {step:int}: {listed}"),
         sentence(
             "source-changes",

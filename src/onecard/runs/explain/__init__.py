@@ -4,9 +4,8 @@
     explained(compare([a, b])).findings        what a comparison shows, then what each run shows alone
 
 A group of rules is a file: log_findings (what the log itself shows and hides, what is misread in it), plan_findings,
-speed_findings, loss_findings, recipe_findings, source_findings (mixes), tune_findings, eval_findings (kept results), pair_findings (two runs side by
-side). A rule states when it does not
-apply. Where the figures do not decide, the finding says so and names what would.
+speed_findings, loss_findings, recipe_findings, source_findings (mixes), tune_findings, eval_findings (kept results),
+pair_findings and schedule_findings (two runs side by side). A rule states when it does not apply. Where the figures do not decide, the finding says so and names what would.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from onecard.runs.explain import (
     pair_findings,
     plan_findings,
     recipe_findings,
+    schedule_findings,
     source_findings,
     speed_findings,
     tune_findings,
@@ -53,7 +53,8 @@ def _found(f: RunFigures, rules: Iterable[Rule]) -> tuple[Finding, ...]:
 
 def explained(comparison: Comparison) -> Comparison:
     """The comparison with its findings: what the runs show side by side, then each alone."""
-    rules = (*tune_findings.PAIR_RULES, *pair_findings.PAIR_RULES, *source_findings.PAIR_RULES)
+    groups = (tune_findings, pair_findings, schedule_findings, source_findings)
+    rules = [rule for group in groups for rule in group.PAIR_RULES]
     # what tuning cost belongs to the comparison with the base
     cost = [finding for f in comparison.runs for finding in _found(f, [tune_findings.forgotten])]
     together = [finding for rule in rules for finding in rule(comparison)]

@@ -21,11 +21,12 @@ def memory_spill(f: RunFigures) -> Iterator[Finding]:
     if f.plan is None or not f.step_seconds or f.plan.memory.fits == "yes":
         return
     if f.step_seconds > 1.5 * f.plan.time.step_seconds.high:
+        on_cpu = f.plan.device.kind == "cpu"  # which has no driver that spills
         yield Finding(
             Note(
-                "memory-spill",
+                "memory-swap" if on_cpu else "memory-spill",
                 need=f.plan.memory.process_bytes.mid,
-                card=f.plan.device.name,
+                **({} if on_cpu else {"card": f.plan.device.name}),
                 have=f.plan.memory.card_bytes,
                 times=f.step_seconds / f.plan.time.step_seconds.mid,
             ),
@@ -58,7 +59,8 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
         if any(True for rule in _REASONS for _ in rule(f)):  # which carry the gains
             yield Finding(Note("slower-than-planned", **figures), evidence)
         else:
-            note = Note("slower-unexplained", **figures)
+            on_cpu = f.device is not None and f.device.kind == "cpu"
+            note = Note("slower-unexplained-cpu" if on_cpu else "slower-unexplained", **figures)
             yield Finding(note, evidence, gain=1 - wanted / f.step_seconds)
     elif f.step_seconds < SHOWN * low:
         yield Finding(Note("faster-than-planned", **figures), evidence)
