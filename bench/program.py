@@ -110,8 +110,9 @@ class Onecard:
 
         self.s = settings
         folder = tempfile.mkdtemp()
-        words = [f"{key}={value}" for key, value in settings.items() if key != "eval_windows"]
-        words += [f"out_dir={folder}/run", "device=cpu", "dtype=float32"]
+        given = {"dtype": "float32", **settings}
+        words = [f"{key}={value}" for key, value in given.items() if key != "eval_windows"]
+        words += [f"out_dir={folder}/run", "device=cpu"]
         self.stack = contextlib.ExitStack()
         workers = Workers("auto", torch.device("cpu"))
         self.session, _ = self.stack.enter_context(

@@ -137,11 +137,11 @@ def matmul_flops(size: int = 2048, tries: int = 12) -> float:
     return 2 * size**3 / statistics.median(seconds)
 
 
-def store(name: str, result: dict[str, Any]) -> Path:
+def store(name: str, result: dict[str, Any], suffix: str = "") -> Path:
     """results/NAME-DATE.json, with the machine and the day."""
     RESULTS.mkdir(exist_ok=True)
     day = datetime.date.today().isoformat()
-    path = RESULTS / f"{name}-{day}.json"
+    path = RESULTS / f"{name}-{day}{suffix}.json"
     aside = path.with_suffix(".aside")
     aside.write_text(
         json.dumps({"bench": name, "date": day, "machine": machine(), **result}, indent=1) + "\n"

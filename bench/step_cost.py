@@ -1,15 +1,18 @@
 """What a step of the modern recipe costs beside one of GPT-2's: same shape, same machine, by turns; medians.
 
-    python bench/step_cost.py [--shape demo] [--mode eager] [--rounds 15] [--threads 1]
+    python bench/step_cost.py [--shape demo] [--mode eager] [--rounds 15] [--threads 1] [--dtype bfloat16]
 
 Goal: at most 1.1 × its share of FLOPs. The share is of a step's matrix products as they are done: 6 for each token and
 matrix entry (layers and head), attention's over the causal half, and for the modern recipe Muon's Newton–Schulz in the
 form that a CPU takes (30·m³ for a square matrix, 4·m²·n + 34·m³ for an MLP's) and the short convolutions. Norms, rotation,
-soft cap, softmax and updates count nothing. Each call adds its shapes and modes to the day's results.
+soft cap, softmax and updates count nothing. Each call adds its shapes and modes to the day's results with that dtype and
+so many threads.
 """
 
 import argparse
+import datetime
 import json
+import os
 import statistics
 import tempfile
 from pathlib import Path
@@ -22,15 +25,14 @@ from speed import SHAPES as SPEED_SHAPES
 from speed import matmul_flops_per_step
 
 SHAPES: dict[str, dict[str, Any]] = {
-    # what `onecard demo` trains: a vocabulary of 4,096 weighs more than two layers of 64
+    # what `onecard demo` trains, eagerly
     "demo": {
         "n_layer": 2,
         "n_head": 2,
         "n_embd": 64,
         "block_size": 128,
         "batch_size": 32,
-        "vocab_size": 4096,
-        "chunked_loss": True,
+        "vocab_size": 1024,
     },
     # the budgets of lengths.py
     **{
@@ -70,11 +72,14 @@ def flops_share(shape: dict[str, Any]) -> float:
     return 1 + (layers * newton_schulz_flops(width) + taps) / plain
 
 
-def measure(shape: dict[str, Any], mode: str, rounds: int, threads: int | None) -> dict[str, Any]:
+def measure(
+    shape: dict[str, Any], mode: str, rounds: int, threads: int, dtype: str
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         data = random_tokens(Path(folder, "data"), shape["vocab_size"])
         common = {**shape, "dataset": str(data), "max_iters": 100_000, "threads": threads}
         common |= {"gradient_accumulation_steps": 1, "eval_iters": 1, "compile": mode == "compiled"}
+        common["dtype"] = dtype
         programs = {
             recipe: Program("onecard", recipe=recipe, **common) for recipe in ("gpt2", "modern")
         }
@@ -106,18 +111,21 @@ def main() -> None:
     parser.add_argument("--shape", choices=list(SHAPES), action="append")
     parser.add_argument("--mode", choices=["eager", "compiled"], action="append")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     args = parser.parse_args()
+    setting = {"dtype": args.dtype, "threads": args.threads}
+    suffix = f"-{args.dtype}-{args.threads}"
     for name in args.shape or SHAPES:
         for mode in args.mode or ("eager", "compiled"):
-            found = measure(SHAPES[name], mode, args.rounds, args.threads)
+            found = measure(SHAPES[name], mode, args.rounds, args.threads, args.dtype)
             share = flops_share(SHAPES[name])
             print(name, mode, json.dumps(found), f"share {share:.3f}, goal {MOST * share:.3f}")
-            earlier = sorted(RESULTS.glob(f"{NAME}-[0-9]*.json"))
-            shapes = json.loads(earlier[-1].read_text())["shapes"] if earlier else {}
+            today = RESULTS / f"{NAME}-{datetime.date.today()}{suffix}.json"
+            shapes = json.loads(today.read_text())["shapes"] if today.exists() else {}
             shapes[name] = {**shapes.get(name, {"shape": SHAPES[name]}), mode: found}
             shapes[name] |= {"flops_share": share, "goal": MOST * share}
-            print(f"stored in {store(NAME, {'shapes': shapes})}", flush=True)
+            print(f"stored in {store(NAME, {**setting, 'shapes': shapes}, suffix)}", flush=True)
 
 
 if __name__ == "__main__":

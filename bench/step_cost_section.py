@@ -58,9 +58,9 @@ def step_costs(results: list[dict[str, Any]]) -> list[StepCost]:
 
 def _measured(result: dict[str, Any], name: str, row: dict[str, Any], mode: str) -> StepCost:
     shape, machine = row["shape"], result["machine"]
-    said = {"dtype": "float32", "threads": machine["threads"]}
+    setting = {"dtype": "float32", "threads": machine["threads"]}
     for level in (result, row, row[mode]):
-        said |= {key: level[key] for key in said if level.get(key) is not None}
+        setting |= {key: level[key] for key in setting if level.get(key) is not None}
     words = f"{shape['n_layer']}L/{shape['n_embd']}, {shape['batch_size']} × {shape['block_size']}"
     return StepCost(
         shape=name,
@@ -73,7 +73,7 @@ def _measured(result: dict[str, Any], name: str, row: dict[str, Any], mode: str)
         goal=row["goal"],
         ratio=row[mode]["ratio"],
         cpu_ratio=row[mode]["cpu_ratio"],
-        **said,
+        **setting,
     )
 
 
