@@ -104,7 +104,7 @@ def normed_rows(memory: float = 0.95) -> Iterator[None]:
     plain = muon.orthogonal
     sizes: dict[torch.Size, torch.Tensor] = {}
 
-    def normed(matrices: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def normed(matrices: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         update = plain(matrices, dtype)
         now = update.square().mean(-1, keepdim=True)
         kept = sizes.setdefault(now.shape, now.clone()).lerp_(now, 1 - memory)

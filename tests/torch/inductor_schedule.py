@@ -2,9 +2,10 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from kernel_traffic import moved_bytes
 from torch.utils._ordered_set import OrderedSet
 
 with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit
@@ -21,8 +22,14 @@ with warnings.catch_warnings():  # torch's own: Inductor imports a module that s
     from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
     from torch._inductor.virtualized import V
 
-# At a kernel: bytes alive above those at the call, the kernel's name, and these bytes by maker (freed inputs negative)
-Kernel = tuple[int, str, list[tuple[int, str]], bool]
+
+class Kernel(NamedTuple):
+    above: int  # bytes alive while it runs, above those at the call
+    name: str
+    inside: list[tuple[int, str]]  # these bytes by maker; freed inputs are negative
+    launched: bool
+    library: bool  # a matrix product, attention: not written by Inductor
+    moved_bytes: int  # read and written, each number once
 
 
 def schedule(graph: torch.fx.GraphModule, inputs: list[Any], backward: bool) -> list[Kernel]:
@@ -91,7 +98,16 @@ def _play(lowering: GraphLowering) -> list[Kernel]:
         alive = [(size, name) for name, size in inside.items() if size]
         hidden = _hidden_in_node(node)
         total = sum(inside.values()) + hidden
-        above.append((total, _name(node), [*alive, (hidden, "hidden")], _is_launched(node)))
+        above.append(
+            Kernel(
+                total,
+                _name(node),
+                [*alive, (hidden, "hidden")],
+                _is_launched(node),
+                isinstance(node, ExternKernelSchedulerNode),
+                moved_bytes(node),
+            )
+        )
         for old in gone:
             inside[old.name] = inside.get(old.name, 0) - old.bytes
     return above

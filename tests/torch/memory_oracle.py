@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from inductor_schedule import schedule
+from inductor_schedule import Kernel, schedule
 from torch import Tensor
 from torch._inductor import compile_fx, ir
 from torch._inductor import config as inductor_config
@@ -114,6 +114,12 @@ class Live(TorchDispatchMode):
         self._alive[key] = (size, f"{self.moment}: {maker} {tuple(tensor.shape)}")
         self.live += size
 
+    def run(self, kernel: Kernel) -> None:
+        """One of a compiled graph."""
+        self.kernels += kernel.launched
+        self.mark(self.live + kernel.above, kernel.name, kernel.inside)
+        self.log.append((self.moment, kernel.name, kernel.above, self.live + kernel.above))
+
     def mark(self, total: int, at: str, inside: list[tuple[int, str]] | None = None) -> None:
         self.moments[self.moment] = max(self.moments.get(self.moment, 0), total)
         if total > self.peak:
@@ -166,9 +172,9 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
     # for a CPU Inductor writes out every tanh, exp and log that is read twice; for a card it computes them again
     ir.is_cpu = lambda node: False
     # Muon's own code, with the dtype that it chooses on CUDA
-    own_orthogonal, own_on_cpu = muon.orthogonal, lean.on_cpu
+    own_low_dtype, own_on_cpu = muon.fast_low_dtype, lean.on_cpu
     lean.on_cpu = lambda x: False
-    muon.orthogonal = partial(own_orthogonal, dtype=torch.bfloat16)
+    muon.fast_low_dtype = lambda device, asked: torch.bfloat16
     model_module.MLP.activation = staticmethod(
         partial(F.gelu, approximate="tanh")
     )  # the trainer's own is for CPUs
@@ -183,14 +189,15 @@ def _as_on_cuda(mixed: bool) -> Iterator[None]:
     finally:
         F.scaled_dot_product_attention, F.dropout, F.softmax = originals
         model_module.MLP.activation = staticmethod(own_gelu)
-        ir.is_cpu, muon.orthogonal, lean.on_cpu = own_is_cpu, own_orthogonal, own_on_cpu
+        ir.is_cpu, muon.fast_low_dtype, lean.on_cpu = own_is_cpu, own_low_dtype, own_on_cpu
 
 
-def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
-    """The peak of the second step, when the optimizer's memory is there; two micro-batches stand for any number."""
-    micro = min(2, config.gradient_accumulation_steps)
+@contextlib.contextmanager
+def fake_stepper(
+    config: RunConfig, dtype: str, live: Live, on_cuda: bool = True
+) -> Iterator[tuple[GPT, Stepper]]:
+    """The trainer's model and step without data, all they do seen by `live`."""
     mixed = dtype != "float32"
-    live = Live(ROUNDING if on_cuda else 1)
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -204,7 +211,14 @@ def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
             live.take(parameter)
         stack.enter_context(live)
         stack.enter_context(_distinguished(live))
-        step = _stepper(config, dtype, model, live, fake, stack)
+        yield model, _stepper(config, dtype, model, live, fake, stack)
+
+
+def traced(config: RunConfig, dtype: str, on_cuda: bool = True) -> Traced:
+    """The peak of the second step, when the optimizer's memory is there; two micro-batches stand for any number."""
+    micro = min(2, config.gradient_accumulation_steps)
+    live = Live(ROUNDING if on_cuda else 1)
+    with fake_stepper(config, dtype, live, on_cuda) as (model, step):
         for number in range(2):
             # the first step only makes the optimizer's memory: one micro-batch has all gradients
             count = config.batch_size * (1 if number == 0 else micro)
@@ -344,10 +358,8 @@ class _Inductor:
             with _disable_current_modes(), fake:
                 answer = graph(*arguments)
             live.moment = "compiled backward" if backward else "compiled forward"
-            for extra, name, inside, launched in above:
-                live.kernels += launched
-                live.mark(live.live + extra, name, inside)
-                live.log.append((live.moment, name, extra, live.live + extra))
+            for kernel in above:
+                live.run(kernel)
             for tensor in tree_leaves(answer):
                 if isinstance(tensor, Tensor):
                     live.take(tensor, "compiled graph")

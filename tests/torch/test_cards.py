@@ -14,6 +14,8 @@ from onecard.facts.builds import BUILDS, runs_on, support_of
 from onecard.facts.gpus import find_gpu
 from onecard.facts.nvml import Nvml
 from onecard.model import machine, power
+from onecard.model.build import make_model
+from onecard.train.optim.muon import muon_groups
 from onecard.train.run import run_folder, trial
 
 CUDA = torch.device("cuda", 0)
@@ -125,6 +127,29 @@ def test_rocm_without_kernels_for_the_card(monkeypatch):
 def test_the_low_dtype_is_one_the_card_computes_in(monkeypatch, capability, dtype):
     fake_cuda(monkeypatch, [FakeCard(capability=capability)])
     assert machine.fast_low_dtype(CUDA) == dtype
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "dtype"),
+    [
+        ({"avx512_bf16": True}, "bfloat16", torch.bfloat16),
+        ({"amx_bf16": True}, "bfloat16", torch.bfloat16),
+        ({"avx512_bf16": True}, "auto", torch.float32),
+        ({"avx512_bf16": True}, "float16", torch.float32),
+        ({"avx512_bf16": False}, "bfloat16", torch.float32),
+    ],
+)
+def test_muon_in_a_cpus_bf16_only_if_the_run_asks_for_it(monkeypatch, known, asked, dtype):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    machine.fast_low_dtype.cache_clear()
+    config = RunConfig(n_layer=1, n_head=1, n_embd=8, recipe="modern", optimizer="muon")
+    (matrices,) = [
+        group
+        for group in muon_groups(config.replace(dtype=asked), make_model(config))
+        if group["muon"]
+    ]
+    machine.fast_low_dtype.cache_clear()
+    assert matrices["products"] == dtype
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,13 @@ def test_batched_matrices_are_orthogonalised_one_by_one():
     torch.testing.assert_close(orthogonal(matrices), alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(32, 32), (32, 128)])
+def test_in_bf16_matrices_move_almost_as_in_full_precision(shape):
+    matrices = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    wanted = orthogonal(matrices)
+    assert (orthogonal(matrices, torch.bfloat16) - wanted).norm() < 0.03 * wanted.norm()
+
+
 def test_queries_keys_and_values_are_three_matrices_to_muon():
     model, optimizer = trained(steps=4)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -68,8 +68,11 @@ def require_fp8(device: torch.device) -> None:
 
 
 @cache
-def fast_low_dtype(device: torch.device) -> torch.dtype:
-    """The dtype for arithmetic that bears rounding: bf16 where it is hardware, fp16 on older cards, else fp32."""
+def fast_low_dtype(device: torch.device, asked: str = "auto") -> torch.dtype:
+    """The dtype for arithmetic that bears rounding: bf16 where it is hardware, fp16 on older cards, else fp32. A CPU computes
+    it in bf16 only for a run that asks for bfloat16: any other run has the same digits on every machine."""
+    if device.type == "cpu" and asked == "bfloat16" and _cpu_has_bf16():
+        return torch.bfloat16
     if device.type != "cuda":
         return torch.float32
     if has_bf16(torch.cuda.get_device_capability(device), gcn_arch(device)):
@@ -77,6 +80,13 @@ def fast_low_dtype(device: torch.device) -> torch.dtype:
     # Pascal's GeForce cards compute fp16 at 1/64 of their fp32 rate; tensor cores begin with Volta
     old = not torch.version.hip and torch.cuda.get_device_capability(device) < (7, 0)
     return torch.float32 if old else torch.float16
+
+
+def _cpu_has_bf16() -> bool:
+    """Whether this processor multiplies in bf16 (four times as many small matrices as in fp32); emulated it is slower."""
+    # older releases of torch do not tell
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def autocast(

@@ -173,7 +173,8 @@ class Workload:
             nodes,
             support_of(device).compiles,
             graphs=device.kind == "cuda" and config.compile_mode == "reduce-overhead",
-            # as fast_low_dtype in model/machine.py: half precision where a matrix unit computes in it
+            # as fast_low_dtype in model/machine.py: half precision where a matrix unit computes in it; that of a CPU is
+            # not planned with, for which of them have one is not in the table of devices
             full_precision_updates=device.kind != "cuda"
             or device.architecture in ("Maxwell", "Pascal"),
             nvlink=link.nvlink is not False,

@@ -52,12 +52,10 @@ def momentum_at(step: int) -> float:
     return MOMENTUM_FIRST + (MOMENTUM - MOMENTUM_FIRST) * min(step / MOMENTUM_STEPS, 1.0)
 
 
-def orthogonal(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The nearest (half-)orthogonal matrix of each in a batch, roughly; in the fastest dtype of the device that will do.
+def orthogonal(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The nearest (half-)orthogonal matrix of each in a batch, roughly, computed in that dtype.
 
-    Three forms of one iteration, equal except for rounding (tests/torch/test_optim.py)."""
-    if dtype is None:
-        dtype = fast_low_dtype(matrices.device)
+    Three forms of one iteration, equal except for rounding (tests/torch/test_modern.py)."""
     # scaled before it is rounded: gradients of 1e-8 are nothing in fp16, and their direction is all that matters
     x = matrices.float() if dtype == torch.float16 else matrices.to(dtype)
     tall = x.shape[-2] > x.shape[-1]
@@ -144,10 +142,12 @@ def muon_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
         "head": HEAD_SCALE / math.sqrt(config.n_embd),
         "vectors": VECTOR_SCALE,
     }
+    products = fast_low_dtype(next(model.parameters()).device, config.dtype)
     return [
         {
             "params": parameters,
             "muon": kind == "matrices",
+            "products": products,  # Muon's
             "lr_scale": scales[kind],
             "lr": config.learning_rate * scales[kind],
             "weight_decay": config.weight_decay if kind == "matrices" else 0.0,
@@ -196,12 +196,12 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         if self._slices.count > 1:
             whole = [self._slices.of[self._names[p]].shape for p in parameters]
-            rule = partial(moved, lr=group["lr"])
+            rule = partial(moved, lr=group["lr"], products=group["products"])
             return move_slices(parameters, grads, whole, self._slices, rule)
         for shape, pairs in _by_shape(parameters, grads).items():
             together = stacked_matrices(*shape)
             for start in range(0, len(pairs), together):
-                _move(pairs[start : start + together], shape, group["lr"])
+                _move(pairs[start : start + together], shape, group["lr"], group["products"])
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for p in parameters:
@@ -236,18 +236,19 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def moved(parameter: Tensor, ahead: Tensor, lr: float) -> None:
+def moved(parameter: Tensor, ahead: Tensor, lr: float, products: torch.dtype) -> None:
     """One matrix moved along its orthogonalised momentum."""
     for shape, pairs in _by_shape([parameter], [ahead]).items():
         for pair in pairs:
-            _move([pair], shape, lr)
+            _move([pair], shape, lr, products)
 
 
-def _move(pairs: list[Wide], shape: tuple[int, int], lr: float) -> None:
+def _move(pairs: list[Wide], shape: tuple[int, int], lr: float, products: torch.dtype) -> None:
     """Matrices of one shape moved along their orthogonalised momenta."""
     rows, columns = shape
     wide = [wide for _, wide, _ in pairs]
-    updates = orthogonal(torch.stack(wide) if len(wide) > 1 else wide[0][None])  # one needs no copy
+    together = torch.stack(wide) if len(wide) > 1 else wide[0][None]  # one needs no copy
+    updates = orthogonal(together, products)
     # a matrix with more outputs than inputs takes longer strides, by sqrt(out / in), as in Jordan's Muon
     for turned, stride in ((False, 1.0), (True, (columns / rows) ** 0.5)):
         chosen = [

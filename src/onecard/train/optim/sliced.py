@@ -124,6 +124,7 @@ class SlicedOptimizer(torch.optim.Optimizer):
         return tuple(parameter.shape) if part is None else part.shape
 
     def _muon(self, parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
+        rule = partial(moved, lr=group["lr"], products=group["products"])
         aheads = [self._look_ahead(parameter, group["momentum"]) for parameter in parameters]
         weights = [self._exact(p, p.view(-1), 0).view_as(p) for p in parameters]
         if group["weight_decay"]:
@@ -131,10 +132,10 @@ class SlicedOptimizer(torch.optim.Optimizer):
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
         if self._slices.count > 1:
             shapes = [self._shape(parameter) for parameter in parameters]
-            move_slices(weights, aheads, shapes, self._slices, partial(moved, lr=group["lr"]))
+            move_slices(weights, aheads, shapes, self._slices, rule)
         else:
             for weight, ahead in zip(weights, aheads, strict=True):
-                moved(weight, ahead, group["lr"])
+                rule(weight, ahead)
         del aheads
         for parameter, weight in zip(parameters, weights, strict=True):
             key = self._key(parameter, self.state[parameter]["step"], _WEIGHT)
