@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from onecard.model import lean_cpu
 from onecard.model.chunked_loss import chunked_cross_entropy
-from onecard.model.lean import gelu, rms_norm, rotate, squared_relu
+from onecard.model.lean import gelu, rms_norm, rotate, squared_relu, turned_heads
 from onecard.model.short_convolution import TAPS, mix_last, mix_recent
 
 
@@ -61,6 +61,11 @@ def heads_on_cpu(qkv):
     return looked_at(*lean_cpu.turned_heads(qkv, angles.cos(), angles.sin()))
 
 
+def heads_on_card(qkv):
+    angles = torch.arange(qkv.shape[1])[:, None, None, None] * torch.tensor([0.3, 0.1])
+    return looked_at(*turned_heads(qkv, angles.cos(), angles.sin()))
+
+
 def plain_heads(qkv):
     angles = torch.arange(qkv.shape[1])[:, None, None, None] * torch.tensor([0.3, 0.1])
     turned = rotate(F.rms_norm(qkv[:, :, :2], (4,)), angles.cos(), angles.sin())
@@ -82,6 +87,7 @@ def cap_on_cpu(x):
         (lean_cpu.normed_mix, plain_normed_mix, (random(2, 9, 24), random(TAPS, 24))),
         (lean_cpu.normed_mix, plain_normed_mix, (random(2, 2, 24), random(TAPS, 24))),
         (heads_on_cpu, plain_heads, (random(2, 5, 3, 2, 4),)),
+        (heads_on_card, plain_heads, (random(2, 5, 3, 2, 4),)),
         (cap_on_cpu, lambda x: 2 * torch.tanh(x / 2), (random(3, 700, 64) * 4,)),
         (lean_cpu.squared_relu, lambda x: F.relu(x).square(), (random(3, 700, 64),)),
         (rms_norm, lambda x: F.rms_norm(x, (x.shape[-1],)), (random(2, 5, 24),)),
@@ -105,6 +111,7 @@ def cap_on_cpu(x):
         "norm and mix on a CPU",
         "norm and mix on a CPU, short",
         "heads on a CPU",
+        "heads on a card",
         "soft cap on a CPU",
         "squared_relu on a CPU",
         "rms_norm",

@@ -9,6 +9,7 @@ the forward pass, as Liger-Kernel does; the backward pass only scales them.
 torch.Size([])
 """
 
+import math
 from typing import Any
 
 import torch
@@ -68,8 +69,10 @@ def _weigh(
         _weigh_rows(part, t[:, None], soft_cap, lower)
         for part, t in zip(logits.split(rows), targets.split(rows), strict=True)
     ]
-    losses, sums, slopes = zip(*pieces, strict=True)
-    return torch.cat(losses), torch.cat(sums), None if soft_cap is None else torch.cat(slopes)
+    losses, sums, slopes = (
+        torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*pieces, strict=True)
+    )
+    return losses, sums, None if soft_cap is None else slopes
 
 
 def _weigh_rows(
@@ -89,6 +92,24 @@ def _weigh_rows(
     sums = weights.sum(1, keepdim=True)
     torch.addcmul(weights, weights, bent.mul_(bent), value=-1, out=bent)
     return sums.log() + (top - at_target) * soft_cap, sums, 1 - at_target * at_target
+
+
+def _is_bf16_of_a_card(x: Tensor) -> bool:
+    """Metal's kernels do not round what they write."""
+    return x.dtype == torch.bfloat16 and x.device.type != "mps" and not lean.on_cpu(x)
+
+
+def _weigh_on_card(
+    logits: Tensor, targets: Tensor, soft_cap: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """_weigh for capped logits in bf16, over which the result is written. It holds exp(±soft_cap), so no maximum is looked for;
+    the last pass computes in fp32 and rounds what it writes. tanh's own gradient would compute in bf16, on CUDA alone."""
+    bent = logits.float().tanh_()
+    at_target = bent.gather(1, targets[:, None])
+    weights = torch.pow(math.exp(soft_cap), bent)  # exp(soft_cap · bent) in one pass
+    sums = weights.sum(1, keepdim=True)
+    torch.addcmul(weights, weights, bent.mul_(bent), value=-1, out=logits)
+    return sums.log() - at_target * soft_cap, sums, 1 - at_target * at_target
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -121,13 +142,18 @@ class _ChunkedLoss(torch.autograd.Function):
         for start in range(0, positions, rows):
             h, t = hidden[start : start + rows], targets[start : start + rows].clamp_min(0)
             logits = buffer[: len(h)]
-            weights = torch.addmm(
-                logits, h, weight.T, beta=0, alpha=1 / (soft_cap or 1), out=logits
-            ).float()
-            losses, sums, target_slope = _weigh(weights, t, soft_cap, lower=not full)
+            target_slope: Tensor | None
+            torch.addmm(logits, h, weight.T, beta=0, alpha=1 / (soft_cap or 1), out=logits)
+            if soft_cap is not None and _is_bf16_of_a_card(h):
+                losses, sums, target_slope = _weigh_on_card(logits, t, soft_cap)
+                weights = logits
+            else:
+                weights = logits.float()
+                losses, sums, target_slope = _weigh(weights, t, soft_cap, lower=not full)
+                # from 0 to 1, so that nothing is lost in fp16 either
+                weights = weights.to(h.dtype)
             here = counted[start : start + rows, None]
             total += (losses * here if some_ignored else losses).sum()
-            weights = weights.to(h.dtype)  # from 0 to 1, so that nothing is lost in fp16 either
             share = 1 / (sums * count)
             minus = (-1 / count) * (torch.ones_like(sums) if target_slope is None else target_slope)
             if some_ignored:

@@ -58,6 +58,12 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return _Rotate.apply(x, cosine, sine)
 
 
+def turned_heads(qkv: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys normed and turned, and values, each (batch, heads, length, head width), of (batch, length, 3, heads,
+    head width); for a card's compiler."""
+    return _TurnedHeads.apply(qkv, cosine, sine)
+
+
 class _Gelu(torch.autograd.Function):
     """Value and slope together, block by block, so that every pass but the first finds its numbers in the cache."""
 
@@ -118,6 +124,31 @@ class _SquaredRelu(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
         return (grad * positive).mul_(2)
+
+
+class _TurnedHeads(torch.autograd.Function):
+    """Going back, three kernels that each write a third of one tensor. Left to autograd, the gradients of queries and keys are
+    joined first, and those of both and of the values padded and added up: four times the bytes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, cosine: Tensor, sine: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(qkv, cosine, sine)
+        qk = qkv[:, :, :2]
+        turned = _turned(qk * rms_scale(qk).to(qk.dtype), cosine, sine, 1)
+        q, k = (part.transpose(1, 2) for part in turned.unbind(2))
+        return q, k, qkv[:, :, 2].transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        qkv, cosine, sine = ctx.saved_tensors
+        back = []
+        for part, grad in zip(qkv.unbind(2)[:2], grads[:2], strict=True):
+            scale = rms_scale(part).to(part.dtype)
+            turned = _turned(grad.transpose(1, 2), cosine[:, 0], sine[:, 0], -1)
+            back.append(rms_norm_back(turned, part * scale, scale))
+        return torch.stack((*back, grads[2].transpose(1, 2)), dim=2), None, None
 
 
 class _Rotate(torch.autograd.Function):

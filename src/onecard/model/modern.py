@@ -93,8 +93,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, around: Around, layer: int) -> Tensor:
         batch, length, width = x.shape
         qkv = self.c_attn(x).view(batch, length, 3, self.n_head, width // self.n_head)
-        if around.cache is None and qkv.shape[-1] % 2 == 0 and lean_cpu.serves(x):
+        alone = around.cache is None and qkv.shape[-1] % 2 == 0
+        if alone and lean_cpu.serves(x):
             q, k, v = lean_cpu.turned_heads(qkv, *around.turn)
+        elif alone and torch.compiler.is_compiling() and not lean.on_cpu(x):
+            q, k, v = lean.turned_heads(qkv, *around.turn)
         else:
             qk = rotate(rms_norm(qkv[:, :, :2]), *around.turn)
             q, k = (part.transpose(1, 2) for part in qk.unbind(2))

@@ -211,7 +211,7 @@ def micro_kernels(w: Workload) -> float:
     it is compiled, the operations that write memory where it is not. FlashAttention's backward pass is three kernels.
     """
     if w.compiled:
-        return 20 + (38 + 3 * w.modern) * w.n_layer
+        return 20 + (38 + 2 * w.modern) * w.n_layer
     layer = 44 + 15 * w.bias + 12 * (not w.flash) + 20 * (w.recompute == "block")
     return 29 + (layer + _modern_kernels(w)) * w.n_layer
 
