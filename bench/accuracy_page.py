@@ -23,6 +23,7 @@ from bench import (  # noqa: E402
     blind_losses,
     loss_accuracy,
     noise_floor,
+    own_shares,
     score,
     unseen,
 )
@@ -89,6 +90,7 @@ def main() -> int:
         "UNSEEN": unseen.lines(),
         "CARDS": cards_table(held_out["rows"], workloads),
         "LOSS": _loss_block(losses),
+        "OWN": own_shares.lines(),
         **{
             f"BLIND {batch.name}": _nats_table(*blind_losses.batch(batch))
             for batch in unseen.BATCHES

@@ -26,7 +26,14 @@ if __name__ == "__main__":
 from fit.held_out import leave_out, write  # noqa: E402
 from fit.learning_rate import fit_settings  # noqa: E402
 from fit.loss_curves import CURVE, NOISE, fit_curves  # noqa: E402
-from fit.loss_evidence import best_sizes, own_runs  # noqa: E402
+from fit.loss_evidence import (  # noqa: E402
+    FULL_ROWS,
+    OwnRow,
+    best_sizes,
+    modern_runs,
+    own_rows,
+    own_runs,
+)
 from fit.loss_expected import final, soft, usable  # noqa: E402
 from fit.loss_levels import fit_pairs  # noqa: E402
 from fit.loss_ranges import recipe_spread, size_spread, spread  # noqa: E402
@@ -92,8 +99,9 @@ def sweeps() -> list[tuple[str, float, float, float]]:
     return [(name, size, tokens, loss) for (name, size, tokens), loss in sorted(best.items())]
 
 
-def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
-    """The constants of the law that fit these final losses best."""
+def fit_loss(points: Iterable[Point], ours: tuple[OwnRow, ...] | None = None) -> dict[str, Any]:
+    """The constants of the law that fit these final losses, and our own comparisons of two recipes, best."""
+    ours = own_rows() if ours is None else ours
     rows = [point for point in points if usable(point)]
     extra = sweeps()
     names, families = ["/".join(name) for name in SWEEPS], sorted({row.family for row in rows})
@@ -109,7 +117,7 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
     own = column([key.startswith("family ") for key in keys])
     predict, measured = Rows(rows, keys), column([row.loss for row in rows])
     sizes = Counter(row.family for row in rows)
-    strict = ROW_SIGMA * column([max(1, sizes[row.family] / 4) ** 0.5 for row in rows])
+    strict = ROW_SIGMA * column([max(1, sizes[row.family] / FULL_ROWS) ** 0.5 for row in rows])
     sweep_rows = Sweeps(extra, keys)
 
     def residuals(theta: np.ndarray) -> np.ndarray:
@@ -120,7 +128,7 @@ def fit_loss(points: Iterable[Point]) -> dict[str, Any]:
             [
                 soft((measured - predict(theta)) / strict),
                 soft((sweep_rows.loss - sweep_rows(theta)) / SWEEP_SIGMA),
-                soft(own_runs(theta, keys)),
+                soft(own_runs(theta, keys, ours)),
                 soft(best_sizes(theta, keys)),
                 np.where(own, soft(prior), prior),
             ]
@@ -195,12 +203,6 @@ class Sweeps:
         known = np.exp(v["size_scale"] - v["size_power"] * (self.size - math.log(1e8)))
         level = v["floor"] + self.level @ theta + v["undertrained"] * self.shortage
         return np.asarray(level + known + np.exp(v["data_scale"] - v["data_power"] * fresh))
-
-
-def modern_runs(points: list[Point]) -> dict[str, Any]:
-    """The public runs that say what the modern recipe gains: their sizes, and of how many projects they are."""
-    rows = [p for p in points if usable(p) and p.recipe == "modern-muon"]
-    return {"sizes": sorted(p.size for p in rows), "sources": len({p.family for p in rows})}
 
 
 def one_hot(names: list[str], keys: list[str]) -> np.ndarray:

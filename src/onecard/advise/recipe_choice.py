@@ -3,8 +3,9 @@
     contest = choose(card, Budget(seconds=72_000))
     contest.best.config.recipe, contest.gain  # the winner, and by how many nats, with its range
 
-The lower expected loss wins, as far as public runs of both reach in size and length; the range of the difference and what the
-choice costs (llama.cpp and nanoGPT cannot load the modern model) are in the answer. Text that no public run read is judged as
+The lower expected loss wins, as far as public runs of both reach in size and tokens a parameter; the range of the difference, a
+length that no public run of the modern recipe has, and what the choice costs (llama.cpp and nanoGPT cannot load the modern
+model) are in the answer. Text that no public run read is judged as
 the text whose losses the search borrows: on every text where the recipes were compared, the modern one leads. Each is compared
 as it would be run, GPT-2's at its careful learning rate; what a bolder one may gain is in the same sentence.
 """
@@ -78,7 +79,7 @@ class Contest:
         if self.best.config.shape.modern:
             reasons.append(Note("modern-exports"))
             reasons += self._grounds()
-        return reasons
+        return [*reasons, *self._length()]
 
     def _grounds(self) -> list[Note]:
         """What the modern recipe's gain rests on: public runs of that size, and of which text."""
@@ -91,8 +92,24 @@ class Contest:
         near = sum(size / NEAR <= each <= size * NEAR for each in sizes)
         figures = {"runs": len(sizes), "low": sizes[0], "high": sizes[-1]}
         if near:
-            return [Note("recipe-runs", near=near, sources=known["sources"], **figures)]
+            shortest, longest = public_lengths()
+            figures |= {"sources": known["sources"], "shortest": shortest, "longest": longest}
+            return [Note("recipe-runs", near=near, **figures)]
         return [Note("recipe-runs-far", **figures)]
+
+    def _length(self) -> list[Note]:
+        """Where the modern run, chosen or not, is of a length that no public run of its recipe has: what its gain rests on there."""
+        if self.other is None:
+            return []
+        modern = self.best if self.best.config.shape.modern else self.other
+        shortest, longest = public_lengths()
+        if modern.tokens > longest:
+            return [Note("recipe-length-beyond", longest=longest)]
+        if modern.tokens >= shortest:
+            return []
+        ours = loss_fit()["modern_runs"]["own_tokens"]
+        figures = {"shortest": shortest, "first": ours[0], "last": ours[-1]}
+        return [Note("recipe-length-below", **figures)]
 
     def _why(self) -> Note | None:
         if self.other is None or self.gain is None:
@@ -169,17 +186,29 @@ def as_estimated(search: Search) -> Search:
 
 
 def reaches(search: Search, one: Candidate, other: Candidate) -> bool:
-    """Sizes, lengths and data that public runs of both recipes have."""
+    """Sizes, tokens a parameter and text for which the expected loss of either is known. A run shorter or longer than every public
+    one of the modern recipe is not refused, for then more hours would give a worse loss: the answer says what is known at its
+    length, and the gain's range is wider (`gain_of`)."""
     inside = one.estimate.in_support and other.estimate.in_support
     return inside and search.corpus.family is not None
 
 
 def gain_of(ours: Candidate, theirs: Candidate) -> Range:
     """Nats by which one run should end below another of the other recipe. Its range: how far the difference was off for public
-    projects that published both recipes, and, since the two runs are of different sizes, for those that published several."""
+    projects that published both recipes, twice that at lengths that no public run of the modern one has; and, since the two
+    runs are of different sizes, for those that published several."""
     fit, middle = loss_fit(), theirs.loss - ours.loss
-    wide = math.hypot(fit["recipe_spread"], fit["size_spread"])
+    modern = ours if ours.config.shape.modern else theirs
+    shortest, longest = public_lengths()
+    times = 1 if shortest <= modern.tokens <= longest else 2
+    wide = math.hypot(times * fit["recipe_spread"], fit["size_spread"])
     return Range(middle - wide, middle, middle + wide)
+
+
+def public_lengths() -> tuple[float, float]:
+    """The fewest and the most tokens of a public run of the modern recipe."""
+    lengths = loss_fit()["modern_runs"]["tokens"]
+    return lengths[0], lengths[-1]
 
 
 def careful(run: Candidate) -> float:

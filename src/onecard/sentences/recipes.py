@@ -41,15 +41,26 @@ RECIPES = dict(
         ),
         sentence(
             "recipe-runs",
-            "the gain of the modern recipe is estimated from {runs:int} public runs of "
-            "{sources:int} projects ({low:count} to {high:count} parameters), {near:int} of "
-            "them between half and twice this size",
+            "the gain of the modern recipe is estimated above all from {runs:int} public runs of "
+            "{sources:int} projects ({low:count} to {high:count} parameters, {shortest:count} to "
+            "{longest:count} tokens), {near:int} of them between half and twice this size",
         ),
         sentence(
             "recipe-runs-far",
             "no public run of the modern recipe is between half and twice this size: its "
             "gain is estimated from {runs:int} runs of {low:count} to {high:count} "
             "parameters and is less certain",
+        ),
+        sentence(
+            "recipe-length-below",
+            "no public run of the modern recipe is so short (the shortest has {shortest:count} tokens): between "
+            "that and onecard's own comparisons of small models, over {first:count} to {last:count} tokens of "
+            "GPT-2's recipe, its gain is interpolated and less certain",
+        ),
+        sentence(
+            "recipe-length-beyond",
+            "no public run of the modern recipe is so long: its gain shrinks as runs grow, and beyond the "
+            "longest one ({longest:count} tokens) it is extrapolated and less certain",
         ),
         sentence(
             "small-run-recipe",
