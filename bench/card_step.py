@@ -144,9 +144,9 @@ def _verdicts(shapes: dict[str, Any]) -> list[str]:
                     f"{found[key]:.3f}: {reached(found[key], MOST * share, True)}"
                     for key in FIGURES
                 ]
-                said = words + (", without the loss" if without else "")
+                name_of_step = words + (", without the loss" if without else "")
                 lines.append(
-                    f"| {said} | {n} | {share:.3f} | {MOST * share:.3f} × | {' | '.join(cells)} |"
+                    f"| {name_of_step} | {n} | {share:.3f} | {MOST * share:.3f} × | {' | '.join(cells)} |"
                 )
     return [*lines, ""]
 

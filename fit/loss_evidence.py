@@ -95,7 +95,7 @@ def own_runs(theta: np.ndarray, keys: list[str], rows: tuple[OwnRow, ...]) -> np
 
 def expected_share(row: OwnRow, fit: dict[str, Any], with_shortage: bool = False) -> float:
     """The share of GPT-2's tokens that the law expects the modern recipe to need in one of our own comparisons; `with_shortage`:
-    with what too few tokens a parameter cost, as if the public runs said how that grows below theirs."""
+    with what too few tokens a parameter cost, as if the public runs showed how that grows below theirs."""
 
     def loss(tokens: float, worth: float) -> float:
         short = fit["undertrained"] * shortage(row.size, tokens) if with_shortage else 0.0

@@ -61,7 +61,7 @@ def test_an_unknown_model_with_a_size_in_its_name_is_asked_for_by_size(text, hin
 
 
 def test_the_desktop_s_share_is_named_where_the_verdict_rests_on_it():
-    card = with_memory(find_gpu("RTX 4070"), 8.1)
+    card = with_memory(find_gpu("RTX 4070"), 7.8)
     answer = can("gpt2-xl", card)
     least = answer.memory.least
     room = answer.memory.card_bytes - answer.memory.desktop_bytes

@@ -96,7 +96,7 @@ def test_the_fit_is_nearer_to_our_own_runs_with_them_than_without():
 
 
 def test_a_head_of_its_own_counts_in_our_own_runs_as_in_any_plan():
-    """It was left out, and a token of the modern recipe was then expected to be worth 1.08 times more than the fit was told."""
+    """It was left out, and a token of the modern recipe was then expected to be worth 1.08 times more than was measured."""
     import numpy as np
     from fit.loss_evidence import own_rows, own_runs
 

@@ -338,7 +338,7 @@ def test_out_writes_once_and_asks_before_replacing(tmp_path, capsys):
     [
         ([], "A6000"),
         (["--gpu", "4070", "--hours", "20", "--rent"], "H100 SXM"),
-        (["--fit", "gpt2", "--gpu", "4070"], "16 × 32"),
+        (["--fit", "gpt2", "--gpu", "4090"], "16 × 32"),
         (["--review", "fineweb-81M-24gb", "--gpu", "4090"], "20 × 1280"),
         (["--gpu", "4070", "--until-loss", "3.2"], "micro-batch"),
     ],

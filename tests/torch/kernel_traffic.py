@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 with warnings.catch_warnings():  # torch's own: Inductor imports a module that still uses torch.jit
     warnings.simplefilter("ignore", DeprecationWarning)
-    from torch._inductor.dependencies import StarDep
+    from torch._inductor.dependencies import StarDep, WeakDep
     from torch._inductor.ir import MultiOutput
     from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
     from torch._inductor.virtualized import V
@@ -65,6 +65,8 @@ def _tensor_bytes(tensor: Any) -> int:
 def _of_dependencies(dependencies: list[Any], passes: int) -> int:
     by_buffer: dict[str, list[Any]] = {}
     for dependency in dependencies:
+        if isinstance(dependency, WeakDep):  # only an order: to write after somebody has read
+            continue
         by_buffer.setdefault(dependency.name, []).append(dependency)
     return sum(
         V.graph.get_dtype(name).itemsize

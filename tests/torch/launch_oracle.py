@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from inductor_schedule import Kernel
-from memory_oracle import Live, _is_kernel, fake_stepper
+from memory_oracle import LOSS, Live, _is_kernel, fake_stepper
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -61,7 +61,7 @@ Parts = dict[str, Work]
 PARTS = {
     "compiled forward": "forward",
     "compiled backward": "backward",
-    "chunked loss": "loss",
+    LOSS: "loss",
     "clipping": "update",
     "update": "update",
 }
@@ -125,8 +125,6 @@ def work_of(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any)
 def _launches(op: Any, name: str, args: tuple[Any, ...]) -> int:
     if name in ("cat", "stack"):
         return -(-len(args[0]) // MOST_JOINED)
-    if name == "pow" and not isinstance(args[0], Tensor):
-        return 2  # the base is put on the card first (Pow.cpp)
     if not name.startswith(("_foreach", "_fused")):
         return 1
     lists = [arg for arg in args if isinstance(arg, list) and arg and isinstance(arg[0], Tensor)]

@@ -57,6 +57,9 @@ class Traced:
     host_bytes: int = 0  # the most there was in the computer's memory
 
 
+LOSS = "chunked loss"  # the moment of the step
+
+
 class Live(TorchDispatchMode):
     """Counts the bytes of storages that are alive; torch's own objects say when one dies."""
 
@@ -265,8 +268,8 @@ def _stepper(
     precision = Precision(dtype, dtype == "float16", "")
     forward: Any = model
 
-    def compiled_run(run: Any) -> Any:
-        compiled = torch.compile(run, backend=_Inductor(live, fake), dynamic=False)
+    def compiled_run(run: Any, moment: str | None = None) -> Any:
+        compiled = torch.compile(run, backend=_Inductor(live, fake, moment), dynamic=False)
 
         def called(*inputs: Any) -> Any:
             with _disable_current_modes(), fake:  # Dynamo will not trace under a mode of ours
@@ -274,6 +277,8 @@ def _stepper(
 
         return called
 
+    if config.compile and not lean.on_cpu(model.lm_head.weight):
+        model.compile_loss(partial(compiled_run, moment=LOSS))
     if config.compile and config.compile_unit == "block":
         # beyond the limit layers would run eager, uncounted
         stack.enter_context(torch._dynamo.config.patch(recompile_limit=256))
@@ -331,7 +336,7 @@ def _count_the_loss(model: GPT, live: Live) -> None:
 
     @torch.compiler.disable
     def counted(*inputs: Tensor, **options: Any) -> Tensor:
-        live.moment = "chunked loss"
+        live.moment = LOSS
         with live:
             return original(*inputs, **options)
 
@@ -341,9 +346,10 @@ def _count_the_loss(model: GPT, live: Live) -> None:
 class _Inductor:
     """A backend for torch.compile that does all but write machine code, and plays the schedule's buffers to `live`."""
 
-    def __init__(self, live: Live, fake: FakeTensorMode):
+    def __init__(self, live: Live, fake: FakeTensorMode, moment: str | None = None):
         self.live = live
         self.fake = fake
+        self.moment = moment  # None: forward or backward
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         return compile_fx.compile_fx(graph, inputs, inner_compile=self.inner)
@@ -357,13 +363,14 @@ class _Inductor:
         def call(arguments: list[Any]) -> Any:
             with _disable_current_modes(), fake:
                 answer = graph(*arguments)
-            live.moment = "compiled backward" if backward else "compiled forward"
+            direction = "backward" if backward else "forward"
+            live.moment = self.moment or f"compiled {direction}"
             for kernel in above:
                 live.run(kernel)
             for tensor in tree_leaves(answer):
                 if isinstance(tensor, Tensor):
                     live.take(tensor, "compiled graph")
-            live.moment = "after the compiled graph"
+            live.moment = self.moment or "after the compiled graph"
             return answer
 
         call._boxed_call = True  # it may let go of its inputs, as Inductor's code does

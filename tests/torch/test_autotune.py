@@ -163,7 +163,7 @@ def test_what_is_tried_on_a_card_and_on_a_cpu():
     # what takes a graph's outputs over excludes it
     assert not [c for c in compile_modes(TINY.replace(gradients="bfloat16"), True) if c in graphs]
     assert {"threads": 2 * torch.get_num_threads()} in threads(TINY)
-    assert slices(TINY.replace(chunked_loss=True, chunk_rows=16)) == [
+    assert slices(TINY.replace(chunked_loss=True, chunk_rows=16), on_card=True) == [
         {"chunk_rows": 8},
         {"chunk_rows": 32},
         {"chunk_rows": 64},

@@ -6,6 +6,7 @@ import pytest
 import torch
 from runs_in_tests import MODELS
 
+from onecard.model import chunked_loss, gpt2, lean
 from onecard.model.build import make_model
 from onecard.model.machine import Precision
 from onecard.train import profile, verify
@@ -73,6 +74,42 @@ def test_on_a_card_the_trial_adds_up_gradients_beside_the_optimizer(monkeypatch)
     trial.trial(forward, model, config, CUDA, PLAIN, 4)
     assert calls == ["state", False, True]  # the second pass beside the first one's gradients
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, about its insides
+@pytest.mark.parametrize(("kind", "unit"), [("gpt2", "model"), ("modern", "block")])
+def test_the_chunked_loss_is_compiled_for_a_card(monkeypatch, kind, unit):
+    """Slice by slice, outside the model's graph: this processor's compiler stands in for a card's."""
+    monkeypatch.setattr(lean, "on_cpu", lambda x: False)
+    calls = []
+
+    def noted(logits, targets, soft_cap):
+        calls.append((torch.compiler.is_compiling(), len(logits)))
+        return chunked_loss.weigh_at_once(logits, targets, soft_cap)
+
+    monkeypatch.setattr(gpt2, "weigh_at_once", noted)
+    config = MODELS[kind].replace(chunked_loss=True, chunk_rows=16, compile_unit=unit)
+    rows = torch.randint(config.vocab_size, (4, config.block_size + 1))
+    answers = []
+    for compile in (False, True):
+        torch.manual_seed(1)
+        model = make_model(config)
+        forward = trial._compiled(model, config, PLAIN, None) if compile else model
+        _, loss = forward(rows[:, :-1], rows[:, 1:])
+        loss.backward()
+        answers.append([loss.detach(), *(p.grad for p in model.parameters())])
+    for plain, compiled in zip(*answers, strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-5)
+    assert calls == [(True, 16)] * 4  # each slice; the plain model does without
+
+
+def test_where_compiling_fails_the_chunked_loss_is_plain_again(monkeypatch):
+    monkeypatch.setattr(lean, "on_cpu", lambda x: False)
+    model = make_model(MODELS["gpt2"].replace(chunked_loss=True))
+    model.compile_loss(lambda run: run)
+    assert model._chunked_loss.keywords == {"weigh": gpt2.weigh_at_once}
+    model.compile_loss(None)
+    assert model._chunked_loss.keywords == {"weigh": None}
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-8])

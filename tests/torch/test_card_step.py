@@ -77,7 +77,6 @@ def several(count):
         (lambda: numbers(1000).mul_(numbers(1000)), Work(1, 0, 3 * THOUSAND)),
         (lambda: numbers(1000).copy_(numbers(1000)), Work(1, 0, 2 * THOUSAND)),
         (lambda: numbers(1).expand(1000) + 1, Work(1, 0, 4 + THOUSAND)),
-        (lambda: torch.pow(2.5, numbers(1000)), Work(2, 0, 2 * THOUSAND)),
         (lambda: numbers(10, 100) @ numbers(100, 10), Work(0, 1, 2 * THOUSAND + 400)),
         # what is added is copied into the result first, unless it counts nothing
         (added(), Work(1, 1, 2 * THOUSAND + 2 * 400 + 800)),

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from onecard.model import lean_cpu
-from onecard.model.chunked_loss import chunked_cross_entropy
+from onecard.model.chunked_loss import chunked_cross_entropy, weigh_at_once
 from onecard.model.lean import gelu, rms_norm, rotate, squared_relu, turned_heads
 from onecard.model.short_convolution import TAPS, mix_last, mix_recent
 
@@ -134,9 +134,13 @@ def test_the_last_position_alone_is_mixed_the_same():
     torch.testing.assert_close(mix_last(x[:, -TAPS:], taps), mix_recent(x, taps)[:, -1:])
 
 
+WEIGHED = pytest.mark.parametrize("weigh", [None, weigh_at_once], ids=["in passes", "at once"])
+
+
+@WEIGHED
 @pytest.mark.parametrize("soft_cap", [None, 2.0])
 @pytest.mark.parametrize("rows", [3, 100])
-def test_chunked_loss_is_the_plain_one(soft_cap, rows):
+def test_chunked_loss_is_the_plain_one(soft_cap, rows, weigh):
     hidden, weight = random(11, 8) * 3, random(37, 8)
     targets = torch.arange(11) * 3
     targets[1] = targets[0]  # two rows of one target add up
@@ -148,7 +152,7 @@ def test_chunked_loss_is_the_plain_one(soft_cap, rows):
         )
 
     def lean(h, w):
-        return chunked_cross_entropy(h, w, targets, rows, soft_cap)
+        return chunked_cross_entropy(h, w, targets, rows, soft_cap, weigh=weigh)
 
     for ours, theirs in zip(*both(lean, plain, hidden, weight), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-6)
@@ -156,12 +160,13 @@ def test_chunked_loss_is_the_plain_one(soft_cap, rows):
         torch.testing.assert_close(lean(hidden, weight), plain(hidden, weight))
 
 
-def test_chunked_loss_holds_with_huge_logits():
+@WEIGHED
+def test_chunked_loss_holds_with_huge_logits(weigh):
     """exp(1000) is no number; the largest logit is taken off first."""
     hidden, weight = random(4, 8) * 1000, random(9, 8)
     for ours, theirs in zip(
         *both(
-            lambda h, w: chunked_cross_entropy(h, w, torch.arange(4)),
+            lambda h, w: chunked_cross_entropy(h, w, torch.arange(4), weigh=weigh),
             lambda h, w: F.cross_entropy(h @ w.T, torch.arange(4)),
             hidden,
             weight,
@@ -169,6 +174,23 @@ def test_chunked_loss_holds_with_huge_logits():
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=1e-3)
+
+
+@WEIGHED
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("soft_cap", [None, 15.0])
+def test_chunked_loss_in_half_precision(soft_cap, dtype, weigh):
+    """Also where no logit is near the cap: in fp16 exp(-15) times anything would be nothing."""
+    targets = torch.arange(40) % 37
+
+    def loss(h, w, dtype=dtype, weigh=weigh):
+        return chunked_cross_entropy(h.to(dtype), w.to(dtype), targets, 16, soft_cap, weigh=weigh)
+
+    def exact(h, w):
+        return loss(h, w, torch.float32, None)
+
+    for ours, theirs in zip(*both(loss, exact, random(40, 8) * 0.1, random(37, 8)), strict=True):
+        assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
 def test_gelu_without_gradients_is_the_same():

@@ -13,6 +13,8 @@ from onecard.planner.workload import Workload
 from onecard.runs.log import read_log
 from onecard.train.run.loop import train
 
+SLICED = {"chunked_loss": True, "chunk_rows": 512}
+
 
 @pytest.fixture
 def words(tmp_path):
@@ -45,16 +47,18 @@ def test_vocabulary_and_evaluations_are_those_of_the_plan(config, words, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("recipe", "compiled"),
+    ("recipe", "compiled", "loss"),
     [
-        ("gpt2", False),
-        ("modern", False),
-        ("gpt2", True),
-        pytest.param("modern", True, marks=pytest.mark.long),
+        ("gpt2", False, {}),
+        ("modern", False, {}),
+        ("gpt2", True, {}),
+        pytest.param("modern", True, {}, marks=pytest.mark.long),
+        ("modern", False, SLICED),
+        ("gpt2", True, SLICED),
     ],
 )
-def test_kernels_are_counted_as_they_are_launched(recipe, compiled):
-    config = SMALL.replace(recipe=recipe, compile=compiled)
+def test_kernels_are_counted_as_they_are_launched(recipe, compiled, loss):
+    config = SMALL.replace(recipe=recipe, compile=compiled, **loss)
     traced_kernels = traced(config, "bfloat16").kernels / 2  # two micro-batches
     flash_backward = 2 * config.n_layer  # one operation in the trace, three kernels on a card
     counted = micro_kernels(Workload.of(config, "bfloat16"))

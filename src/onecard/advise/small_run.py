@@ -173,7 +173,7 @@ def _run_of(
     while True:
         rows = max(1, batch // model.block_size)
         whole = variant(model, batch_size=rows, gradient_accumulation_steps=1)
-        choices = [_micro_batched(each, device, dtype) for each in _losses(whole)]
+        choices = [_micro_batched(each, device, dtype) for each in _losses(whole, device)]
         fitting = [(own_step_time(each, device, dtype), each) for each in choices if each]
         if not fitting:
             return None
@@ -191,11 +191,12 @@ def _run_of(
     return _scheduled(run, steps)
 
 
-def _losses(run: RunConfig) -> Iterator[RunConfig]:
+def _losses(run: RunConfig, device: Device) -> Iterator[RunConfig]:
     """With the loss as asked for, and in slices where there would be more than one: on a CPU, pages for all logits can take
     as long as the rest of the step."""
     yield run
-    if not run.chunked_loss and run.tokens_per_micro_batch > slice_rows(run.shape.vocab_size):
+    rows = slice_rows(run.shape.vocab_size, on_card=device.kind != "cpu")
+    if not run.chunked_loss and run.tokens_per_micro_batch > rows:
         yield variant(run, chunked_loss=True)
 
 

@@ -29,7 +29,9 @@ LONG_MATRIX = 1.5  # sides' ratio from which Muon, in full precision, works on t
 STACKED_NUMBERS = 2**24
 TAPS = 4  # positions that a short convolution of the modern recipe looks at, its own included
 
-SLICE_BYTES = 32 * 2**20  # of fp32 logits at a time in the chunked loss: 166 rows of GPT-2's
+# Of fp32 logits at a time in the chunked loss. A CPU's caches want few: 166 rows of GPT-2's. For a card each slice is one more
+# pass over the head's gradient, four times the bytes of these logits: 1,024 rows.
+SLICE_BYTES, CARD_SLICE_BYTES = 32 * 2**20, 256 * 2**20
 FEWEST_SLICE_ROWS = 16
 
 # of a training micro-batch's work: forward only, where backward is twice that
@@ -67,8 +69,16 @@ def stacked_matrices(rows: int, columns: int) -> int:
     return max(1, STACKED_NUMBERS // (rows * columns))
 
 
-def slice_rows(vocab_size: int) -> int:
-    """Positions whose logits the chunked loss holds at a time."""
+def slice_rows(vocab_size: int, on_card: bool) -> int:
+    """Positions whose logits the chunked loss holds at a time; on a card a power of two, which leaves no smaller slice at the
+    end of a micro-batch to be compiled for itself.
+
+    >>> slice_rows(50304, on_card=True), slice_rows(50304, on_card=False)
+    (1024, 166)
+    """
+    if on_card:
+        most = CARD_SLICE_BYTES // (4 * vocab_size)
+        return max(FEWEST_SLICE_ROWS, 1 << most.bit_length() - 1)
     return max(FEWEST_SLICE_ROWS, SLICE_BYTES // (4 * vocab_size))
 
 

@@ -144,7 +144,10 @@ class RunConfig(ByValues):
     )
     chunked_loss: bool = key(False, "speed memory", "never hold all logits at once")
     chunk_rows: int | None = key(
-        None, "speed memory", "chunked_loss: tokens at a time; None: 32 MiB of logits", least=1
+        None,
+        "speed memory",
+        "chunked_loss: tokens at a time; None: 32 MiB of logits, 256 on a card",
+        least=1,
     )
     threads: int | None = key(None, "speed", "of a CPU; None: torch's choice", least=1, most=1024)
     affinity: Literal["none", "cores"] = key("none", "speed", "cores: a core for each CPU thread")

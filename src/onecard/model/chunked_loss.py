@@ -9,7 +9,7 @@ the forward pass, as Liger-Kernel does; the backward pass only scales them.
 torch.Size([])
 """
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from onecard.model import lean
 
 _BLOCK = 262_144  # logits that stay in a core's cache from one pass to the next
 _SUMMED = 256  # rows whose sum stays in fp16's range, of numbers up to 256
+Weigh = Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor, Tensor | None]]
 IGNORED = -100  # a target that counts nothing, as in F.cross_entropy; with gradients: some_ignored
 
 
@@ -31,12 +32,13 @@ def chunked_cross_entropy(
     rows: int | None = None,
     soft_cap: float | None = None,
     some_ignored: bool = False,
+    weigh: Weigh | None = None,
 ) -> Tensor:
     """The mean loss of `hidden @ weight.T` against `targets`, in fp32; gradients of hidden and weight.
 
-    With soft_cap the logits are bent into ±soft_cap by a tanh first.
+    With soft_cap the logits are bent into ±soft_cap by a tanh first. weigh: weigh_at_once, compiled.
     """
-    rows = rows or slice_rows(weight.shape[0])
+    rows = rows or slice_rows(weight.shape[0], on_card=not lean.on_cpu(weight))
     if torch.is_autocast_enabled(hidden.device.type):
         lower = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(lower), weight.to(lower)
@@ -46,7 +48,7 @@ def chunked_cross_entropy(
             for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
         ]
         return torch.stack(losses).sum() / count_of(targets)
-    return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows, some_ignored)
+    return _ChunkedLoss.apply(hidden, weight, targets, soft_cap, rows, some_ignored, weigh)
 
 
 def count_of(targets: Tensor) -> Tensor:
@@ -94,22 +96,25 @@ def _weigh_rows(
     return sums.log() + (top - at_target) * soft_cap, sums, 1 - at_target * at_target
 
 
-def _is_bf16_of_a_card(x: Tensor) -> bool:
-    """Metal's kernels do not round what they write."""
-    return x.dtype == torch.bfloat16 and x.device.type != "mps" and not lean.on_cpu(x)
-
-
-def _weigh_on_card(
-    logits: Tensor, targets: Tensor, soft_cap: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """_weigh for capped logits in bf16, over which the result is written. It holds exp(±soft_cap), so no maximum is looked for;
-    the last pass computes in fp32 and rounds what it writes. tanh's own gradient would compute in bf16, on CUDA alone."""
-    bent = logits.float().tanh_()
+def weigh_at_once(
+    logits: Tensor, targets: Tensor, soft_cap: float | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """_weigh for a card's compiler, which makes one or two passes of it; the exponentials are written over the logits."""
+    exact = logits.float()
+    if soft_cap is None:
+        largest, at_target = exact.amax(1, keepdim=True), exact.gather(1, targets[:, None])
+        weights = (exact - largest).exp()
+        sums = weights.sum(1, keepdim=True)
+        logits.copy_(weights)
+        return sums.log() + largest - at_target, sums, None
+    bent = exact.tanh()
     at_target = bent.gather(1, targets[:, None])
-    weights = torch.pow(math.exp(soft_cap), bent)  # exp(soft_cap · bent) in one pass
+    # fp16 alone does not hold exp(±soft_cap)
+    top: Tensor | float = bent.amax(1, keepdim=True) if logits.dtype == torch.float16 else 0.0
+    weights = ((bent - top) * soft_cap).exp()
     sums = weights.sum(1, keepdim=True)
-    torch.addcmul(weights, weights, bent.mul_(bent), value=-1, out=logits)
-    return sums.log() - at_target * soft_cap, sums, 1 - at_target * at_target
+    logits.copy_(weights * (1 - bent * bent))
+    return sums.log() + (top - at_target) * soft_cap, sums, 1 - at_target * at_target
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -125,6 +130,7 @@ class _ChunkedLoss(torch.autograd.Function):
         soft_cap: float | None,
         rows: int,
         some_ignored: bool,
+        weigh: Weigh | None,
     ) -> Tensor:
         positions = targets.numel()
         counted = targets != IGNORED
@@ -142,11 +148,10 @@ class _ChunkedLoss(torch.autograd.Function):
         for start in range(0, positions, rows):
             h, t = hidden[start : start + rows], targets[start : start + rows].clamp_min(0)
             logits = buffer[: len(h)]
-            target_slope: Tensor | None
             torch.addmm(logits, h, weight.T, beta=0, alpha=1 / (soft_cap or 1), out=logits)
-            if soft_cap is not None and _is_bf16_of_a_card(h):
-                losses, sums, target_slope = _weigh_on_card(logits, t, soft_cap)
+            if weigh is not None:
                 weights = logits
+                losses, sums, target_slope = weigh(logits, t, soft_cap)
             else:
                 weights = logits.float()
                 losses, sums, target_slope = _weigh(weights, t, soft_cap, lower=not full)
@@ -170,7 +175,8 @@ class _ChunkedLoss(torch.autograd.Function):
                 scale = share.amax().clamp_min(torch.finfo(share.dtype).tiny)
                 # a small vocabulary has slices of many rows; a power of two, which costs no digits
                 scale = scale * 2.0 ** max(0, (len(h) // _SUMMED).bit_length() - 1)
-                weight_grad.addcmul_((weights.T @ (h * (share / scale)).to(h.dtype)).float(), scale)
+                # in half precision as it comes: a pass less over the table on a card, which casts as it reads
+                weight_grad.addcmul_(weights.T @ (h * (share / scale)).to(h.dtype), scale)
             weight_grad.index_add_(0, t, h.float() * minus)
         ctx.save_for_backward(hidden_grad, weight_grad)
         ctx.dtypes = hidden.dtype, weight.dtype
@@ -184,6 +190,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return (
             hidden_grad.mul_(grad).to(hidden_dtype),
             weight_grad.mul_(grad).to(weight_dtype),
+            None,
             None,
             None,
             None,

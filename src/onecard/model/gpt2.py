@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from onecard.config import RunConfig
 from onecard.model import lean
-from onecard.model.chunked_loss import chunked_cross_entropy, count_of
+from onecard.model.chunked_loss import Weigh, chunked_cross_entropy, count_of, weigh_at_once
 from onecard.model.fp8 import Fp8Linear
 from onecard.model.lean import gelu
 from onecard.model.run_blocks import Runner, block_runner, forward_runner, plainly
@@ -151,8 +151,13 @@ class GPT(nn.Module):
 
     def keep_loss_out_of_graphs(self) -> None:
         """Before the whole model is compiled: Inductor would unroll the loop over slices and make all of them at once, twice the
-        memory that they save. Not a decorator of the function, which would import torch's compiler where nothing is compiled."""
-        self._chunked_loss = torch.compiler.disable(chunked_cross_entropy)
+        memory that they save. Not a decorator, which would import torch's compiler where nothing is compiled."""
+        self._chunked_loss = torch.compiler.disable(self._chunked_loss)
+
+    def compile_loss(self, compiled: Callable[[Weigh], Weigh] | None) -> None:
+        """For a card: compile what the chunked loss does with a slice of logits; None: as it is."""
+        weigh = compiled(weigh_at_once) if compiled else None
+        self._chunked_loss = partial(chunked_cross_entropy, weigh=weigh)
 
     def compile_inside_blocks(self, compiled: Callable[[Runner], Runner]) -> None:
         """Compile what each layer does, but not what is hooked to its call: FSDP2's exchanges."""

@@ -3,7 +3,7 @@
 >>> from onecard.config import RunConfig
 >>> compiled = Workload.of(RunConfig(n_layer=2), "bfloat16")
 >>> micro_kernels(compiled)
-96
+96.0
 """
 
 from typing import Any
@@ -149,9 +149,16 @@ def _attention(w: Workload) -> tuple[float, float]:
 
 def logits_bytes(w: Workload) -> float:
     """Of these, the loss's: compiled it reads the logits twice, again going backward, and writes their gradient; op by op
-    each of softmax, loss and cast reads and writes an fp32 copy."""
-    passes = 8 if w.compiled or w.chunked_loss else 24 if w.pure else 36
-    return float(passes * w.vocab_size * w.tokens)
+    each of softmax, loss and cast reads and writes an fp32 copy. In slices they stay in a CPU's cache, and each slice adds its
+    share to the head's gradient, a pass over the table in fp32."""
+    own_slices = w.chunked_loss and w.stack == OWN
+    few = w.compiled or (w.chunked_loss and not (own_slices and w.on_card))
+    passes = 8 if few else 24 if w.pure else 36
+    moved = passes * w.vocab_size * w.tokens
+    if own_slices:
+        e = DTYPE_BYTES[w.dtype]
+        moved += w.loss_slices * (8 if e == 4 else 8 + e) * w.vocab_size * w.n_embd
+    return float(moved)
 
 
 def operand_bytes(w: Workload) -> float:
@@ -211,9 +218,17 @@ def micro_kernels(w: Workload) -> float:
     it is compiled, the operations that write memory where it is not. FlashAttention's backward pass is three kernels.
     """
     if w.compiled:
-        return 20 + (38 + 2 * w.modern) * w.n_layer
+        return 20 + (38 + 2 * w.modern) * w.n_layer + _slice_kernels(w)
     layer = 44 + 15 * w.bias + 12 * (not w.flash) + 20 * (w.recompute == "block")
-    return 29 + (layer + _modern_kernels(w)) * w.n_layer
+    return 29 + (layer + _modern_kernels(w)) * w.n_layer + _slice_kernels(w)
+
+
+def _slice_kernels(w: Workload) -> float:
+    """Of the chunked loss, counted in the same trace; nothing is known of other people's."""
+    if not w.chunked_loss or w.stack != OWN:
+        return 0.0
+    each = 27 if w.loss_slices_compiled else 35 + 6 * w.modern
+    return float(each * w.loss_slices)
 
 
 def _modern_kernels(w: Workload) -> float:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from onecard.config import ModelShape, RunConfig
+from onecard.config.model_rules import slice_rows
 from onecard.facts.builds import support_of
 from onecard.facts.gpus import Device
 from onecard.facts.links import Links
@@ -32,6 +33,7 @@ class Workload:
     batch_size: int  # sequences in a micro-batch on one card
     accumulation: float  # micro-batches a card does in one step
     stack: str = "onecard"  # whose code runs it (planner/stacks.py)
+    on_card: bool = True  # and not on a CPU
     dtype: str = "bfloat16"  # of the matmuls: bfloat16, float16, tf32, float32
     gpus: int = 1
     n_kv_head: int | None = None  # None: as many as n_head
@@ -172,6 +174,7 @@ class Workload:
             gpus,
             nodes,
             support_of(device).compiles,
+            on_card=device.kind != "cpu",
             graphs=device.kind == "cuda" and config.compile_mode == "reduce-overhead",
             # as fast_low_dtype in model/machine.py: half precision where a matrix unit computes in it; that of a CPU is
             # not planned with, for which of them have one is not in the table of devices
@@ -213,6 +216,21 @@ class Workload:
         """Whether the update is train/optim/sliced.py's."""
         lower = self.state_bits < 32 or self.half_weights or self.half_gradients
         return lower or self.host_optimizer or (self.in_backward and self.stack == "onecard")
+
+    @property
+    def loss_rows(self) -> int:
+        """Tokens of a slice of the chunked loss; of other people's, as a CPU has them here."""
+        own = self.on_card and self.stack == "onecard"
+        return min(self.tokens, self.chunk_rows or slice_rows(self.vocab_size, own))
+
+    @property
+    def loss_slices(self) -> int:
+        return -(-self.tokens // self.loss_rows)
+
+    @property
+    def loss_slices_compiled(self) -> bool:
+        """Whether what is done with each slice's logits is compiled: model/chunked_loss.py's weigh_at_once."""
+        return self.chunked_loss and self.compiled and self.on_card and self.stack == "onecard"
 
     @property
     def gradients_freed_at_once(self) -> bool:

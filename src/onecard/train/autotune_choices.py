@@ -25,7 +25,7 @@ def settings(config: RunConfig, device: torch.device, rows: int, fp8: bool) -> I
     """One setting after another, the likeliest to gain first, what takes long to try last."""
     card = device.type == "cuda"
     yield lambda now: [{"chunked_loss": not now.chunked_loss}]
-    yield slices
+    yield lambda now: slices(now, device.type != "cpu")
     if config.recompute != "none" and not config.offload_activations:
         yield lambda now: others(now, "recompute", ("none", "cheap"))
     yield lambda now: micro_batches(now, rows)
@@ -47,9 +47,9 @@ def others(config: RunConfig, key: str, values: tuple[str, ...]) -> list[Choice]
     return [{key: value} for value in values if value != getattr(config, key)]
 
 
-def slices(config: RunConfig) -> list[Choice]:
+def slices(config: RunConfig, on_card: bool) -> list[Choice]:
     """Half, twice and four times the logits at a time, where the loss is sliced at all."""
-    usual = config.chunk_rows or slice_rows(config.shape.vocab_size)
+    usual = config.chunk_rows or slice_rows(config.shape.vocab_size, on_card)
     if not config.chunked_loss or config.tokens_per_micro_batch <= usual:
         return []
     sizes = (usual // 2, 2 * usual, 4 * usual)

@@ -8,7 +8,6 @@
 ['logits in fp32', 'log-probabilities', 'gradient of log-probabilities', 'gradient of logits in fp32']
 """
 
-from onecard.config.model_rules import slice_rows
 from onecard.planner.memory.sizes import FULL, Sizes
 from onecard.planner.memory.timeline import OutsideLayers
 
@@ -150,16 +149,18 @@ def chunked_loss(sizes: Sizes, outside: OutsideLayers) -> None:
 def widest_slice(sizes: Sizes) -> int:
     """Bytes of the tensors of one slice of rows, at the widest place of the loop."""
     work = sizes.work
-    rows = min(sizes.tokens, work.chunk_rows or slice_rows(work.vocab_size))
+    rows = work.loss_rows
     logits = rows * work.vocab_size
     low, full = sizes.matmul * logits, FULL * logits
     capped = full if work.modern else 0  # exponentials of capped logits, beside these
     hidden = rows * work.n_embd
-    if not sizes.mixed:  # the buffer, and the exponentials or the gradients' small sides
-        return full + max(capped, 2 * FULL * hidden)
-    # the buffer in half precision and the slice in full, with its exponentials or cast; then the cast one alone, beside
-    # the next slice (which takes its name), or the head's gradient in both precisions, or the gradient of the slice's input
-    next_slice = FULL * min(rows, sizes.tokens - rows) * work.vocab_size
-    head = (sizes.matmul + FULL) * sizes.table_parameters
+    head = sizes.matmul * sizes.table_parameters  # the slice's share of its gradient
     small_sides = (2 * FULL + sizes.matmul) * hidden
+    if work.loss_slices_compiled:  # the exponentials are written over the logits
+        return low + (max(head, small_sides) if sizes.mixed else small_sides)
+    if not sizes.mixed:  # the buffer, and the exponentials or the gradients' small sides
+        return full + max(capped, small_sides)
+    # the buffer in half precision and the slice in full, with its exponentials or cast; then the cast one alone, beside
+    # the next slice (which takes its name), or the head's gradient, or the gradient of the slice's input
+    next_slice = FULL * min(rows, sizes.tokens - rows) * work.vocab_size
     return low + max(full + max(capped, low), low + max(next_slice, head, small_sides))

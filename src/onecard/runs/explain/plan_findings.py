@@ -1,6 +1,7 @@
 """How far a run is from what its plan expects of the card, and whether memory is the reason."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from onecard.messages import Note
 from onecard.runs.explain.speed_findings import (
@@ -22,14 +23,15 @@ def memory_spill(f: RunFigures) -> Iterator[Finding]:
         return
     if f.step_seconds > 1.5 * f.plan.time.step_seconds.high:
         on_cpu = f.plan.device.kind == "cpu"  # which has no driver that spills
+        figures: dict[str, Any] = {
+            "need": f.plan.memory.process_bytes.mid,
+            "have": f.plan.memory.card_bytes,
+            "times": f.step_seconds / f.plan.time.step_seconds.mid,
+        }
         yield Finding(
-            Note(
-                "memory-swap" if on_cpu else "memory-spill",
-                need=f.plan.memory.process_bytes.mid,
-                **({} if on_cpu else {"card": f.plan.device.name}),
-                have=f.plan.memory.card_bytes,
-                times=f.step_seconds / f.plan.time.step_seconds.mid,
-            ),
+            Note("memory-swap", **figures)
+            if on_cpu
+            else Note("memory-spill", card=f.plan.device.name, **figures),
             {
                 "process_bytes": f.plan.memory.process_bytes.mid,
                 "card_bytes": f.plan.memory.card_bytes,
@@ -60,7 +62,10 @@ def against_the_plan(f: RunFigures) -> Iterator[Finding]:
             yield Finding(Note("slower-than-planned", **figures), evidence)
         else:
             on_cpu = f.device is not None and f.device.kind == "cpu"
-            note = Note("slower-unexplained-cpu" if on_cpu else "slower-unexplained", **figures)
+            if on_cpu:
+                note = Note("slower-unexplained-cpu", **figures)
+            else:
+                note = Note("slower-unexplained", **figures)
             yield Finding(note, evidence, gain=1 - wanted / f.step_seconds)
     elif f.step_seconds < SHOWN * low:
         yield Finding(Note("faster-than-planned", **figures), evidence)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from onecard.config import RunConfig
 from onecard.errors import first_line
 from onecard.facts.builds import has_cxx, has_triton, why_eager
+from onecard.model import lean
 from onecard.model.build import gradient_dtype
 from onecard.model.gpt2 import GPT
 from onecard.model.machine import Precision, autocast
@@ -64,6 +65,7 @@ def compiled_forward(
             return compiled
         torch._dynamo.reset()
         model.compile_blocks(None)
+        model.compile_loss(None)
         why = "not in another process" if error is None else first_line(error)
     flight.say(f"compile: off, the run is eager ({why})")
     return model
@@ -74,6 +76,8 @@ def _compiled(
 ) -> nn.Module:
     """Layer by layer where the model is sharded: a layer's weights are gathered before it and freed after it."""
     options = compile_options(config, precision)
+    if not lean.on_cpu(model.lm_head.weight):
+        model.compile_loss(partial(static_compile, options={}))
     if sharding is not None:
         model.compile_inside_blocks(partial(static_compile, options=MODES[config.compile_mode]))
         return model
