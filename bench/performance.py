@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench import autotune, recipe_sections, step_cost_section, waiting  # noqa: E402
+from bench import autotune, card_step, recipe_sections, step_cost_section, waiting  # noqa: E402
 from bench.lengths_section import lengths  # noqa: E402
 from bench.plots import plot, reached  # noqa: E402
 from bench.saver_sections import saver_loss_section, saver_memory_section  # noqa: E402
@@ -182,6 +182,8 @@ def page() -> str:
         lines += recipe_section(name, result) if result else []
     costs = step_cost_section.step_costs(stored("step_cost"))
     lines += step_cost_section.section(costs) if costs else []
+    if card_step.FILE.exists():
+        lines += card_step.section(json.loads(card_step.FILE.read_text(encoding="utf-8")))
     kept = RESULTS / "lengths.json"
     if kept.exists():
         lines += lengths(list(json.loads(kept.read_text()).values()), costs, IMAGES)

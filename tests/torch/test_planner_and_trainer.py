@@ -4,11 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
+from launch_oracle import LIBRARY, Counting, step_work
 from memory_oracle import traced
 from traced_settings import SMALL
 
 from onecard import RunConfig, load, plan
-from onecard.planner.step_counts import micro_kernels
+from onecard.planner.step_counts import logits_bytes, micro_kernels
 from onecard.planner.workload import Workload
 from onecard.runs.log import read_log
 from onecard.train.run.loop import train
@@ -63,6 +64,20 @@ def test_kernels_are_counted_as_they_are_launched(recipe, compiled, loss):
     flash_backward = 2 * config.n_layer  # one operation in the trace, three kernels on a card
     counted = micro_kernels(Workload.of(config, "bfloat16"))
     assert counted == pytest.approx(traced_kernels + flash_backward, rel=0.05)
+
+
+@pytest.mark.parametrize("rows", [512, 2048])
+def test_the_loss_in_slices_moves_what_was_planned(rows):
+    """It was planned as if slices cost nothing, and moved nine times as much on a card."""
+    config = SMALL.replace(n_layer=1, compile=True, vocab_size=50304, gradient_accumulation_steps=1)
+    config = config.replace(chunked_loss=True, chunk_rows=rows)
+    live = Counting()
+    step_work(config, "bfloat16", live)
+    parts = [
+        work for (part, name), work in live.counts.items() if part == "loss" and name not in LIBRARY
+    ]
+    moved = sum(work.moved_bytes for work in parts) / 2  # two micro-batches
+    assert logits_bytes(Workload.of(config, "bfloat16")) == pytest.approx(moved, rel=0.1)
 
 
 def test_a_modern_layer_takes_hardly_more_kernels_than_gpt2s():

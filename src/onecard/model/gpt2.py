@@ -122,6 +122,7 @@ class GPT(nn.Module):
 
     transformer: Any  # Transformer, or the modern recipe's
     soft_cap: float | None = None  # the modern recipe's: logits bent into ±soft_cap
+    returns_logits = True  # beside a loss that trains
 
     def __init__(self, config: RunConfig):
         super().__init__()
@@ -181,16 +182,14 @@ class GPT(nn.Module):
     def forward(
         self, idx: Tensor, targets: Tensor | None = None, doc_mask: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Logits of every position, and the mean loss in fp32 when targets are given.
-
-        doc_mask holds each position's document number, (batch, length): attention then stays inside a document.
-        """
+        """Logits of every position, and the mean loss in fp32 when targets are given. doc_mask holds each position's
+        document number, (batch, length): attention then stays inside a document."""
         x = self.hidden(idx, doc_mask)
         if targets is None:
             return self.head(x), None
         some_ignored = self.config.learn_from == "answers"
         if self.config.chunked_loss:
-            loss = self._chunked_loss(
+            return None, self._chunked_loss(
                 x.flatten(0, 1),
                 self.lm_head.weight,
                 targets.flatten(),
@@ -198,11 +197,11 @@ class GPT(nn.Module):
                 soft_cap=self.soft_cap,
                 some_ignored=some_ignored,
             )
-            return None, loss
         logits = self.head(x)
         ids, reduction = targets.flatten(), "sum" if some_ignored else "mean"
         loss = F.cross_entropy(logits.flatten(0, 1).float(), ids, reduction=reduction)
-        return logits, loss / count_of(ids) if some_ignored else loss
+        loss = loss / count_of(ids) if some_ignored else loss
+        return logits if self.returns_logits or not torch.is_grad_enabled() else None, loss
 
     def head(self, x: Tensor) -> Tensor:
         """Logits of hidden states."""

@@ -146,6 +146,8 @@ class ModernGPT(GPT):
     """GPT with the parts in the table above; `forward`, `new_cache` and `decode` are used the same way."""
 
     soft_cap = SOFT_CAP
+    # handed out of a compiled graph and used by nobody, their gradient would be a table of zeros in fp32
+    returns_logits = False
 
     def _make_transformer(self) -> nn.Module:
         return ModernTransformer(self.config)

@@ -55,13 +55,15 @@ def habits(
     nanochat has in every other layer since January 2026.
     """
     if stack == "nanogpt":
-        return {"keeps_logits": True}  # `logits, loss = model(X, Y)`: handed back, and named
+        # `logits, loss = model(X, Y)`: handed back, and named
+        return {"returns_logits": True, "spare_logits": True, "keeps_logits": True}
     if stack == "hf":  # its GPT-2 writes out GELU in small steps; its Llamas do not
-        return {"modules": "own" if modern else "transformers", "spare_logits": False}
+        modules = "own" if modern else "transformers"
+        return {"modules": modules, "returns_logits": True, "spare_logits": False}
     if stack in ("litgpt", "plain-pytorch"):
         return {"loss_outside": True, "spare_logits": False}
     if stack not in ("nanochat", "modded"):
-        return {"spare_logits": False}
+        return {"returns_logits": True, "spare_logits": False}
     tables = (layers + 1) // 2 if stack == "nanochat" else min(3, layers)
     return {
         "half_stream": True,

@@ -150,14 +150,14 @@ def _attention(w: Workload) -> tuple[float, float]:
 def logits_bytes(w: Workload) -> float:
     """Of these, the loss's: compiled it reads the logits twice, again going backward, and writes their gradient; op by op
     each of softmax, loss and cast reads and writes an fp32 copy. In slices they stay in a CPU's cache, and each slice adds its
-    share to the head's gradient, a pass over the table in fp32."""
+    share to the head's gradient, a pass over the table in fp32; that is zeros first, and scaled by the loss's gradient last."""
     own_slices = w.chunked_loss and w.stack == OWN
     few = w.compiled or (w.chunked_loss and not (own_slices and w.on_card))
     passes = 8 if few else 24 if w.pure else 36
     moved = passes * w.vocab_size * w.tokens
     if own_slices:
         e = DTYPE_BYTES[w.dtype]
-        moved += w.loss_slices * (8 if e == 4 else 8 + e) * w.vocab_size * w.n_embd
+        moved += (w.loss_slices * (8 if e == 4 else 8 + e) + 12) * w.vocab_size * w.n_embd
     return float(moved)
 
 

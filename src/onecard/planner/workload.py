@@ -136,6 +136,8 @@ class Workload:
             flash=config.attention != "math",
             chunked_loss=config.chunked_loss,
             chunk_rows=config.chunk_rows,
+            returns_logits=not shape.modern,  # model/modern.py
+            spare_logits=not shape.modern,
             recompute=config.recompute,
             optimizer="muon" if config.optimizer == "muon" else "adamw",
             half_weights=config.weights == "bfloat16",

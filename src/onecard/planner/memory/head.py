@@ -84,9 +84,7 @@ def compiled_last_norm(sizes: Sizes, outside: OutsideLayers) -> None:
     work = sizes.work
     part = "activations"
     outside.lives("last norm statistics", part, sizes.norm_statistics, "norm", "norm_back")
-    # where no cast needs it, the norm keeps its output
-    output_alone = work.modern and not sizes.mixed
-    kept = work.recompute == "none" and not output_alone
+    kept = work.recompute == "none" and not keeps_output(sizes)
     outside.lives("last norm input", part, sizes.residual, "norm", "norm_back" if kept else "norm")
     last_down = sizes.activation if work.recompute == "cheap" else 0
     outside.lives("last layer's mlp c_proj output", part, last_down, "norm", "norm_back")
@@ -95,6 +93,14 @@ def compiled_last_norm(sizes: Sizes, outside: OutsideLayers) -> None:
     end = "graph_end" if summed_at_the_end(sizes) else "head_back"
     cast = sizes.activation if sizes.mixed or not work.chunked_loss else 0
     outside.lives("last norm output for lm_head", part, cast, "head", end)
+    # written by the kernel that writes the gradient of the stream
+    cast = sizes.activation if sizes.mixed else 0
+    outside.lives("gradient of the stream in half precision", part, cast, "norm_back", "norm_back")
+
+
+def keeps_output(sizes: Sizes) -> bool:
+    """Whether a compiled last norm keeps its output: an RMSNorm does where no cast needs it."""
+    return sizes.work.modern and not sizes.mixed
 
 
 def summed_at_the_end(sizes: Sizes) -> bool:
@@ -120,8 +126,10 @@ def head_matrix(sizes: Sizes, outside: OutsideLayers) -> None:
     stays = work.tied or work.one_graph or not work.gradients_freed_at_once
     end = "graph_end" if stays else "head_cast_back"
     outside.lives("lm_head gradient", "gradients", whole, born, end)
+    # a compiled graph makes it last, where the input was, unless the norm keeps that
+    born = "head_cast_back" if work.one_graph and not keeps_output(sizes) else "head_back"
     outside.lives(
-        "gradient of the head's input", "activations", sizes.activation, "head_back", "norm_back"
+        "gradient of the head's input", "activations", sizes.activation, born, "norm_back"
     )
 
 
@@ -154,13 +162,19 @@ def widest_slice(sizes: Sizes) -> int:
     low, full = sizes.matmul * logits, FULL * logits
     capped = full if work.modern else 0  # exponentials of capped logits, beside these
     hidden = rows * work.n_embd
-    head = sizes.matmul * sizes.table_parameters  # the slice's share of its gradient
-    small_sides = (2 * FULL + sizes.matmul) * hidden
+    last = (
+        FULL * hidden if work.loss_slices > 1 else 0
+    )  # the last slice's gradient of its input still has a name
+    small_sides = 3 * FULL * hidden
+    head = 0  # the slice's share of its gradient, beside what it is a product of
+    if sizes.mixed:
+        head = sizes.matmul * sizes.table_parameters + (FULL + sizes.matmul) * hidden
     if work.loss_slices_compiled:  # the exponentials are written over the logits
-        return low + (max(head, small_sides) if sizes.mixed else small_sides)
+        return low + max(head, small_sides)
     if not sizes.mixed:  # the buffer, and the exponentials or the gradients' small sides
-        return full + max(capped, small_sides)
+        return full + max(capped + last, small_sides)
     # the buffer in half precision and the slice in full, with its exponentials or cast; then the cast one alone, beside
     # the next slice (which takes its name), or the head's gradient, or the gradient of the slice's input
     next_slice = FULL * min(rows, sizes.tokens - rows) * work.vocab_size
-    return low + max(full + max(capped, low), low + max(next_slice, head, small_sides))
+    first = full + max(capped, low) + last
+    return low + max(first, low + max(next_slice + last, head, small_sides))

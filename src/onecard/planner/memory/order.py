@@ -27,7 +27,8 @@ def breadth_first(sizes: Sizes) -> bool:
     low, half = sizes.matmul * sizes.logit_count, sizes.matmul * sizes.table_parameters
     whole = sizes.weight * sizes.table_parameters
     inputs = work.n_layer * sizes.residual + sizes.activation
-    loss = (6 if work.modern else 2) * low + half + inputs  # a soft cap's are in fp32
+    # a soft cap's are handed out in fp32
+    loss = (6 if work.modern and work.returns_logits else 2) * low + half + inputs
     head = low + 2 * half + whole + inputs + work.n_layer * ready(sizes)
     head_gradient = half if work.tied else whole
     layers = head_gradient + whole + inputs + work.n_layer * (ready(sizes) + computed_again(sizes))

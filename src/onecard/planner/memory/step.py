@@ -221,7 +221,8 @@ def document_mask(sizes: Sizes, outside: OutsideLayers) -> None:
     outside.lives("document numbers", part, INT64 * sizes.tokens, first, "embedding_back")
     table = work.block_size * sizes.tokens
     if work.one_graph and work.flash:
-        numbers = sizes.mask_bytes if work.recompute != "cheap" else 0
+        # computed again, all but the causal half
+        numbers = sizes.mask_bytes if work.recompute != "cheap" else work.block_size**2
         outside.lives("document mask", part, numbers, first, "embedding_back")
     elif work.recompute != "none":
         outside.lives("documents seen", part, table, first, "embedding_back")
