@@ -167,7 +167,8 @@ def _notes(shapes: dict[str, Any]) -> list[str]:
         f"{update['moved_bytes'] / 1e9:.1f} GB nearly half are copies and sums within the fifteen products, and the embedding and a head of its own are updated apart; with one micro-batch that shows, "
         "with those of half a million tokens it does not.",
         "",
-        f"A micro-batch of GPT-2's moves {sliced:.1f} GB with the loss in slices and {kept:.1f} with whole logits: each slice adds its share to the head's gradient, a pass over the whole table in fp32.",
+        f"A micro-batch of GPT-2's moves {sliced:.1f} GB with the loss in slices and {kept:.1f} with whole logits: each slice adds its share to the head's gradient, a pass over the whole table in fp32. "
+        "With whole logits GPT-2's recipe, like nanoGPT, hands them out of the compiled model, which gives them a gradient of zeros; the modern recipe does not: without that its bytes would be the larger.",
         "",
     ]
 
