@@ -33,7 +33,7 @@ SHAPES: dict[str, tuple[dict[str, Any], int | None]] = {
     "whole logits": ({"n_layer": 12, "n_head": 12, "n_embd": 768, "chunked_loss": False}, None),
     # by `recommend --gpu "RTX 4070" --hours 20`
     "recommended": (
-        {"n_layer": 15, "n_head": 15, "n_embd": 960, "batch_size": 6, "chunked_loss": False},
+        {"n_layer": 15, "n_head": 15, "n_embd": 960, "chunked_loss": False},
         None,
     ),
 }

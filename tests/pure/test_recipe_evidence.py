@@ -33,16 +33,24 @@ def test_a_run_shorter_than_every_public_one_says_what_its_gain_rests_on(hours, 
     assert found.best.config.recipe == "modern"
     assert found.best.tokens < loss_fit()["modern_runs"]["tokens"][0]
     words = messages(found)["recipe-length-below"]
-    assert "the shortest has 819.20 M tokens" in words
+    assert "its shortest public run (819.20 M tokens)" in words
     assert "2.00 M to 16.00 M tokens of GPT-2's recipe" in words
 
 
 def test_a_run_longer_than_every_public_one_says_so_and_more_hours_stay_no_worse():
     short, long = contest("H100 SXM", 200), contest("H100 SXM", 500)
     assert long.best.tokens > loss_fit()["modern_runs"]["tokens"][-1] > short.best.tokens
-    assert "the longest one (45.00 B tokens)" in messages(long)["recipe-length-beyond"]
+    assert "its longest public run has 45.00 B tokens" in messages(long)["recipe-length-beyond"]
     assert long.best.loss <= short.best.loss
     assert "recipe-length-beyond" not in messages(short)
+
+
+def test_little_more_time_is_never_worse_and_the_recipe_stays():
+    """Under three tokens a parameter no public run covers either recipe's; GPT-2's was taken there, 1.8 nats above."""
+    found = [contest("RTX 4070", hours) for hours in (0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)]
+    assert {each.best.config.recipe for each in found} == {"modern"}
+    losses = [each.best.loss for each in found]
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_a_length_that_public_runs_have_needs_no_warning():

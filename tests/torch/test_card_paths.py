@@ -103,13 +103,31 @@ def test_the_chunked_loss_is_compiled_for_a_card(monkeypatch, kind, unit):
     assert calls == [(True, 16)] * 4  # each slice; the plain model does without
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_where_compiling_fails_the_chunked_loss_is_plain_again(monkeypatch):
     monkeypatch.setattr(lean, "on_cpu", lambda x: False)
-    model = make_model(MODELS["gpt2"].replace(chunked_loss=True))
-    model.compile_loss(lambda run: run)
-    assert model._chunked_loss.keywords == {"weigh": gpt2.weigh_at_once}
-    model.compile_loss(None)
+    config = MODELS["gpt2"].replace(chunked_loss=True, compile=True)
+    model, weighed = make_model(config), []
+
+    def fails(*args):
+        weighed.append(model._chunked_loss)
+        raise RuntimeError("no compiler today")
+
+    monkeypatch.setattr(trial, "trial", fails)
+    flight = trial.Preflight()
+    assert trial.compiled_forward(model, config, CPU, PLAIN, flight) is model
+    assert weighed != [model._chunked_loss]
     assert model._chunked_loss.keywords == {"weigh": None}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_logits_beside_a_loss_that_trains_are_gpt2s_alone(kind):
+    """Of a compiled graph they would have a gradient of zeros; evaluations read them."""
+    model, ids = make_model(MODELS[kind]), torch.zeros(2, 8, dtype=torch.long)
+    assert (model(ids, ids)[0] is None) == (kind == "modern")
+    with torch.no_grad():
+        assert model(ids, ids)[0] is not None
+    assert model(ids)[0] is not None
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-8])

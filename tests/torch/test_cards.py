@@ -149,7 +149,7 @@ def test_muon_in_a_cpus_bf16_only_if_the_run_asks_for_it(monkeypatch, known, ask
         if group["muon"]
     ]
     machine.fast_low_dtype.cache_clear()
-    assert matrices["products"] == dtype
+    assert matrices["product_dtype"] == dtype
 
 
 @pytest.mark.parametrize(

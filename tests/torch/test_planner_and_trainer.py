@@ -68,7 +68,7 @@ def test_kernels_are_counted_as_they_are_launched(recipe, compiled, loss):
 
 @pytest.mark.parametrize("rows", [512, 2048])
 def test_the_loss_in_slices_moves_what_was_planned(rows):
-    """It was planned as if slices cost nothing, and moved nine times as much on a card."""
+    """It was planned as if slices cost nothing."""
     config = SMALL.replace(n_layer=1, compile=True, vocab_size=50304, gradient_accumulation_steps=1)
     config = config.replace(chunked_loss=True, chunk_rows=rows)
     live = Counting()

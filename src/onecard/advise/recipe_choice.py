@@ -10,7 +10,6 @@ the text whose losses the search borrows: on every text where the recipes were c
 as it would be run, GPT-2's at its careful learning rate; what a bolder one may gain is in the same sentence.
 """
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,7 +98,7 @@ class Contest:
 
     def _length(self) -> list[Note]:
         """Where the modern run, chosen or not, is of a length that no public run of its recipe has: what its gain rests on there."""
-        if self.other is None:
+        if self.other is None or self.search.budget.loss is not None:
             return []
         modern = self.best if self.best.config.shape.modern else self.other
         shortest, longest = public_lengths()
@@ -120,7 +119,11 @@ class Contest:
             figures = {"recipe": theirs, "time": self.other.seconds, "ours": self.best.seconds}
             return Note("recipe-time", **figures)
         gain, rate = self.gain, {"rate": self._rate()}
-        if self.asked is None and not reaches(as_estimated(self.search), self.other, self.best):
+        if (
+            self.asked is None
+            and not self.best.config.shape.modern
+            and not covered(self.other, self.best)
+        ):
             return Note("recipe-unproven", ours=self.best.loss, loss=self.other.loss)
         if self.asked is None and self.best.config.shape.modern:
             figures = {"loss": self.other.loss, "tokens": self.other.tokens, **rate}
@@ -170,27 +173,19 @@ def choose(
 
 def wins(search: Search, modern: Candidate, gpt2: Candidate) -> bool:
     """Whether the modern recipe is the better one, as far as the evidence reaches."""
-    if not reaches(as_estimated(search), modern, gpt2):
+    if not covered(modern, gpt2):
         return False
     if search.budget.loss is not None:
         return modern.seconds < gpt2.seconds
     return modern.loss < gpt2.loss
 
 
-def as_estimated(search: Search) -> Search:
-    """The search with the text whose losses it borrows where its own is unknown: which recipe leads has not depended on the
-    text, neither in public runs nor in onecard's own, so that sizes and lengths alone decide."""
-    if search.corpus.family is not None:
-        return search
-    return search.with_corpus(dataclasses.replace(search.corpus, family=search.family))
-
-
-def reaches(search: Search, one: Candidate, other: Candidate) -> bool:
-    """Sizes, tokens a parameter and text for which the expected loss of either is known. A run shorter or longer than every public
+def covered(modern: Candidate, gpt2: Candidate) -> bool:
+    """Whether public runs say as much of the modern run as of GPT-2's, by size and tokens a parameter. Where they say nothing of
+    either, onecard's own runs of few tokens a parameter speak for the modern one. A run shorter or longer than every public
     one of the modern recipe is not refused, for then more hours would give a worse loss: the answer says what is known at its
     length, and the gain's range is wider (`gain_of`)."""
-    inside = one.estimate.in_support and other.estimate.in_support
-    return inside and search.corpus.family is not None
+    return modern.estimate.in_support or not gpt2.estimate.in_support
 
 
 def gain_of(ours: Candidate, theirs: Candidate) -> Range:

@@ -118,7 +118,7 @@ class Transformer(nn.Module):
 
 
 class GPT(nn.Module):
-    """The model of a RunConfig. `forward` gives (logits, loss); with targets and chunked_loss the logits are None."""
+    """The model of a RunConfig. `forward` gives (logits, loss)."""
 
     transformer: Any  # Transformer, or the modern recipe's
     soft_cap: float | None = None  # the modern recipe's: logits bent into ±soft_cap
@@ -182,8 +182,8 @@ class GPT(nn.Module):
     def forward(
         self, idx: Tensor, targets: Tensor | None = None, doc_mask: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Logits of every position, and the mean loss in fp32 when targets are given. doc_mask holds each position's
-        document number, (batch, length): attention then stays inside a document."""
+        """Logits of every position (None with chunked_loss, or as `returns_logits` says), and the mean loss in fp32 when
+        targets are given. doc_mask holds each position's document number: attention then stays inside a document."""
         x = self.hidden(idx, doc_mask)
         if targets is None:
             return self.head(x), None

@@ -11,7 +11,7 @@ On a CPU without the compiler some parts have forms of their own (lean_cpu.py).
 | each norm's output mixed with the three positions before | Canon layers, Allen-Zhu, 2025 (short_convolution.py) |
 
 >>> model = ModernGPT(RunConfig(recipe="modern", n_layer=2, n_head=2, n_embd=32, block_size=16, vocab_size=65, tied=False))
->>> logits, loss = model(torch.zeros(1, 16, dtype=torch.long), targets=torch.zeros(1, 16, dtype=torch.long))
+>>> _, loss = model(torch.zeros(1, 16, dtype=torch.long), targets=torch.zeros(1, 16, dtype=torch.long))
 >>> round(loss.item(), 4)  # the head begins at zero: every token is as likely, log 65
 4.1744
 """
@@ -143,7 +143,7 @@ class ModernTransformer(nn.Module):
 
 
 class ModernGPT(GPT):
-    """GPT with the parts in the table above; `forward`, `new_cache` and `decode` are used the same way."""
+    """GPT with the parts in the table above; `forward`, `new_cache` and `decode` are called the same way."""
 
     soft_cap = SOFT_CAP
     # handed out of a compiled graph and used by nobody, their gradient would be a table of zeros in fp32

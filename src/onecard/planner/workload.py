@@ -137,7 +137,6 @@ class Workload:
             chunked_loss=config.chunked_loss,
             chunk_rows=config.chunk_rows,
             returns_logits=not shape.modern,  # model/modern.py
-            spare_logits=not shape.modern,
             recompute=config.recompute,
             optimizer="muon" if config.optimizer == "muon" else "adamw",
             half_weights=config.weights == "bfloat16",

@@ -286,7 +286,7 @@ ADVICE = dict(
         ),
         sentence(
             "unknown-text-loss",
-            "no public runs say what loss to expect from this text or with its tokens, so none is predicted",
+            "no public runs say what loss to expect from this text or its tokenizer, so none is predicted",
         ),
         sentence("hypothetical", "the predicted rate is that of the same card with enough memory"),
     ]

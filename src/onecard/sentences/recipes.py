@@ -53,14 +53,14 @@ RECIPES = dict(
         ),
         sentence(
             "recipe-length-below",
-            "no public run of the modern recipe is so short (the shortest has {shortest:count} tokens): between "
-            "that and onecard's own comparisons of small models, over {first:count} to {last:count} tokens of "
-            "GPT-2's recipe, its gain is interpolated and less certain",
+            "what the modern recipe gains here is interpolated and less certain, between its shortest public run "
+            "({shortest:count} tokens) and onecard's own comparisons of small models ({first:count} to "
+            "{last:count} tokens of GPT-2's recipe)",
         ),
         sentence(
             "recipe-length-beyond",
-            "no public run of the modern recipe is so long: its gain shrinks as runs grow, and beyond the "
-            "longest one ({longest:count} tokens) it is extrapolated and less certain",
+            "what the modern recipe gains here is extrapolated and less certain: its longest public run has "
+            "{longest:count} tokens, and the gain shrinks as runs grow",
         ),
         sentence(
             "small-run-recipe",

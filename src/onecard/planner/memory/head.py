@@ -162,13 +162,13 @@ def widest_slice(sizes: Sizes) -> int:
     low, full = sizes.matmul * logits, FULL * logits
     capped = full if work.modern else 0  # exponentials of capped logits, beside these
     hidden = rows * work.n_embd
-    last = (
-        FULL * hidden if work.loss_slices > 1 else 0
-    )  # the last slice's gradient of its input still has a name
+    # the gradient of the last slice's input still has a name
+    last = FULL * hidden if work.loss_slices > 1 else 0
     small_sides = 3 * FULL * hidden
-    head = 0  # the slice's share of its gradient, beside what it is a product of
+    head = 0  # the slice's share of its gradient, which a CPU copies in fp32 to add it, beside what it is a product of
     if sizes.mixed:
-        head = sizes.matmul * sizes.table_parameters + (FULL + sizes.matmul) * hidden
+        share = sizes.matmul + (0 if work.on_card else FULL)
+        head = share * sizes.table_parameters + (FULL + sizes.matmul) * hidden
     if work.loss_slices_compiled:  # the exponentials are written over the logits
         return low + max(head, small_sides)
     if not sizes.mixed:  # the buffer, and the exponentials or the gradients' small sides

@@ -21,6 +21,7 @@ from torch.optim.adamw import adamw
 
 from onecard.config import RunConfig
 from onecard.config.model_rules import LONG_MATRIX, stacked_matrices
+from onecard.config.recipes import MUON_RATE
 from onecard.model.machine import fast_low_dtype
 from onecard.train.optim.sharded_rows import Slices, move_slices
 
@@ -142,12 +143,12 @@ def muon_groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
         "head": HEAD_SCALE / math.sqrt(config.n_embd),
         "vectors": VECTOR_SCALE,
     }
-    products = fast_low_dtype(next(model.parameters()).device, config.dtype)
+    product_dtype = fast_low_dtype(next(model.parameters()).device, config.matmul_dtype)
     return [
         {
             "params": parameters,
             "muon": kind == "matrices",
-            "products": products,  # Muon's
+            "product_dtype": product_dtype,
             "lr_scale": scales[kind],
             "lr": config.learning_rate * scales[kind],
             "weight_decay": config.weight_decay if kind == "matrices" else 0.0,
@@ -169,7 +170,14 @@ class Muon(torch.optim.Optimizer):
     ):
         super().__init__(
             groups,
-            {"lr": 0.02, "betas": betas, "momentum": MOMENTUM, "weight_decay": 0.0, "muon": False},
+            {
+                "lr": MUON_RATE,
+                "betas": betas,
+                "momentum": MOMENTUM,
+                "weight_decay": 0.0,
+                "muon": False,
+                "product_dtype": torch.float32,
+            },
         )
         self._names, self._slices = dict(names or {}), slices or Slices()
 
@@ -196,12 +204,12 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         if self._slices.count > 1:
             whole = [self._slices.of[self._names[p]].shape for p in parameters]
-            rule = partial(moved, lr=group["lr"], products=group["products"])
+            rule = partial(moved, lr=group["lr"], product_dtype=group["product_dtype"])
             return move_slices(parameters, grads, whole, self._slices, rule)
         for shape, pairs in _by_shape(parameters, grads).items():
             together = stacked_matrices(*shape)
             for start in range(0, len(pairs), together):
-                _move(pairs[start : start + together], shape, group["lr"], group["products"])
+                _move(pairs[start : start + together], shape, group["lr"], group["product_dtype"])
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for p in parameters:
@@ -236,19 +244,19 @@ class Muon(torch.optim.Optimizer):
         )
 
 
-def moved(parameter: Tensor, ahead: Tensor, lr: float, products: torch.dtype) -> None:
+def moved(parameter: Tensor, ahead: Tensor, lr: float, product_dtype: torch.dtype) -> None:
     """One matrix moved along its orthogonalised momentum."""
     for shape, pairs in _by_shape([parameter], [ahead]).items():
         for pair in pairs:
-            _move([pair], shape, lr, products)
+            _move([pair], shape, lr, product_dtype)
 
 
-def _move(pairs: list[Wide], shape: tuple[int, int], lr: float, products: torch.dtype) -> None:
+def _move(pairs: list[Wide], shape: tuple[int, int], lr: float, product_dtype: torch.dtype) -> None:
     """Matrices of one shape moved along their orthogonalised momenta."""
     rows, columns = shape
     wide = [wide for _, wide, _ in pairs]
     together = torch.stack(wide) if len(wide) > 1 else wide[0][None]  # one needs no copy
-    updates = orthogonal(together, products)
+    updates = orthogonal(together, product_dtype)
     # a matrix with more outputs than inputs takes longer strides, by sqrt(out / in), as in Jordan's Muon
     for turned, stride in ((False, 1.0), (True, (columns / rows) ** 0.5)):
         chosen = [

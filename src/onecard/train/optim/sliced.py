@@ -124,7 +124,7 @@ class SlicedOptimizer(torch.optim.Optimizer):
         return tuple(parameter.shape) if part is None else part.shape
 
     def _muon(self, parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
-        rule = partial(moved, lr=group["lr"], products=group["products"])
+        rule = partial(moved, lr=group["lr"], product_dtype=group["product_dtype"])
         aheads = [self._look_ahead(parameter, group["momentum"]) for parameter in parameters]
         weights = [self._exact(p, p.view(-1), 0).view_as(p) for p in parameters]
         if group["weight_decay"]:

@@ -44,7 +44,7 @@ def compiled_forward(
 ) -> nn.Module:
     """The model compiled and tried on one micro-batch, or as it is with the reason why; in all processes or none of those
     with a sharded model."""
-    model.compile_blocks(None)
+    _uncompile(model)
     if not config.compile:
         return model
     why = cannot_compile(device)
@@ -64,11 +64,15 @@ def compiled_forward(
         if not (broken if sharding is None else sharding.any(broken)):
             return compiled
         torch._dynamo.reset()
-        model.compile_blocks(None)
-        model.compile_loss(None)
+        _uncompile(model)
         why = "not in another process" if error is None else first_line(error)
     flight.say(f"compile: off, the run is eager ({why})")
     return model
+
+
+def _uncompile(model: GPT) -> None:
+    model.compile_blocks(None)
+    model.compile_loss(None)
 
 
 def _compiled(
