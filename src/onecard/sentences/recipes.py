@@ -64,18 +64,18 @@ RECIPES = dict(
         ),
         sentence(
             "small-run-recipe",
-            "the modern recipe: no public run of it is this small, but in onecard's own on prose, code and "
-            "technical English it needed up to {first:percent} of the tokens to the loss of GPT-2's recipe at "
-            "{short:count} tokens and, on code alone, {last:percent} at {long:count}: its lead shrinks as runs "
-            "grow (docs/performance.md)",
+            "the modern recipe: no public run of it is this small, but in onecard's own it reached the loss of "
+            "GPT-2's recipe with at most {first:percent} of its {short:count} tokens (prose, code and technical "
+            "English), and with {last:percent} of {long:count} (code alone): its lead shrinks as runs grow "
+            "(docs/performance.md)",
         ),
         sentence(
             "recipe-other-text",
             "the modern recipe: no public run compares the two on this text, but it leads in public runs on web "
-            "text ({low:count} to {high:count} parameters) and in onecard's own small ones on prose, code and "
-            "technical English, with up to {first:percent} of the tokens to the loss of GPT-2's recipe at "
-            "{short:count} tokens and, on code alone, {last:percent} at {long:count}: its lead shrinks as runs "
-            "grow (docs/performance.md)",
+            "text ({low:count} to {high:count} parameters), and in onecard's own small ones it reached the loss "
+            "of GPT-2's recipe with at most {first:percent} of its {short:count} tokens (prose, code and technical "
+            "English), and with {last:percent} of {long:count} (code alone): its lead shrinks as runs grow "
+            "(docs/performance.md)",
         ),
     ]
 )
