@@ -277,7 +277,7 @@ def test_a_small_run_and_unknown_text_are_two_reasons():
     assert {"unknown-text-loss", "recipe-other-text"} < set(other)
     assert "50.92 M to 1.55 B parameters" in other["recipe-other-text"]
     for words in (small["small-run-recipe"], other["recipe-other-text"]):
-        assert "26% at 16.00 M: its lead shrinks as runs grow" in words
+        assert "26% of 16.00 M (code alone): its lead shrinks as runs grow" in words
         assert "time" not in words
 
 

@@ -226,7 +226,7 @@ class Workload:
 
     @property
     def loss_slices(self) -> int:
-        return -(-self.tokens // self.loss_rows)
+        return -(-self.tokens // max(1, self.loss_rows))  # no tokens: what does not depend on them is counted so
 
     @property
     def loss_slices_compiled(self) -> bool:
