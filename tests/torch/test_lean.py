@@ -193,6 +193,23 @@ def test_chunked_loss_in_half_precision(soft_cap, dtype, weigh):
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, about its insides
+@pytest.mark.parametrize("soft_cap", [None, 15.0])
+def test_chunked_loss_in_half_precision_compiled(soft_cap):
+    torch._dynamo.reset()
+    compiled, targets = torch.compile(weigh_at_once, dynamic=False), torch.arange(40) % 37
+
+    def loss(h, w, weigh=compiled):
+        h, w = h.bfloat16(), w.bfloat16()
+        return chunked_cross_entropy(h, w, targets, 20, soft_cap, weigh=weigh)
+
+    def plain(h, w):
+        return loss(h, w, None)
+
+    for ours, theirs in zip(*both(loss, plain, random(40, 8) * 3, random(37, 8)), strict=True):
+        assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+
 def test_gelu_without_gradients_is_the_same():
     x = random(3, 64) * 4
     with torch.no_grad():

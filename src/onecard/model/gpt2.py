@@ -153,7 +153,8 @@ class GPT(nn.Module):
     def keep_loss_out_of_graphs(self) -> None:
         """Before the whole model is compiled: Inductor would unroll the loop over slices and make all of them at once, twice the
         memory that they save. Not a decorator, which would import torch's compiler where nothing is compiled."""
-        self._chunked_loss = torch.compiler.disable(self._chunked_loss)
+        loss = self._chunked_loss
+        self._chunked_loss = torch.compiler.disable(lambda *inputs, **more: loss(*inputs, **more))
 
     def compile_loss(self, compiled: Callable[[Weigh], Weigh] | None) -> None:
         """For a card: compile what the chunked loss does with a slice of logits; None: as it is."""

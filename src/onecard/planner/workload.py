@@ -226,7 +226,9 @@ class Workload:
 
     @property
     def loss_slices(self) -> int:
-        return -(-self.tokens // max(1, self.loss_rows))  # no tokens: what does not depend on them is counted so
+        return -(
+            -self.tokens // max(1, self.loss_rows)
+        )  # no tokens: what does not depend on them is counted so
 
     @property
     def loss_slices_compiled(self) -> bool:
