@@ -27,7 +27,7 @@ from onecard.facts.prices import Price
 from onecard.messages import Note
 from onecard.planner import RunPlan, plan, resolve_device
 from onecard.planner.corpus import Corpus, corpus_of
-from onecard.planner.expected_loss import effective_tokens, expected_loss
+from onecard.planner.expected_loss import GPT2_VOCABULARY, effective_tokens, known_dataset
 from onecard.planner.loss_settings import loss_fit
 from onecard.planner.memory import peak_memory
 from onecard.planner.optimal import ALPHA, BETA, A, B, useful_parameters
@@ -111,7 +111,7 @@ def small_run(
 def _unknown_text(run: RunConfig, corpus: Corpus) -> bool:
     """Whether the text or its tokens are none that public losses are of; a run on theirs is merely too small for them."""
     name = corpus.family or run.dataset
-    return expected_loss(run, 1e9, name, None) is None
+    return known_dataset(name) is None or run.shape.vocab_size not in GPT2_VOCABULARY
 
 
 def recipe_for(changes: Mapping[str, Any]) -> str:
