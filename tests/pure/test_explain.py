@@ -1,18 +1,14 @@
 """The rules, one by one: each applies where it should and is silent where it does not apply."""
 
 import io
-import json
 import math
 import random
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 from run_logs import nanogpt_log, small_run, wide_run
 
-from onecard.cli import main
 from onecard.facts import find_gpu
 from onecard.facts.here import cpu
 from onecard.report.compare_view import explain_document
@@ -315,27 +311,6 @@ def test_a_loss_that_is_only_as_good_as_before_is_not_back_below_it():
     longer = (ConfigChange(100, "max_iters", 100, 400),)
     lengthened = replace(f, run=replace(f.run, evals=evals, changes=longer))
     assert found(lengthened)["rewarmed-back"].evidence["back_at"] == 400
-
-
-def test_the_command(tmp_path, capsys):
-    (tmp_path / "a.log").write_text(small_run())
-    assert main(["explain", str(tmp_path / "a.log"), "--gpu", "4070", "--json"]) == 0
-    message = json.loads(capsys.readouterr().out)
-    assert message["run"]["mfu_card"] == pytest.approx(0.69, abs=0.01)
-    assert {"rule", "text", "evidence", "gain"} <= set(message["findings"][0])
-    for lang in ("en", "es", "hi"):
-        assert main(["explain", str(tmp_path / "a.log"), "--gpu", "4070", "--lang", lang]) == 0
-        assert "312" in capsys.readouterr().out
-
-
-def test_a_log_from_a_pipe():
-    command = [sys.executable, "-m", "onecard", "explain", "-", "--gpu", "4070", "--json"]
-    done = subprocess.run(
-        command, input=small_run().replace("\n", "\r\n").encode(), capture_output=True, check=True
-    )
-    message = json.loads(done.stdout)
-    assert message["run"]["name"] == "stdin"
-    assert round(message["run"]["tflops"], 1) == 40.3
 
 
 def with_times(**times):

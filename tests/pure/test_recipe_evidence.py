@@ -10,7 +10,9 @@ import pytest
 from bench_scripts import ROOT
 
 from onecard.advise.budget import Budget
+from onecard.advise.own_runs import SHARES
 from onecard.advise.recipe_choice import Contest, choose, gain_of
+from onecard.advise.small_run import small_run
 from onecard.facts.gpus import find_gpu
 from onecard.planner.loss_settings import loss_fit
 from onecard.units import HOUR
@@ -72,6 +74,33 @@ def test_the_gain_is_less_certain_at_lengths_that_no_public_run_has():
 def test_the_gpt2_run_that_was_asked_for_says_the_same_of_the_other_one():
     found = choose(find_gpu("RTX 4070"), Budget(seconds=HOUR), recipe="gpt2")
     assert "recipe-length-below" in messages(found)
+
+
+def test_a_small_run_and_unknown_text_are_two_reasons():
+    """A large run was justified by runs of 1 M parameters, and a small one on public text by its text."""
+    small = {note.code: str(note) for note in small_run("cpu", 360).reasons}
+    assert {"small-run-loss", "small-run-recipe"} < set(small)
+    other = {
+        note.code: str(note)
+        for note in small_run(find_gpu("RTX 4070"), 72_000, data="wikipedia").reasons
+    }
+    assert {"unknown-text-loss", "recipe-other-text"} < set(other)
+    assert "50.92 M to 1.55 B parameters" in other["recipe-other-text"]
+    for words in (small["small-run-recipe"], other["recipe-other-text"]):
+        assert "26% of 16.00 M (code alone): its lead shrinks as runs grow" in words
+        assert "time" not in words
+
+
+def test_what_is_said_of_our_own_runs_is_what_the_page_has():
+    """On the worst corpus of the shortest and the longest budget, in whole per cents; the longest has code alone."""
+    page = PAGE.read_text(encoding="utf-8")
+    tokens = {"small": 2e6, "large": 16e6}
+    found = re.findall(r"^\| (\w+), (small|large) \|.*?(0\.\d+): \**(?:not )?reached", page, re.M)
+    shares = {}
+    for _corpus, budget, share in found:
+        shares[tokens[budget]] = max(shares.get(tokens[budget], 0.0), round(float(share), 2))
+    assert {corpus for corpus, budget, _share in found if budget == "large"} == {"code"}
+    assert shares == SHARES
 
 
 def test_the_fit_reads_every_share_of_the_page():

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import math
-import re
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from onecard.advise.formulas import RECOMMEND
 from onecard.advise.instead import _cards
 from onecard.advise.limits import FLAT, _largest, limits
 from onecard.advise.memory_table import memory_table
-from onecard.advise.own_runs import SHARES
 from onecard.advise.recipe_choice import Contest, careful, choose, chosen_run, search_of, wins
 from onecard.advise.recommend import recommend
 from onecard.advise.review import _claims, review
@@ -267,30 +265,6 @@ def test_the_recipe_of_a_small_run(recipe, changes, chosen, message):
     )
     known = {note.code for note in answer.reasons}
     assert known - {"small-run", "unknown-text-loss"} == message
-
-
-def test_a_small_run_and_unknown_text_are_two_reasons():
-    """A large run was justified by runs of 1 M parameters, and a small one on public text by its text."""
-    small = {note.code: str(note) for note in small_run("cpu", 360).reasons}
-    assert {"small-run-loss", "small-run-recipe"} < set(small)
-    other = {note.code: str(note) for note in small_run(CARD, 72_000, data="wikipedia").reasons}
-    assert {"unknown-text-loss", "recipe-other-text"} < set(other)
-    assert "50.92 M to 1.55 B parameters" in other["recipe-other-text"]
-    for words in (small["small-run-recipe"], other["recipe-other-text"]):
-        assert "26% of 16.00 M (code alone): its lead shrinks as runs grow" in words
-        assert "time" not in words
-
-
-def test_what_is_said_of_our_own_runs_is_what_the_page_has():
-    """On the worst corpus of the shortest and the longest budget, in whole per cents; the longest has code alone."""
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    tokens = {"small": 2e6, "large": 16e6}
-    found = re.findall(r"^\| (\w+), (small|large) \|.*?(0\.\d+): \**(?:not )?reached", page, re.M)
-    shares = {}
-    for _corpus, budget, share in found:
-        shares[tokens[budget]] = max(shares.get(tokens[budget], 0.0), round(float(share), 2))
-    assert {corpus for corpus, budget, _share in found if budget == "large"} == {"code"}
-    assert shares == SHARES
 
 
 def test_text_that_no_public_run_read_gets_the_modern_recipe_in_either_answer():
