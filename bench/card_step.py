@@ -3,8 +3,8 @@
     python -m bench.card_step [--shape small]
 
 The trainer's own step is traced without data, compiled for a card (tests/torch/launch_oracle.py says what is counted and
-how). Traced are a first micro-batch, one whose
-gradients are added to those that are there, and the update; a step of any number of micro-batches is a sum of these.
+how). Traced are a first micro-batch, one whose gradients are added to those that are there, and the update; a step of any
+number of micro-batches is a sum of these.
 Goal: each of the three at most 1.1 × GPT-2's, beyond the modern recipe's extra FLOPs. The results take the place of those in
 bench/results/card_step.json; bench/performance.py makes tables of them.
 """
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "bench" / "results" / "card_step.json"
 MOST = 1.1  # over the share of FLOPs
 MICRO_BATCHES = (1, 64)  # one, and as many as make half a million tokens
-FIGURES = {"kernels": "kernels", "calls": "library calls", "moved_bytes": "bytes"}
+FIGURES = ("kernels", "calls", "moved_bytes")
 RECIPES = ("gpt2", "modern")
 
 # Settings beside BASE, and the layers of a second trace, from which one layer's share is taken
@@ -32,10 +32,7 @@ SHAPES: dict[str, tuple[dict[str, Any], int | None]] = {
     "small": ({"n_layer": 12, "n_head": 12, "n_embd": 768}, 6),
     "whole logits": ({"n_layer": 12, "n_head": 12, "n_embd": 768, "chunked_loss": False}, None),
     # by `recommend --gpu "RTX 4070" --hours 20`
-    "recommended": (
-        {"n_layer": 15, "n_head": 15, "n_embd": 960, "chunked_loss": False},
-        None,
-    ),
+    "recommended": ({"n_layer": 15, "n_head": 15, "n_embd": 960, "chunked_loss": False}, None),
 }
 Counts = dict[str, float]
 
@@ -163,9 +160,8 @@ def _notes(shapes: dict[str, Any]) -> list[str]:
     )
     update = whole(one["modern"]["update"])
     return [
-        f"An update of Muon's is {update['kernels']:.0f} kernels and {update['calls']:.0f} library calls: matrices of one shape are orthogonalised together. Of its "
-        f"{update['moved_bytes'] / 1e9:.1f} GB nearly half are copies and sums within the fifteen products, and the embedding and a head of its own are updated apart; with one micro-batch that shows, "
-        "with those of half a million tokens it does not.",
+        f"An update of Muon's is {update['kernels']:.0f} kernels and {update['calls']:.0f} library calls: matrices of one shape are orthogonalised together. It "
+        f"moves {update['moved_bytes'] / 1e9:.1f} GB: the products, and an embedding and a head that are updated apart. With one micro-batch that shows, with those of half a million tokens it does not.",
         "",
         f"A micro-batch of GPT-2's moves {sliced:.1f} GB with the loss in slices and {kept:.1f} with whole logits: each slice adds its share to the head's gradient, a pass over the whole table in fp32. "
         "With whole logits GPT-2's recipe, like nanoGPT, hands them out of the compiled model, which gives them a gradient of zeros; the modern recipe does not: without that its bytes would be the larger.",

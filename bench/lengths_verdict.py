@@ -1,8 +1,10 @@
 """What bench/lengths.py's runs of one corpus and budget say: the opponent's loss, and the share of its tokens to it."""
 
+import csv
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.length_rules import BUDGETS, THREADS, end_loss, opponents_best_rate
@@ -75,6 +77,20 @@ def verdict(rows: list[Row]) -> Verdict:
         dtype="bfloat16" if low else "float32",
         threads=max((row.get("threads") or THREADS for row in rows), default=THREADS),
     )
+
+
+def write_comparisons(rows: Iterable[Row], path: Path) -> None:
+    """Every corpus and budget whose loss the modern recipe reached between two of its runs, for fit/loss_evidence.py."""
+    table = []
+    for (corpus, budget), part in by_place(rows).items():
+        found, shape = verdict(part), BUDGETS[budget]
+        if found.share is not None and not found.at_most:
+            needed = round(found.share * found.tokens)
+            size = (shape.n_layer, shape.n_head, shape.n_embd)
+            table.append((corpus, budget, *size, round(found.tokens), needed))
+    columns = ("corpus", "budget", "n_layer", "n_head", "n_embd", "gpt2_tokens", "modern_tokens")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *table])
 
 
 def is_the_recipe(row: Row) -> bool:

@@ -1,4 +1,4 @@
-"""docs/performance.md and its plots, from the newest stored result of each benchmark.
+"""docs/performance.md and its plots, from the newest stored result of each benchmark; and fit/data/own_comparisons.csv.
 
 python bench/performance.py          writes them;  --check only says whether they are up to date
 """
@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import autotune, card_step, recipe_sections, step_cost_section, waiting  # noqa: E402
 from bench.lengths_section import lengths  # noqa: E402
+from bench.lengths_verdict import write_comparisons  # noqa: E402
 from bench.plots import plot, reached  # noqa: E402
 from bench.saver_sections import saver_loss_section, saver_memory_section  # noqa: E402
 from bench.ui_section import ui_section  # noqa: E402
@@ -22,6 +23,7 @@ from bench.ui_section import ui_section  # noqa: E402
 PAGE = ROOT / "docs" / "performance.md"
 IMAGES = ROOT / "docs" / "images"
 RESULTS = Path(__file__).parent / "results"
+COMPARISONS = ROOT / "fit" / "data" / "own_comparisons.csv"
 
 
 def stored(name: str) -> list[dict[str, Any]]:
@@ -261,6 +263,8 @@ def main() -> int:
     if args.check:
         return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)
     PAGE.write_text(text, encoding="utf-8")
+    runs = json.loads((RESULTS / "lengths.json").read_text()).values()
+    write_comparisons(runs, COMPARISONS)
     print(f"wrote {PAGE}")
     return 0
 

@@ -4,7 +4,7 @@
 True
 """
 
-import json
+import csv
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.length_rules import BUDGETS
-from bench.lengths_verdict import by_place, verdict
 
 from fit.loss_expected import usable
 from fit.losses import Point
@@ -22,13 +20,12 @@ from onecard.config.recipes import recipe_values
 from onecard.planner.expected_loss import ENOUGH_TOKENS, law, multiplier, shortage
 from onecard.planner.workload import Workload
 
-OWN_RUNS = Path(__file__).resolve().parent.parent / "bench" / "results" / "lengths.json"
+OWN_RUNS = Path(__file__).parent / "data" / "own_comparisons.csv"  # written by bench/performance.py
 OWN_VOCABULARY = 4096  # of the BPE that each corpus got
 # How far the logarithms of the worths of three corpora at one length lie apart (standard deviations of 0.11 and 0.16)
 OWN_SIGMA = 0.15
-FULL_ROWS = (
-    4  # rows of one project count like so many at most, as those of a family of public losses do
-)
+# rows of one project count like so many at most, as those of a family of public losses do
+FULL_ROWS = 4
 # nanochat's dev/LOG.md, 27 January 2026: the lowest points of parabolas through models of several sizes at 1e18, 2e18, 5e18 and 1e19
 # FLOPs (modern blocks, Muon, FineWeb-Edu): parameters of the matrices and the head, tokens. 10.3 to 11.2 tokens a parameter
 BEST_SIZES = (
@@ -60,18 +57,15 @@ class OwnRow:
 
 @cache
 def own_rows() -> tuple[OwnRow, ...]:
-    """Every corpus and budget of bench/results/lengths.json whose loss the modern recipe reached between two of its runs."""
     rows = []
-    for (corpus, budget), runs in by_place(json.loads(OWN_RUNS.read_text()).values()).items():
-        found, shape = verdict(runs), BUDGETS[budget]
-        if found.share is None or found.at_most:
-            continue
-        keys = {key: getattr(shape, key) for key in ("n_layer", "n_head", "n_embd")}
-        own = {**recipe_values("modern"), "recipe": "modern", "vocab_size": OWN_VOCABULARY}
-        model = RunConfig(**own, **keys)
-        size = float(Workload.of_shape(model.shape).matmul_params)
-        needed = found.share * found.tokens
-        rows.append(OwnRow(corpus, budget, found.tokens, needed, model, size))
+    with OWN_RUNS.open(encoding="utf-8") as table:
+        for row in csv.DictReader(table):
+            shape: dict[str, Any] = {key: int(row[key]) for key in ("n_layer", "n_head", "n_embd")}
+            own = {**recipe_values("modern"), "recipe": "modern", "vocab_size": OWN_VOCABULARY}
+            model = RunConfig(**own, **shape)
+            size = float(Workload.of_shape(model.shape).matmul_params)
+            tokens = float(row["gpt2_tokens"]), float(row["modern_tokens"])
+            rows.append(OwnRow(row["corpus"], row["budget"], *tokens, model, size))
     return tuple(rows)
 
 

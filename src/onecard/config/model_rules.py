@@ -29,8 +29,8 @@ LONG_MATRIX = 1.5  # sides' ratio from which Muon, in full precision, works on t
 STACKED_NUMBERS = 2**24
 TAPS = 4  # positions that a short convolution of the modern recipe looks at, its own included
 
-# Of fp32 logits at a time in the chunked loss. A CPU's caches want few: 166 rows of GPT-2's. For a card each slice is one more
-# pass over the head's gradient, four times the bytes of these logits: 1,024 rows.
+# Of fp32 logits at a time in the chunked loss. A CPU's caches want few: 166 rows of GPT-2's. Each slice is one more pass over the
+# head's gradient, which no card's cache holds: 1,024 rows there, eight passes for 8 × 1,024 tokens.
 SLICE_BYTES, CARD_SLICE_BYTES = 32 * 2**20, 256 * 2**20
 FEWEST_SLICE_ROWS = 16
 
