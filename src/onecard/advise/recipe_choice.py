@@ -3,11 +3,11 @@
     contest = choose(card, Budget(seconds=72_000))
     contest.best.config.recipe, contest.gain  # the winner, and by how many nats, with its range
 
-The lower expected loss wins, as far as public runs of both reach in size and tokens a parameter; the range of the difference, a
-length that no public run of the modern recipe has, and what the choice costs (llama.cpp and nanoGPT cannot load the modern
-model) are in the answer. Text that no public run read is judged as
-the text whose losses the search borrows: on every text where the recipes were compared, the modern one leads. Each is compared
-as it would be run, GPT-2's at its careful learning rate; what a bolder one may gain is in the same sentence.
+The lower expected loss wins, but for a modern run that public runs do not cover where they cover GPT-2's (`covered`). The range
+of the difference, a length that no public run of the modern recipe has, and what the choice costs (llama.cpp and nanoGPT cannot
+load the modern model) are in the answer. Text that no public run read is judged as the text whose losses the search borrows: on
+every text where the recipes were compared, the modern one leads. Each is compared as it would be run, GPT-2's at its careful
+learning rate; what a bolder one may gain is in the same sentence.
 """
 
 import math
